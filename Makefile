@@ -1,0 +1,58 @@
+# One word each. `make setup` once, then `make test`; `make demo` does both by itself.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Where pip finds a CPU build of torch, e.g. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+TORCH_INDEX_URL ?=
+EXTRAS ?= dev
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup setup-system demo test check faults proto ui bench e2e clean
+
+setup: $(VENV)/.done ui
+
+$(VENV)/.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+# The page. Without Node the platform runs all the same, in the terminal alone.
+UI := services/scope-gateway/megatronapp/gateway/_ui/index.html
+ui: $(UI)
+$(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
+	@if command -v npm >/dev/null && [ -f services/ui/package.json ]; then \
+	  cd services/ui && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build; \
+	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
+
+# Debian packages that the tests start: redis-server, promtool, a browser.
+setup-system:
+	@scripts/setup-system
+
+demo: setup
+	$(BIN)/megatronapp demo
+
+test: setup
+	$(BIN)/pytest -n 2 -m "not e2e and not faults and not gpu"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy libs services bench
+	$(BIN)/lint-imports
+
+faults: setup
+	$(BIN)/pytest -m faults tests/faults
+
+e2e: setup
+	$(BIN)/pytest -m e2e tests/e2e
+
+proto: $(VENV)/.done
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto
+
+bench: setup
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist services/ui/node_modules services/ui/dist services/scope-gateway/megatronapp/gateway/_ui

@@ -1,0 +1,617 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Granularity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GRANULARITY_UNSPECIFIED: _ClassVar[Granularity]
+    GRANULARITY_BASE: _ClassVar[Granularity]
+    GRANULARITY_FULL: _ClassVar[Granularity]
+
+class Device(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEVICE_UNSPECIFIED: _ClassVar[Device]
+    DEVICE_CPU: _ClassVar[Device]
+    DEVICE_CUDA: _ClassVar[Device]
+
+class SpanKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SPAN_KIND_UNSPECIFIED: _ClassVar[SpanKind]
+    SPAN_KIND_COMPUTE: _ClassVar[SpanKind]
+    SPAN_KIND_P2P: _ClassVar[SpanKind]
+    SPAN_KIND_COLLECTIVE: _ClassVar[SpanKind]
+    SPAN_KIND_HOST: _ClassVar[SpanKind]
+    SPAN_KIND_PHASE: _ClassVar[SpanKind]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_FIRST_STEP: _ClassVar[Phase]
+    PHASE_EVALUATION: _ClassVar[Phase]
+    PHASE_CHECKPOINT: _ClassVar[Phase]
+    PHASE_COMPILE: _ClassVar[Phase]
+
+class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPORT_FORMAT_UNSPECIFIED: _ClassVar[ExportFormat]
+    EXPORT_FORMAT_CHROME_JSON: _ClassVar[ExportFormat]
+    EXPORT_FORMAT_PERFETTO: _ClassVar[ExportFormat]
+GRANULARITY_UNSPECIFIED: Granularity
+GRANULARITY_BASE: Granularity
+GRANULARITY_FULL: Granularity
+DEVICE_UNSPECIFIED: Device
+DEVICE_CPU: Device
+DEVICE_CUDA: Device
+SPAN_KIND_UNSPECIFIED: SpanKind
+SPAN_KIND_COMPUTE: SpanKind
+SPAN_KIND_P2P: SpanKind
+SPAN_KIND_COLLECTIVE: SpanKind
+SPAN_KIND_HOST: SpanKind
+SPAN_KIND_PHASE: SpanKind
+PHASE_UNSPECIFIED: Phase
+PHASE_FIRST_STEP: Phase
+PHASE_EVALUATION: Phase
+PHASE_CHECKPOINT: Phase
+PHASE_COMPILE: Phase
+EXPORT_FORMAT_UNSPECIFIED: ExportFormat
+EXPORT_FORMAT_CHROME_JSON: ExportFormat
+EXPORT_FORMAT_PERFETTO: ExportFormat
+
+class TraceMessage(_message.Message):
+    __slots__ = ("seq", "hello", "batch", "summary", "heartbeat")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    hello: Hello
+    batch: TraceBatch
+    summary: StepSummary
+    heartbeat: Heartbeat
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class TraceReply(_message.Message):
+    __slots__ = ("ack", "control")
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    ack: Ack
+    control: TraceControl
+    def __init__(self, ack: _Optional[_Union[Ack, _Mapping]] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("seq",)
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    def __init__(self, seq: _Optional[int] = ...) -> None: ...
+
+class TraceControl(_message.Message):
+    __slots__ = ("enabled", "interval", "continuous_iterations", "granularity")
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    CONTINUOUS_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    GRANULARITY_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    interval: int
+    continuous_iterations: int
+    granularity: Granularity
+    def __init__(self, enabled: _Optional[bool] = ..., interval: _Optional[int] = ..., continuous_iterations: _Optional[int] = ..., granularity: _Optional[_Union[Granularity, str]] = ...) -> None: ...
+
+class Identity(_message.Message):
+    __slots__ = ("run", "job", "attempt", "rank", "incarnation")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    job: str
+    attempt: int
+    rank: int
+    incarnation: int
+    def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("identity", "placement", "communicators", "device", "schedule")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    placement: Placement
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    device: Device
+    schedule: Schedule
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("node", "gpu_uuid", "tensor", "pipeline", "data", "context", "expert", "sizes", "host_unix_ns", "host_clock_ns", "local_rank", "pid")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GPU_UUID_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    HOST_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    HOST_CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    gpu_uuid: str
+    tensor: int
+    pipeline: int
+    data: int
+    context: int
+    expert: int
+    sizes: ParallelSizes
+    host_unix_ns: int
+    host_clock_ns: int
+    local_rank: int
+    pid: int
+    def __init__(self, node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., host_unix_ns: _Optional[int] = ..., host_clock_ns: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class ParallelSizes(_message.Message):
+    __slots__ = ("world", "tensor", "pipeline", "data", "context", "expert", "virtual_pipeline")
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    world: int
+    tensor: int
+    pipeline: int
+    data: int
+    context: int
+    expert: int
+    virtual_pipeline: int
+    def __init__(self, world: _Optional[int] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., virtual_pipeline: _Optional[int] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("name", "microbatches", "total_steps", "first_step", "sequence_length", "micro_batch_size", "parameters")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    microbatches: int
+    total_steps: int
+    first_step: int
+    sequence_length: int
+    micro_batch_size: int
+    parameters: int
+    def __init__(self, name: _Optional[str] = ..., microbatches: _Optional[int] = ..., total_steps: _Optional[int] = ..., first_step: _Optional[int] = ..., sequence_length: _Optional[int] = ..., micro_batch_size: _Optional[int] = ..., parameters: _Optional[int] = ...) -> None: ...
+
+class Communicator(_message.Message):
+    __slots__ = ("index", "id", "kind", "ranks")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    id: str
+    kind: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., kind: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TraceBatch(_message.Message):
+    __slots__ = ("step", "count", "names", "communicators", "start_ns", "duration_ns", "enqueue_ns", "cpu_ns", "name", "communicator", "kind", "stream", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares", "reference_host_ns", "reference_error_ns", "dropped", "last")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUE_NS_FIELD_NUMBER: _ClassVar[int]
+    CPU_NS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_SQUARES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_HOST_NS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    count: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    start_ns: bytes
+    duration_ns: bytes
+    enqueue_ns: bytes
+    cpu_ns: bytes
+    name: bytes
+    communicator: bytes
+    kind: bytes
+    stream: bytes
+    microbatch: bytes
+    chunk: bytes
+    layer: bytes
+    peer: bytes
+    sequence: bytes
+    bytes: bytes
+    tokens: bytes
+    length_squares: bytes
+    reference_host_ns: int
+    reference_error_ns: int
+    dropped: int
+    last: bool
+    def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class StepSummary(_message.Message):
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    CPU_NS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SUM_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MIN_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MAX_NS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SUM_NS_FIELD_NUMBER: _ClassVar[int]
+    CPU_MIN_NS_FIELD_NUMBER: _ClassVar[int]
+    CPU_MAX_NS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_LAG_SUM_NS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_LAG_MAX_NS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_SQUARES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    start_ns: int
+    duration_ns: int
+    cpu_ns: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    rows: int
+    name: bytes
+    kind: bytes
+    chunk: bytes
+    communicator: bytes
+    count: bytes
+    duration_sum_ns: bytes
+    duration_min_ns: bytes
+    duration_max_ns: bytes
+    cpu_sum_ns: bytes
+    cpu_min_ns: bytes
+    cpu_max_ns: bytes
+    launch_lag_sum_ns: bytes
+    launch_lag_max_ns: bytes
+    tokens: bytes
+    length_squares: bytes
+    bytes: bytes
+    peer: bytes
+    phases: _containers.RepeatedScalarFieldContainer[Phase]
+    progress: Progress
+    dropped: int
+    traced: bool
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu", "total_steps")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TFLOPS_PER_GPU_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    tokens_per_second: float
+    tflops_per_gpu: float
+    total_steps: int
+    def __init__(self, loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., tflops_per_gpu: _Optional[float] = ..., total_steps: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase")
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIERS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_SINCE_NS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_CPU_NS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    unix_ns: int
+    step: int
+    frontiers: _containers.RepeatedCompositeFieldContainer[Frontier]
+    dropped: int
+    control: TraceControl
+    gpu: GpuTelemetry
+    activity: str
+    activity_since_ns: int
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    thread_cpu_ns: int
+    thread_wait_ns: int
+    closing: bool
+    phase: Phase
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+
+class Frontier(_message.Message):
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending")
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SENDING_FIELD_NUMBER: _ClassVar[int]
+    communicator: int
+    enqueued: int
+    started: int
+    completed: int
+    enqueued_at_ns: int
+    completed_at_ns: int
+    operation: str
+    peer: int
+    sending: bool
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ...) -> None: ...
+
+class GpuTelemetry(_message.Message):
+    __slots__ = ("sm_clock_mhz", "sm_clock_max_mhz", "clock_event_reasons", "temperature_celsius", "power_watts", "ecc_volatile_uncorrected", "remapped_rows", "pcie_replays", "utilization_percent", "other_processes")
+    SM_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_MAX_MHZ_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_EVENT_REASONS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    ECC_VOLATILE_UNCORRECTED_FIELD_NUMBER: _ClassVar[int]
+    REMAPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PCIE_REPLAYS_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    OTHER_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    sm_clock_mhz: int
+    sm_clock_max_mhz: int
+    clock_event_reasons: int
+    temperature_celsius: int
+    power_watts: float
+    ecc_volatile_uncorrected: int
+    remapped_rows: int
+    pcie_replays: int
+    utilization_percent: int
+    other_processes: int
+    def __init__(self, sm_clock_mhz: _Optional[int] = ..., sm_clock_max_mhz: _Optional[int] = ..., clock_event_reasons: _Optional[int] = ..., temperature_celsius: _Optional[int] = ..., power_watts: _Optional[float] = ..., ecc_volatile_uncorrected: _Optional[int] = ..., remapped_rows: _Optional[int] = ..., pcie_replays: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., other_processes: _Optional[int] = ...) -> None: ...
+
+class RankMessage(_message.Message):
+    __slots__ = ("identity", "message", "received_unix_ns", "clock_offset_ns", "clock_error_ns", "lost")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    message: TraceMessage
+    received_unix_ns: int
+    clock_offset_ns: int
+    clock_error_ns: int
+    lost: bool
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., message: _Optional[_Union[TraceMessage, _Mapping]] = ..., received_unix_ns: _Optional[int] = ..., clock_offset_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobRecord]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobRecord, _Mapping]]] = ...) -> None: ...
+
+class JobRecord(_message.Message):
+    __slots__ = ("run", "job", "attempt", "sizes", "schedule", "first_step", "last_step", "first_seen_unix_ns", "last_seen_unix_ns", "ranks_connected", "events", "stored_bytes", "dropped")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    job: str
+    attempt: int
+    sizes: ParallelSizes
+    schedule: Schedule
+    first_step: int
+    last_step: int
+    first_seen_unix_ns: int
+    last_seen_unix_ns: int
+    ranks_connected: int
+    events: int
+    stored_bytes: int
+    dropped: int
+    def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., first_seen_unix_ns: _Optional[int] = ..., last_seen_unix_ns: _Optional[int] = ..., ranks_connected: _Optional[int] = ..., events: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class ListRanksRequest(_message.Message):
+    __slots__ = ("run", "attempt")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class ListRanksResponse(_message.Message):
+    __slots__ = ("ranks",)
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankRecord]
+    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ...) -> None: ...
+
+class RankRecord(_message.Message):
+    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    placement: Placement
+    device: Device
+    connected: bool
+    last_seen_unix_ns: int
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ...) -> None: ...
+
+class ListStepsRequest(_message.Message):
+    __slots__ = ("run", "attempt", "from_step", "to_step", "limit")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    from_step: int
+    to_step: int
+    limit: int
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ..., from_step: _Optional[int] = ..., to_step: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListStepsResponse(_message.Message):
+    __slots__ = ("count", "step", "rank", "start_ns", "duration_ns", "compute_ns", "wait_ns", "host_ns", "traced")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    HOST_NS_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    step: bytes
+    rank: bytes
+    start_ns: bytes
+    duration_ns: bytes
+    compute_ns: bytes
+    wait_ns: bytes
+    host_ns: bytes
+    traced: bytes
+    def __init__(self, count: _Optional[int] = ..., step: _Optional[bytes] = ..., rank: _Optional[bytes] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., compute_ns: _Optional[bytes] = ..., wait_ns: _Optional[bytes] = ..., host_ns: _Optional[bytes] = ..., traced: _Optional[bytes] = ...) -> None: ...
+
+class ListClocksRequest(_message.Message):
+    __slots__ = ("run", "attempt")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class ListClocksResponse(_message.Message):
+    __slots__ = ("clocks",)
+    CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    clocks: _containers.RepeatedCompositeFieldContainer[ClockRecord]
+    def __init__(self, clocks: _Optional[_Iterable[_Union[ClockRecord, _Mapping]]] = ...) -> None: ...
+
+class ClockRecord(_message.Message):
+    __slots__ = ("rank", "node", "offset_ns", "drift_ppm", "error_ns", "residual_median_ns", "residual_p90_ns", "raw_residual_median_ns", "fitted", "anchors")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_PPM_FIELD_NUMBER: _ClassVar[int]
+    ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_MEDIAN_NS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_P90_NS_FIELD_NUMBER: _ClassVar[int]
+    RAW_RESIDUAL_MEDIAN_NS_FIELD_NUMBER: _ClassVar[int]
+    FITTED_FIELD_NUMBER: _ClassVar[int]
+    ANCHORS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    node: str
+    offset_ns: int
+    drift_ppm: float
+    error_ns: int
+    residual_median_ns: int
+    residual_p90_ns: int
+    raw_residual_median_ns: int
+    fitted: bool
+    anchors: int
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., offset_ns: _Optional[int] = ..., drift_ppm: _Optional[float] = ..., error_ns: _Optional[int] = ..., residual_median_ns: _Optional[int] = ..., residual_p90_ns: _Optional[int] = ..., raw_residual_median_ns: _Optional[int] = ..., fitted: _Optional[bool] = ..., anchors: _Optional[int] = ...) -> None: ...
+
+class ReadSpansRequest(_message.Message):
+    __slots__ = ("run", "attempt", "from_step", "to_step", "ranks")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    from_step: int
+    to_step: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ..., from_step: _Optional[int] = ..., to_step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RankSpans(_message.Message):
+    __slots__ = ("rank", "batch")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    batch: TraceBatch
+    def __init__(self, rank: _Optional[int] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ...) -> None: ...
+
+class ExportRequest(_message.Message):
+    __slots__ = ("run", "attempt", "from_step", "to_step", "ranks", "format")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    from_step: int
+    to_step: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    format: ExportFormat
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ..., from_step: _Optional[int] = ..., to_step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., format: _Optional[_Union[ExportFormat, str]] = ...) -> None: ...
+
+class ExportChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,45 @@
+"""The error tree. Every error tells the user what to do.
+
+MegatronAppError
+├── UsageError            wrong flag, wrong value, wrong combination
+├── ConfigError           wrong settings or file content
+├── NotFoundError         a job, run, file or rank that is not there
+├── DataError             a file or message that can't be understood
+├── AuthError             no token, or one that does not allow this
+├── UnavailableError      a service or disk that does not answer now; try again
+└── TrainingError         the training run itself can't go on
+"""
+
+
+class MegatronAppError(Exception):
+    """Base of all expected errors: shown to users as one line, without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(MegatronAppError):
+    exit_code = 2
+
+
+class ConfigError(MegatronAppError):
+    exit_code = 2
+
+
+class NotFoundError(MegatronAppError):
+    pass
+
+
+class DataError(MegatronAppError):
+    pass
+
+
+class AuthError(MegatronAppError):
+    pass
+
+
+class UnavailableError(MegatronAppError):
+    pass
+
+
+class TrainingError(MegatronAppError):
+    pass
