@@ -7,9 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from google.protobuf import json_format
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
-
 from megatronapp.v1 import findings_pb2
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 
 class Kind(StrEnum):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
 from megatronapp.core.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class FaultKind(StrEnum):

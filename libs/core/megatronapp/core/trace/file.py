@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from google.protobuf import proto
 from google.protobuf.message import DecodeError
-
 from megatronapp.core.errors import DataError
 from megatronapp.v1 import trace_pb2
 
@@ -20,9 +19,9 @@ def path_for(root: Path, job: str, attempt: int, rank: int) -> Path:
     return root / job / f"attempt-{attempt}" / f"rank-{rank}.pb"
 
 
-def write(file: BinaryIO, message: trace_pb2.TraceMessage) -> None:
+def write(file: IO[bytes], message: trace_pb2.TraceMessage) -> None:
     """Append one message."""
-    proto.serialize_length_prefixed(message, file)
+    proto.serialize_length_prefixed(message, file)  # type: ignore[arg-type]  # any binary file will do
 
 
 def read(path: Path) -> Iterator[trace_pb2.TraceMessage]:

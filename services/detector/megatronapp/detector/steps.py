@@ -1,0 +1,110 @@
+"""StepTable: one step of one job as arrays over all its ranks. What every signal and rule looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTable:
+    """Who the ranks are; arrays of one entry per rank, ordered by global rank.
+
+    Two ranks do the same work when they agree in pipeline (stage) and differ in data or tensor only.
+    """
+
+    rank: Ints
+    pipeline: Ints
+    data: Ints
+    tensor: Ints
+    context: Ints
+    expert: Ints
+    node: npt.NDArray[np.str_]
+    gpu_uuid: npt.NDArray[np.str_]
+    on_cpu: npt.NDArray[np.bool_]
+    """True: the rank's measure of compute is thread CPU time, not wall time."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One row per (rank, operation, chunk, communicator, peer) of a step; times in seconds.
+
+    Compute rows count self time: what nested collectives and p2p operations took is not in them.
+    """
+
+    rank: Ints
+    """Index into the RankTable, not the global rank."""
+    operation: Ints
+    """Index into StepTable.operations."""
+    chunk: Ints
+    communicator: Ints
+    """Index into StepTable.communicators, -1: none."""
+    peer: Ints
+    """Global rank of a p2p row's peer, -1: none."""
+    count: Ints
+    duration: Floats
+    duration_min: Floats
+    duration_max: Floats
+    cpu: Floats
+    cpu_min: Floats
+    cpu_max: Floats
+    launch_lag: Floats
+    launch_lag_max: Floats
+    tokens: Floats
+    length_squares: Floats
+    bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A communicator: its id, kind (tp, pp, dp, …) and global ranks."""
+
+    id: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatches:
+    """Per-microbatch compute, where the source tells it; what finds sequence imbalance without a covariate.
+
+    compute[s, m] is the seconds of forward plus backward of row m's microbatch on stage s; a row is one (replica,
+    microbatch).
+    """
+
+    replica: Ints
+    compute: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    step: int
+    ranks: RankTable
+    rows: Rows
+    operations: tuple[str, ...]
+    kinds: Ints
+    """SpanKind of each operation."""
+    communicators: tuple[Group, ...]
+    start: Floats
+    """Job time in seconds of each rank's step begin, nan where the clock is not aligned."""
+    duration: Floats
+    cpu: Floats
+    microbatches: int = 1
+    virtual_stages: int = 1
+    phases: frozenset[int] = frozenset()
+    """Phase values of any rank: first step, evaluation, checkpoint, …"""
+    detail: Microbatches | None = None
+    received_unix_ns: int = 0
+    missing: tuple[int, ...] = field(default=())
+    """Global ranks whose summary did not arrive."""
