@@ -1,0 +1,107 @@
+"""The bus between processes: Redis Streams with consumer groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from megatronapp.core.bus.base import Message
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
+from redis import asyncio as redis_asyncio
+from redis.exceptions import RedisError, ResponseError
+
+log = get_logger(__name__)
+
+READ_BLOCK_MS = 1_000
+READ_COUNT = 256
+CLAIM_IDLE_MS = 30_000
+RETRY_SECONDS = 0.5
+
+
+class RedisBus:
+    """See `Bus` for what it promises. Each topic is one stream that keeps about its newest `max_messages`.
+
+    A consumer that died is replaced by one of the same name at once, by one of another name after 30 s.
+    """
+
+    def __init__(self, url: str, *, max_messages: int = 100_000, prefix: str = "megatronapp") -> None:
+        self._redis = redis_asyncio.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
+        self._max_messages = max_messages
+        self._prefix = prefix
+
+    async def publish(self, topic: str, key: str, value: bytes) -> None:
+        try:
+            await self._redis.xadd(
+                self._stream(topic), {b"key": key.encode(), b"value": value}, maxlen=self._max_messages
+            )
+        except RedisError as error:
+            raise UnavailableError(f"Redis does not take messages: {error}") from error
+
+    async def subscribe(
+        self, topic: str, *, group: str, consumer: str, from_start: bool = True
+    ) -> AsyncIterator[Message]:
+        start = "0" if from_start else "$"
+        cursor = "0"
+        while True:
+            try:
+                await self._join(topic, group, start)
+                entries, cursor = await self._read(topic, group, consumer, cursor)
+            except (RedisError, OSError) as error:
+                log.warning("bus_unavailable", topic=topic, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                cursor, start = "0", "0"
+                continue
+            for entry_id, fields in entries:
+                if fields:
+                    yield Message(topic, fields[b"key"].decode(), fields[b"value"], entry_id.decode())
+
+    async def ack(self, message: Message, *, group: str) -> None:
+        try:
+            await self._redis.xack(self._stream(message.topic), group, message.id)
+        except RedisError as error:
+            raise UnavailableError(f"Redis does not take acks: {error}") from error
+
+    async def ping(self) -> None:
+        try:
+            await cast("Any", self._redis.ping())
+        except (RedisError, OSError) as error:
+            raise UnavailableError(f"Redis does not answer: {error}") from error
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    def _stream(self, topic: str) -> str:
+        return f"{self._prefix}:{topic}"
+
+    async def _join(self, topic: str, group: str, start: str) -> None:
+        try:
+            await self._redis.xgroup_create(self._stream(topic), group, id=start, mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    async def _read(self, topic: str, group: str, consumer: str, cursor: str) -> tuple[list[Any], str]:
+        """The next entries: first those delivered to this consumer before and not acked, then those of the dead,
+        then new ones. `cursor` is where in the first list to go on, ">" behind its end."""
+        stream = self._stream(topic)
+        if cursor != ">":
+            answer = await self._redis.xreadgroup(group, consumer, {stream: cursor}, count=READ_COUNT)
+            pending = _entries(answer)
+            return pending, (pending[-1][0].decode() if pending else ">")
+        _, claimed, *_ = await self._redis.xautoclaim(stream, group, consumer, CLAIM_IDLE_MS, count=READ_COUNT)
+        if claimed:
+            return claimed, ">"
+        answer = await self._redis.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=READ_BLOCK_MS)
+        return _entries(answer), ">"
+
+
+def _entries(answer: Any) -> list[Any]:
+    """Entries of one stream out of XREADGROUP's answer, which is a list or (RESP3) a map."""
+    if not answer:
+        return []
+    if isinstance(answer, dict):
+        batches = next(iter(answer.values()))
+        return cast("list[Any]", batches[0] if batches and isinstance(batches[0], list) else batches)
+    return cast("list[Any]", answer[0][1])

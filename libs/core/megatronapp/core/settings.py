@@ -1,0 +1,56 @@
+"""Settings of a service: default < file < environment < flag, read once and passed down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from megatronapp.core.errors import ConfigError
+from megatronapp.core.logging import LogFormat
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+
+class ServiceSettings(BaseSettings):
+    """What every service can be told. A subclass sets `env_prefix="MEGATRONAPP_<SERVICE>_"`."""
+
+    model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_", extra="forbid", frozen=True)
+
+    host: str = Field(default="127.0.0.1", description="address to listen on; loopback unless told otherwise")
+    http_port: int = Field(default=9090, ge=0, le=65535, description="health and metrics; 0: any free port")
+    redis_url: SecretStr | None = Field(default=None, description="the bus; absent: inside this process")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "auto"
+    token: SecretStr | None = Field(default=None, description="static token of training pods, outside Kubernetes")
+
+    @classmethod
+    def load(cls, file: Path | None = None, **flags: Any) -> Self:
+        """Read all sources. Raises ConfigError naming the key and where to set it."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        source = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(yaml_file=file)})
+        try:
+            settings: Self = source(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            variable = f"{cls.model_config.get('env_prefix', '')}{key}".upper()
+            raise ConfigError(f"{key}: {first['msg']} (flag --{key.replace('_', '-')}, or {variable})") from error
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(f"{file}: {error}") from error
+        return settings
+
+    def describe(self) -> dict[str, Any]:
+        """All values for the log, secrets masked."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)

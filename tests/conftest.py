@@ -1,0 +1,61 @@
+"""Fixtures for all tests."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.redis import RedisServer
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def free_port() -> int:
+    return _free_port()
+
+
+@pytest.fixture
+def start_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisServer]]:
+    servers: list[RedisServer] = []
+
+    def start(*, persistent: bool = False) -> RedisServer:
+        server = RedisServer(_free_port(), tmp_path_factory.mktemp("redis"), persistent)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def _session_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(_free_port(), tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(_session_redis: RedisServer) -> RedisServer:
+    """One server for the session, emptied before each test."""
+    redis.Redis(port=_session_redis.port).flushall()
+    return _session_redis
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real traces by other people; they lie beside a checkout, not in it."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("../shared/data is absent: the real traces by other people are not part of this repository")
+    return SHARED_DATA

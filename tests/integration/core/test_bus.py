@@ -1,0 +1,155 @@
+"""One suite over both buses, against a real redis-server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from megatronapp.core.bus import Bus, MemoryBus, Message
+from megatronapp.core.bus.redis import RedisBus
+from megatronapp.core.errors import UnavailableError
+
+from tests.support.redis import RedisServer
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def bus(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Bus]:
+    bus: Bus = MemoryBus(max_messages=1000) if request.param == "memory" else RedisBus(redis_server.url)
+    yield bus
+    await bus.close()
+
+
+async def take(stream: AsyncIterator[Message], count: int) -> list[Message]:
+    async with asyncio.timeout(10):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def publish_numbers(bus: Bus, count: int, key: str = "run") -> None:
+    for number in range(count):
+        await bus.publish("steps", key, str(number).encode())
+
+
+def values(messages: list[Message]) -> list[int]:
+    return [int(m.value) for m in messages]
+
+
+async def test_messages_arrive_in_order_with_their_key(bus: Bus) -> None:
+    await publish_numbers(bus, 5, key="run-1")
+
+    got = await take(bus.subscribe("steps", group="g", consumer="c"), 5)
+
+    assert values(got) == [0, 1, 2, 3, 4]
+    assert {m.key for m in got} == {"run-1"}
+
+
+async def test_a_subscriber_waits_for_what_comes_later(bus: Bus) -> None:
+    stream = bus.subscribe("steps", group="g", consumer="c")
+    waiting = asyncio.create_task(take(stream, 1))
+    await asyncio.sleep(0.05)
+
+    await bus.publish("steps", "run", b"7")
+
+    assert values(await waiting) == [7]
+
+
+async def test_every_group_sees_every_message(bus: Bus) -> None:
+    await publish_numbers(bus, 3)
+
+    first = await take(bus.subscribe("steps", group="detector", consumer="c"), 3)
+    second = await take(bus.subscribe("steps", group="gateway", consumer="c"), 3)
+
+    assert values(first) == values(second) == [0, 1, 2]
+
+
+async def test_a_group_may_start_at_the_end(bus: Bus) -> None:
+    await publish_numbers(bus, 3)
+    stream = bus.subscribe("steps", group="late", consumer="c", from_start=False)
+    waiting = asyncio.create_task(take(stream, 1))
+    await asyncio.sleep(0.2)
+
+    await bus.publish("steps", "run", b"99")
+
+    assert values(await waiting) == [99]
+
+
+async def test_what_was_not_acked_is_delivered_again(bus: Bus) -> None:
+    await publish_numbers(bus, 4)
+    stream = bus.subscribe("steps", group="g", consumer="c")
+    got = await take(stream, 3)
+    await bus.ack(got[0], group="g")
+    await bus.ack(got[2], group="g")
+    await stream.aclose()  # type: ignore[attr-defined]
+
+    again = await take(bus.subscribe("steps", group="g", consumer="c"), 2)
+
+    assert values(again) == [1, 3]
+
+
+async def test_an_acked_message_never_comes_back(bus: Bus) -> None:
+    await publish_numbers(bus, 2)
+    stream = bus.subscribe("steps", group="g", consumer="c")
+    for message in await take(stream, 2):
+        await bus.ack(message, group="g")
+    await stream.aclose()  # type: ignore[attr-defined]
+    await bus.publish("steps", "run", b"2")
+
+    assert values(await take(bus.subscribe("steps", group="g", consumer="c"), 1)) == [2]
+
+
+async def test_two_consumers_of_a_group_share_the_messages(bus: Bus) -> None:
+    a, b = (bus.subscribe("steps", group="g", consumer=name) for name in "ab")
+    seen: list[int] = []
+
+    async def consume(stream: AsyncIterator[Message]) -> None:
+        async for message in stream:
+            seen.append(int(message.value))
+            await bus.ack(message, group="g")
+
+    tasks = [asyncio.create_task(consume(s)) for s in (a, b)]
+    await publish_numbers(bus, 50)
+    async with asyncio.timeout(10):
+        while len(seen) < 50:
+            await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+
+    assert sorted(seen) == list(range(50))
+
+
+async def test_topics_do_not_mix(bus: Bus) -> None:
+    await bus.publish("findings", "run", b"1")
+    await bus.publish("steps", "run", b"2")
+
+    assert values(await take(bus.subscribe("steps", group="g", consumer="c"), 1)) == [2]
+
+
+async def test_memory_bus_drops_the_oldest_when_nobody_reads() -> None:
+    bus = MemoryBus(max_messages=3)
+    await publish_numbers(bus, 10)
+
+    assert values(await take(bus.subscribe("steps", group="g", consumer="c"), 3)) == [7, 8, 9]
+
+
+async def test_redis_bus_goes_on_after_a_restart(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(persistent=True)
+    bus = RedisBus(server.url)
+    stream = bus.subscribe("steps", group="g", consumer="c")
+    await publish_numbers(bus, 2)
+    for message in await take(stream, 2):
+        await bus.ack(message, group="g")
+
+    server.stop()
+    with pytest.raises(UnavailableError):
+        await bus.publish("steps", "run", b"lost")
+    server.start()
+    await bus.publish("steps", "run", b"42")
+
+    assert values(await take(stream, 1)) == [42]
+    await bus.close()
+
+
+async def test_an_absent_redis_is_a_clear_error(free_port: int) -> None:
+    bus = RedisBus(f"redis://127.0.0.1:{free_port}/0")
+
+    with pytest.raises(UnavailableError, match="Redis does not answer"):
+        await bus.ping()
+    await bus.close()
