@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+from megatronapp.core.errors import ConfigError
+from megatronapp.core.settings import ServiceSettings
+from pydantic_settings import SettingsConfigDict
+
+
+class ProbeSettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_PROBE_")
+    depth: int = 1
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "probe.yaml"
+    path.write_text("depth: 2\nhost: 10.0.0.1\n")
+    return path
+
+
+def test_services_bind_to_loopback_by_default() -> None:
+    assert ProbeSettings.load().host == "127.0.0.1"
+
+
+def test_file_beats_default(file: Path) -> None:
+    assert ProbeSettings.load(file).depth == 2
+
+
+def test_environment_beats_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRONAPP_PROBE_DEPTH", "3")
+
+    settings = ProbeSettings.load(file)
+
+    assert (settings.depth, settings.host) == (3, "10.0.0.1")
+
+
+def test_flag_beats_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRONAPP_PROBE_DEPTH", "3")
+
+    assert ProbeSettings.load(file, depth=4).depth == 4
+
+
+def test_a_flag_not_given_changes_nothing(file: Path) -> None:
+    assert ProbeSettings.load(file, depth=None).depth == 2
+
+
+@pytest.mark.parametrize(("key", "value"), [("depth", "deep"), ("http_port", "70000"), ("log_level", "loud")])
+def test_a_wrong_value_names_flag_and_variable(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{key.replace('_', '-')}, or MEGATRONAPP_PROBE_{key.upper()}"):
+        ProbeSettings.load(**{key: value})
+
+
+def test_an_unknown_key_in_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "probe.yaml"
+    path.write_text("deepth: 2\n")
+
+    with pytest.raises(ConfigError, match="deepth"):
+        ProbeSettings.load(path)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "probe.yaml"
+    path.write_text("depth: [1\n")
+
+    with pytest.raises(ConfigError, match=r"probe\.yaml"):
+        ProbeSettings.load(path)
+
+
+def test_secrets_are_masked_in_the_description() -> None:
+    settings = ProbeSettings.load(token="top-secret", redis_url="redis://:pass@host")
+
+    assert "top-secret" not in str(settings.describe())
+    assert "pass" not in str(settings.describe())
