@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 # Where pip finds a CPU build of torch, e.g. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH_INDEX_URL ?=
 EXTRAS ?= dev
+# A file for the test runner's JUnit report
+REPORT ?=
+JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup setup-system demo test check faults proto ui bench e2e clean
@@ -34,7 +37,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup
-	$(BIN)/pytest -n 2 -m "not e2e and not faults and not gpu"
+	$(BIN)/pytest -n 2 -m "not e2e and not faults" $(JUNIT)
 
 check: setup
 	$(BIN)/ruff check .
@@ -43,10 +46,10 @@ check: setup
 	$(BIN)/lint-imports
 
 faults: setup
-	$(BIN)/pytest -m faults tests/faults
+	$(BIN)/pytest -m faults tests/faults $(JUNIT)
 
 e2e: setup
-	$(BIN)/pytest -m e2e tests/e2e
+	$(BIN)/pytest -m e2e tests/e2e $(JUNIT)
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto

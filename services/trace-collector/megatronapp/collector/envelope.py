@@ -1,0 +1,35 @@
+"""A rank's message on its way: a serialized RankMessage built round the bytes that came, without parsing them again.
+
+Protobuf fields may be concatenated, so identity, message, arrival and clock are each appended as they become known.
+"""
+
+from __future__ import annotations
+
+from megatronapp.v1 import trace_pb2
+
+_MESSAGE_TAG = bytes([trace_pb2.RankMessage.MESSAGE_FIELD_NUMBER << 3 | 2])
+
+
+def sender(identity: trace_pb2.Identity) -> bytes:
+    """The part that is the same for all messages of a connection."""
+    return trace_pb2.RankMessage(identity=identity).SerializeToString()
+
+
+def wrap(sender: bytes, message: bytes, received_unix_ns: int) -> bytes:
+    """The record of one message, as it stands in the journal."""
+    arrival = trace_pb2.RankMessage(received_unix_ns=received_unix_ns).SerializeToString()
+    return b"".join((sender, arrival, _MESSAGE_TAG, _varint(len(message)), message))
+
+
+def with_clock(record: bytes, offset_ns: int, error_ns: int) -> bytes:
+    """The record with what is known of its sender's clock, as it goes to the bus."""
+    return record + trace_pb2.RankMessage(clock_offset_ns=offset_ns, clock_error_ns=error_ns).SerializeToString()
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

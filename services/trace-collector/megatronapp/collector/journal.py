@@ -1,0 +1,178 @@
+"""The journal: records on disk before anybody is told that they arrived.
+
+Records are counted from 0; the count is a record's position. A segment `<first position>.log` begins with MAGIC and
+holds records as length, CRC-32 (both u32, little-endian) and payload. Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
+
+log = get_logger(__name__)
+
+MAGIC = b"MAJRNL1\n"
+_HEADER = struct.Struct("<II")
+_PROBE_BYTES = 1 << 16
+
+
+class Journal:
+    """Append-only segments in one folder, owned by one process.
+
+    Opening finds the last whole record; what a killed writer left behind it is cut off. Raises UnavailableError when
+    the folder can't be written.
+    """
+
+    def __init__(self, folder: Path, *, segment_bytes: int = 64 << 20, fsync: bool = True) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._fsync = fsync
+        self._file = -1
+        self._size = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.position = self._recover()
+        except OSError as error:
+            raise UnavailableError(f"the journal in {folder} can't be opened: {error.strerror}") from error
+
+    def write(self, records: Sequence[bytes]) -> int:
+        """Append records as one group and make them durable; returns the position of the first.
+
+        All or none: on a full disk the segment is cut back to where it was, and UnavailableError is raised.
+        """
+        first = self.position
+        data = b"".join(part for record in records for part in (_head(record), record))
+        try:
+            if self._file < 0 or self._size >= self._segment_bytes:
+                self._open_segment(first)
+            self._append(data)
+        except OSError as error:
+            raise UnavailableError(f"the journal can't be written: {error.strerror}; free some disk space") from error
+        self._size += len(data)
+        self.position = first + len(records)
+        return first
+
+    def probe(self) -> bool:
+        """Whether the disk takes data now."""
+        path = self._folder / "probe"
+        try:
+            path.write_bytes(bytes(_PROBE_BYTES))
+        except OSError:
+            return False
+        finally:
+            path.unlink(missing_ok=True)
+        return True
+
+    def replay(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(position, payload) of every whole record from `start` on."""
+        segments = self._segments()
+        for path, following in zip(segments, [*segments[1:], None], strict=True):
+            if following is None or _first(following) > start:
+                yield from ((p, payload) for p, payload, _ in _records(path) if p >= start)
+
+    def trim(self, position: int) -> int:
+        """Delete the segments that hold nothing from `position` on; returns how many bytes that freed."""
+        segments = self._segments()
+        freed = 0
+        for path, following in zip(segments, segments[1:], strict=False):
+            if _first(following) <= position:
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
+
+    def size_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._segments())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _segments(self) -> list[Path]:
+        return sorted(self._folder.glob("*.log"))
+
+    def _recover(self) -> int:
+        segments = self._segments()
+        if not segments:
+            return 0
+        last = segments[-1]
+        position, end = _first(last), 0
+        for number, _, end_of_record in _records(last):
+            position, end = number + 1, end_of_record
+        if end < last.stat().st_size:
+            log.warning("journal_tail_cut", segment=last.name, bytes=last.stat().st_size - end)
+        if end == 0:
+            last.unlink()
+            return position
+        self._file = os.open(last, os.O_WRONLY | os.O_APPEND)
+        self._size = end
+        os.ftruncate(self._file, end)
+        return position
+
+    def _open_segment(self, position: int) -> None:
+        path = self._folder / f"{position:020d}.log"
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o640)
+        try:
+            _write_all(file, MAGIC)
+            self._sync_folder()
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._file, self._size = file, len(MAGIC)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            _write_all(self._file, data)
+            if self._fsync:
+                os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+
+    def _sync_folder(self) -> None:
+        if self._fsync:
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def _head(record: bytes) -> bytes:
+    return _HEADER.pack(len(record), zlib.crc32(record))
+
+
+def _first(segment: Path) -> int:
+    return int(segment.stem)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _records(segment: Path) -> Iterator[tuple[int, bytes, int]]:
+    """(position, payload, offset of its end) of the segment's whole records, up to the first that is not."""
+    data = memoryview(segment.read_bytes())
+    if data[: len(MAGIC)] != MAGIC:
+        log.error("journal_segment_unreadable", segment=segment.name)
+        return
+    position, offset = _first(segment), len(MAGIC)
+    while offset + _HEADER.size <= len(data):
+        length, crc = _HEADER.unpack_from(data, offset)
+        payload = data[offset + _HEADER.size : offset + _HEADER.size + length]
+        if len(payload) < length or zlib.crc32(payload) != crc:
+            log.warning("journal_record_broken", segment=segment.name, offset=offset)
+            return
+        offset += _HEADER.size + length
+        yield position, bytes(payload), offset
+        position += 1

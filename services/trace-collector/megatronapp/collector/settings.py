@@ -1,0 +1,39 @@
+"""What the collector can be told."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from megatronapp.core.settings import ServiceSettings
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+
+def user_data_dir() -> Path:
+    """Where files go when nobody says otherwise: the user's data folder."""
+    return Path("~/.local/share/megatronapp/collector").expanduser()
+
+
+class CollectorSettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_COLLECTOR_", extra="forbid", frozen=True)
+
+    grpc_port: int = Field(default=7601, ge=0, le=65535, description="training pods and queries; 0: any free port")
+    data_dir: Path = Field(default_factory=user_data_dir, description="journal and store")
+    instance: str = Field(
+        default_factory=socket.gethostname, description="names this collector on the bus; stable over restarts"
+    )
+
+    max_message_bytes: int = Field(default=4 << 20, ge=1 << 16, description="larger messages are refused")
+    max_pending_bytes: int = Field(
+        default=256 << 20, ge=1 << 20, description="intake waits while more than this is neither journalled nor stored"
+    )
+
+    fsync: bool = Field(default=True, description="an acknowledged message survives a power loss, not only a crash")
+    segment_bytes: int = Field(default=64 << 20, ge=1 << 12, description="a journal file's size")
+
+    flush_steps: int = Field(default=50, ge=1, description="steps of one job after which the store is written")
+    flush_seconds: float = Field(default=15.0, gt=0, description="longest time between writes of the store")
+    flush_bytes: int = Field(default=64 << 20, ge=1 << 12, description="detail in memory that has the store written")
+    retention_seconds: float = Field(default=14 * 86_400.0, gt=0, description="traces older than this are deleted")
+    retention_bytes: int = Field(default=50 << 30, ge=1 << 20, description="the oldest traces above this are deleted")

@@ -1,0 +1,229 @@
+"""`megatronapp data preprocess`: text, one JSON sample a line, into the .bin and .idx that training reads.
+
+The flags and the output are those of Megatron's tools/preprocess_data.py. Lines are tokenized by several processes and
+written in their order by one. Output appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer
+
+log = get_logger(__name__)
+
+LINES_PER_TASK = 32
+REFUSED = {
+    "--split-sentences": "sentences are split only for BERT, which the trainer does not train",
+    "--partitions": "one run takes one input file; give --workers instead",
+    "--keep-newlines": "newlines are always kept",
+}
+
+
+@dataclass(frozen=True)
+class EncodedLine:
+    """A line's token ids per JSON key, and how many bytes of text they came from."""
+
+    tokens: dict[str, npt.NDArray[np.int32]]
+    read_bytes: int
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        for flag, why in REFUSED.items():
+            if flag in message:
+                raise UsageError(f"{flag} is not supported: {why}")
+        raise UsageError(f"{message}; see --help")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="megatronapp data preprocess", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--input", type=Path, required=True, help="text, one JSON object a line")
+    parser.add_argument("--output-prefix", type=Path, required=True, help="writes <prefix>_<key>_document.{bin,idx}")
+    parser.add_argument("--json-keys", nargs="+", default=["text"], help="keys of the object to take (default: text)")
+    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help=", ".join(TOKENIZER_TYPES))
+    parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer")
+    parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
+    parser.add_argument("--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer")
+    parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
+    parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document token")
+    parser.add_argument("--workers", type=int, default=1, help="processes that tokenize (default: 1)")
+    parser.add_argument("--log-interval", type=int, default=10_000, help="lines between two progress lines")
+    options = parser.parse_args(argv)
+    if options.workers < 1 or options.log_interval < 1:
+        raise UsageError("--workers and --log-interval must be at least 1")
+    if not options.input.is_file():
+        raise UsageError(f"--input {options.input}: there is no such file")
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Run the command. Raises UsageError, ConfigError, DataError (naming file:line) or UnavailableError (disk)."""
+    options = parse(argv)
+    tokenizer = make_tokenizer(
+        options.tokenizer_type,
+        vocab_file=options.vocab_file,
+        merge_file=options.merge_file,
+        tokenizer_model=options.tokenizer_model,
+        vocab_size=options.vocab_size,
+    )
+    prefixes = {key: output_prefix(options.output_prefix, key) for key in options.json_keys}
+    encode = partial(encode_line, tokenizer=tokenizer, keys=options.json_keys, append_eod=options.append_eod)
+    try:
+        with options.input.open("rb") as source, _encoded(source, encode, options.workers) as lines:
+            documents = _write(lines, prefixes, tokenizer.vocab_size, options)
+    except OSError as error:
+        raise UnavailableError(f"{error.filename or options.output_prefix}: {error.strerror}") from error
+    if not documents:
+        raise DataError(f"{options.input} has no text under {', '.join(options.json_keys)}")
+    return 0
+
+
+def output_prefix(prefix: Path, key: str) -> Path:
+    return prefix.with_name(f"{prefix.name}_{key}_document")
+
+
+def encode_line(line: bytes, *, tokenizer: Tokenizer, keys: list[str], append_eod: bool) -> EncodedLine | str:
+    """Tokenize one line; a line that can't be used comes back as the reason why."""
+    if not line.strip():
+        return EncodedLine({}, len(line))
+    try:
+        sample = json.loads(line)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    if not isinstance(sample, dict):
+        return "not a JSON object"
+    tokens: dict[str, npt.NDArray[np.int32]] = {}
+    for key in keys:
+        text = sample.get(key)
+        if not isinstance(text, str):
+            return f'no text under "{key}" (keys: {", ".join(sample) or "none"})'
+        try:
+            ids = tokenizer.tokenize(text)
+        except DataError as error:
+            return str(error)
+        if ids:
+            tokens[key] = np.array([*ids, tokenizer.eod] if append_eod else ids, dtype=np.int32)
+    return EncodedLine(tokens, len(line))
+
+
+@contextmanager
+def _encoded(
+    source: BinaryIO, encode: partial[EncodedLine | str], workers: int
+) -> Iterator[Iterable[EncodedLine | str]]:
+    """The lines of `source` encoded, in their order."""
+    if workers == 1:
+        yield map(encode, source)
+        return
+    # The processes are the parallelism; the library's threads inside each would only fight over the cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        yield pool.imap(encode, source, chunksize=LINES_PER_TASK)
+
+
+def _write(
+    lines: Iterable[EncodedLine | str], prefixes: dict[str, Path], vocab_size: int, options: argparse.Namespace
+) -> int:
+    """Write all documents and return their number."""
+    progress = _Progress(options.log_interval)
+    with ExitStack() as stack:
+        writers = {key: stack.enter_context(DocumentWriter(prefix, vocab_size)) for key, prefix in prefixes.items()}
+        for number, line in enumerate(lines, start=1):
+            if isinstance(line, str):
+                raise DataError(f"{options.input}:{number}: {line}; nothing was written")
+            for key, tokens in line.tokens.items():
+                writers[key].add(tokens)
+            progress.line(line)
+        if not all(writer.documents for writer in writers.values()):
+            empty = next(key for key, writer in writers.items() if not writer.documents)
+            raise DataError(f'{options.input} has no text under "{empty}"; nothing was written')
+        for writer in writers.values():
+            writer.commit()
+    progress.end(prefixes)
+    return progress.documents
+
+
+class DocumentWriter:
+    """One .bin and .idx. They take their names at `commit`; what is left without it is removed."""
+
+    def __init__(self, prefix: Path, vocab_size: int) -> None:
+        from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+
+        self.documents = 0
+        self._final = tuple(prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("bin", "idx"))
+        self._temporary = tuple(path.with_name(f".{path.name}.{os.getpid()}.partial") for path in self._final)
+        try:
+            prefix.parent.mkdir(parents=True, exist_ok=True)
+            self._builder = IndexedDatasetBuilder(str(self._temporary[0]), dtype=DType.optimal_dtype(vocab_size))
+        except OSError as error:
+            raise ConfigError(f"--output-prefix {prefix}: {error.strerror}") from error
+
+    def add(self, tokens: npt.NDArray[np.int32]) -> None:
+        self._builder.add_document(tokens, [len(tokens)])
+        self.documents += 1
+
+    def commit(self) -> None:
+        self._builder.finalize(str(self._temporary[1]))
+        binary, index = self._final
+        # The index goes first and comes back last: a pair that can be opened always belongs together.
+        index.unlink(missing_ok=True)
+        self._temporary[0].replace(binary)
+        self._temporary[1].replace(index)
+
+    def __enter__(self) -> DocumentWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._builder.data_file.close()
+        for path in self._temporary:
+            path.unlink(missing_ok=True)
+
+
+class _Progress:
+    """Counts, and says so every `interval` lines."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._started = time.monotonic()
+        self._lines = self.documents = self._tokens = self._bytes = 0
+
+    def line(self, line: EncodedLine) -> None:
+        self._lines += 1
+        self.documents += bool(line.tokens)
+        self._tokens += sum(len(tokens) for tokens in line.tokens.values())
+        self._bytes += line.read_bytes
+        if self._lines % self._interval == 0:
+            self._say("preprocess_progress")
+
+    def end(self, prefixes: dict[str, Path]) -> None:
+        self._say("preprocess_done", output=[str(prefix) for prefix in prefixes.values()])
+
+    def _say(self, event: str, **fields: object) -> None:
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        log.info(
+            event,
+            lines=self._lines,
+            documents=self.documents,
+            tokens=self._tokens,
+            megabytes_per_second=round(self._bytes / seconds / 1e6, 2),
+            **fields,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,192 @@
+"""Tokenizers, read from local files only; nothing is ever fetched.
+
+All of them have what megatron-core's datasets ask for: `vocab_size`, `eod` and `unique_identifiers`, which names the
+tokenizer in the key of a cached index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.trainer.config import DataConfig
+from tokenizers import ByteLevelBPETokenizer
+from tokenizers import Tokenizer as FastTokenizer
+
+END_OF_DOCUMENT = "<|endoftext|>"
+END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
+"""How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back. Ids lie in [0, vocab_size); `eod` ends a document."""
+
+    unique_identifiers: OrderedDict[str, Any]
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eod(self) -> int: ...
+
+    def tokenize(self, text: str) -> list[int]: ...
+
+    def detokenize(self, ids: Sequence[int]) -> str: ...
+
+
+def _identity(kind: str, *options: object) -> OrderedDict[str, Any]:
+    return OrderedDict([("class", kind), ("options", [str(option) for option in options])])
+
+
+class ByteTokenizer:
+    """One token a byte of UTF-8, and one that ends a document."""
+
+    vocab_size = 257
+    eod = 256
+
+    def __init__(self) -> None:
+        self.unique_identifiers = _identity("ByteTokenizer")
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return bytes(token for token in ids if token != self.eod).decode(errors="replace")
+
+
+class NullTokenizer:
+    """Text that is token ids already, parted by blanks: ids from 0 to `size` - 1; `size` itself ends a document."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise UsageError("NullTokenizer needs --vocab-size, the number of token ids that the text uses")
+        self.eod = size
+        self.vocab_size = size + 1
+        self.unique_identifiers = _identity("NullTokenizer", size)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Raises DataError on a word that is no id of the vocabulary."""
+        try:
+            ids = [int(word) for word in text.split()]
+        except ValueError as error:
+            raise DataError(f"NullTokenizer reads token ids, not words: {error}") from error
+        outside = [token for token in ids if not 0 <= token < self.eod]
+        if outside:
+            raise DataError(f"token id {outside[0]} lies outside of --vocab-size {self.eod}")
+        return ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return " ".join(str(token) for token in ids if token != self.eod)
+
+
+class _FastTokenizer:
+    """What the tokenizers of the `tokenizers` library have in common."""
+
+    def __init__(self, backend: Any, eod: int) -> None:
+        self._backend = backend
+        self.eod = eod
+        # Ids may have gaps, so the count of entries is not enough: a model must have room for the largest id.
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self._backend.encode(text).ids
+        return ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        text: str = self._backend.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+class GPT2BPETokenizer(_FastTokenizer):
+    """GPT-2's byte-level BPE from its vocab.json and merges.txt."""
+
+    def __init__(self, vocab_file: Path, merge_file: Path) -> None:
+        for path, flag in ((vocab_file, "--vocab-file"), (merge_file, "--merge-file")):
+            _must_exist(path, flag)
+        try:
+            backend = ByteLevelBPETokenizer(str(vocab_file), str(merge_file))
+        except Exception as error:  # noqa: BLE001 - the library raises plain Exception on a broken file
+            raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {error}") from error
+        eod = backend.token_to_id(END_OF_DOCUMENT)
+        if eod is None:
+            raise ConfigError(f"{vocab_file} has no token {END_OF_DOCUMENT}, which ends a document")
+        super().__init__(backend, eod)
+        self.unique_identifiers = _identity("GPT2BPETokenizer", vocab_file, merge_file)
+
+
+class HuggingFaceTokenizer(_FastTokenizer):
+    """Any Hugging Face tokenizer.json; the path of the file or of the folder that holds it."""
+
+    def __init__(self, path: Path) -> None:
+        file = path / "tokenizer.json" if path.is_dir() else path
+        _must_exist(file, "--tokenizer-model")
+        try:
+            backend = FastTokenizer.from_file(str(file))
+        except Exception as error:  # noqa: BLE001 - the library raises plain Exception on a broken file
+            raise ConfigError(f"{file} is no tokenizer.json: {error}") from error
+        super().__init__(backend, _end_of_document(backend, file))
+        self.unique_identifiers = _identity("HuggingFaceTokenizer", file)
+
+
+def _must_exist(path: Path, flag: str) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{flag} {path}: there is no such file")
+
+
+def _end_of_document(backend: Any, file: Path) -> int:
+    names = list(END_OF_DOCUMENT_NAMES)
+    settings = file.with_name("tokenizer_config.json")
+    if settings.is_file():
+        declared = json.loads(settings.read_text()).get("eos_token")
+        names.insert(0, declared["content"] if isinstance(declared, dict) else str(declared))
+    for name in names:
+        token: int | None = backend.token_to_id(name)
+        if token is not None:
+            return token
+    raise ConfigError(
+        f"{file} has no token that ends a document (looked for {', '.join(names)}); "
+        "put a tokenizer_config.json with eos_token beside it"
+    )
+
+
+TOKENIZER_TYPES = ("GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer")
+
+
+def make_tokenizer(
+    tokenizer_type: str,
+    *,
+    vocab_file: str | None = None,
+    merge_file: str | None = None,
+    tokenizer_model: str | None = None,
+    vocab_size: int | None = None,
+) -> Tokenizer:
+    """The tokenizer of that type. Raises UsageError for a missing option and ConfigError for a broken file."""
+    match tokenizer_type:
+        case "GPT2BPETokenizer":
+            if vocab_file is None or merge_file is None:
+                raise UsageError("GPT2BPETokenizer needs --vocab-file and --merge-file")
+            return GPT2BPETokenizer(Path(vocab_file), Path(merge_file))
+        case "HuggingFaceTokenizer":
+            if tokenizer_model is None:
+                raise UsageError("HuggingFaceTokenizer needs --tokenizer-model, the path of a tokenizer.json")
+            return HuggingFaceTokenizer(Path(tokenizer_model))
+        case "ByteTokenizer":
+            return ByteTokenizer()
+        case "NullTokenizer":
+            return NullTokenizer(vocab_size or 0)
+    raise UsageError(f"--tokenizer-type {tokenizer_type} is not known; there are {', '.join(TOKENIZER_TYPES)}")
+
+
+def build_tokenizer(config: DataConfig) -> Tokenizer:
+    """The tokenizer that the flags name. Raises UsageError and ConfigError."""
+    return make_tokenizer(
+        config.tokenizer_type,
+        vocab_file=config.vocab_file,
+        merge_file=config.merge_file,
+        tokenizer_model=config.tokenizer_model,
+        vocab_size=config.vocab_size,
+    )
