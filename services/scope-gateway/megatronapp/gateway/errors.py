@@ -31,13 +31,15 @@ class Answer:
     hint: str
 
 
+SEE_DOCUMENT = "/api/v1/openapi.json lists what is served and accepted."
+
 # The first class that fits wins.
 ANSWERS: tuple[tuple[type[Exception], Answer], ...] = (
     (ForbiddenError, Answer(403, "forbidden", "")),
     (AuthError, Answer(401, "unauthenticated", "Sign in with POST /api/v1/session, or send a bearer token.")),
     (NotFoundError, Answer(404, "not_found", "GET /api/v1/jobs and GET /api/v1/findings list what there is.")),
     (ConflictError, Answer(409, "conflict", "")),
-    (UsageError, Answer(422, "invalid_request", "/api/v1/openapi.json describes what is accepted.")),
+    (UsageError, Answer(422, "invalid_request", SEE_DOCUMENT)),
     (UnavailableError, Answer(503, "unavailable", "Try again in a moment; training goes on meanwhile.")),
 )
 INTERNAL = Answer(500, "internal", "The gateway's log has the details.")
@@ -74,12 +76,9 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101  registered for this class alone
     phrase = HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_")
-    response = respond(Answer(error.status_code, code, ANSWERS_HINT), f"{phrase}: {request.method} {request.url.path}")
+    response = respond(Answer(error.status_code, code, SEE_DOCUMENT), f"{phrase}: {request.method} {request.url.path}")
     response.headers.update(error.headers or {})
     return response
-
-
-ANSWERS_HINT = "/api/v1/openapi.json lists what is served."
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

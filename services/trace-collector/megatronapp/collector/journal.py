@@ -25,11 +25,14 @@ _PROBE_BYTES = 1 << 16
 class Journal:
     """Append-only segments in one folder, owned by one process.
 
-    Opening finds the last whole record; what a killed writer left behind it is cut off. Raises UnavailableError when
-    the folder can't be written.
+    Opening finds the last whole record; what a killed writer left behind it is cut off. Positions go on from there, and
+    from `at_least` when the journal itself knows of fewer records (a power loss without fsync). Raises
+    UnavailableError when the folder can't be written.
     """
 
-    def __init__(self, folder: Path, *, segment_bytes: int = 64 << 20, fsync: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, segment_bytes: int = 64 << 20, fsync: bool = True, at_least: int = 0
+    ) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._fsync = fsync
@@ -40,6 +43,9 @@ class Journal:
             self.position = self._recover()
         except OSError as error:
             raise UnavailableError(f"the journal in {folder} can't be opened: {error.strerror}") from error
+        if self.position < at_least:
+            self.close()
+            self.position = at_least
 
     def write(self, records: Sequence[bytes]) -> int:
         """Append records as one group and make them durable; returns the position of the first.

@@ -1,0 +1,1 @@
+"""Recorded jobs of other tools and our own trace folders, read into StepTables."""

@@ -5,70 +5,101 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from megatronapp.detector.steps import Floats, Ints, StepTable
+from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import Compute, schedule_graph
-
-OPERATIONS = ("forward", "backward", "optimizer")
+from megatronapp.detector.whatif.schedule import GRAD_SYNC, OPTIMIZER, Compute, schedule_graph
+from megatronapp.v1 import trace_pb2
 
 
 def cost_ratio(table: StepTable, effect_by_rank: Mapping[int, float]) -> float:
     """The job's step time with the slow ranks ÷ without them, one device per rank supposed.
 
-    effect_by_rank: global rank → its compute time ÷ the expected (1.2 = 20 % slower). 1.0 when nothing is slow, or the
-    table tells of no compute.
+    effect_by_rank: global rank → its compute time ÷ the expected (1.2 = 20 % slower). Every rank's expected time is its
+    stage's typical one, so that neither noise nor another fault hides or inflates the cost. 1.0 when nothing is slow
+    or the table tells of no compute. Raises ValueError when a ratio is not a positive number.
     """
-    effects = np.array([effect_by_rank.get(int(rank), 1.0) for rank in table.ranks.rank])
-    if not (effects > 0).all():
-        raise ValueError("an effect ratio must be positive")
+    effects = np.array([effect_by_rank.get(int(rank), 1.0) for rank in table.ranks.rank], dtype=np.float64)
+    if not ((effects > 0) & np.isfinite(effects)).all():
+        raise ValueError("an effect ratio must be a positive number")
     if (effects == 1.0).all():
         return 1.0
     stages, chunks = int(table.ranks.pipeline.max()) + 1, max(1, table.virtual_stages)
     graph = schedule_graph(stages, chunks, max(1, table.microbatches))
-    workers = {
-        (operation, chunk): _per_worker(table, _mean_seconds(table, operation, chunk), effects, stages)
-        for operation in OPERATIONS
-        for chunk in range(chunks)
-    }
-    nothing = np.zeros_like(workers["optimizer", 0][:, 0])
-    durations = np.stack(
-        [
-            workers[op.operation, op.chunk][:, op.stage] if op.operation in OPERATIONS else nothing
-            for op in graph.operations
-            if isinstance(op, Compute)
-        ]
-    )
-    slow, healthy = step_seconds(graph, durations)
+    slower = _slowest_of_each_worker(table, effects, stages)
+    in_pass, at_end = _transfers(table, stages)
+    seconds = np.zeros((len(graph), *slower.shape[1:]))
+    typical: dict[tuple[str, int], Floats] = {}
+    for index, operation in enumerate(graph.operations):
+        assert isinstance(operation, Compute)  # noqa: S101  # what schedule_graph promises
+        name, stage = operation.operation, operation.stage
+        if name == GRAD_SYNC:
+            seconds[index] = at_end[stage]
+            continue
+        if (name, operation.chunk) not in typical:
+            typical[name, operation.chunk] = _typical_seconds(table, name, operation.chunk, effects, stages)
+        transfer = 0.0 if name == OPTIMIZER else in_pass[stage]
+        seconds[index] = typical[name, operation.chunk][stage] * slower[stage] + transfer
+    slow, healthy = step_seconds(graph, seconds)
     return float(slow / healthy) if healthy > 0 else 1.0
 
 
-def _mean_seconds(table: StepTable, operation: str, chunk: int) -> Floats:
-    """Mean compute seconds of one such operation on each rank, nan where the rank reported none."""
-    rows, seconds = table.rows, np.full(len(table.ranks), np.nan)
+def _slowest_of_each_worker(table: StepTable, effects: Floats, stages: int) -> Floats:
+    """(stages, 2, replicas): the effect with the slow ranks, then without; only replicas that hold one.
+
+    Ranks of one worker wait for each other in every layer, so the slowest sets its pace.
+    """
+    ranks = table.ranks
+    replicas, replica = np.unique(ranks.data[effects != 1.0], return_inverse=True)
+    slower = np.ones((stages, 2, len(replicas)))
+    for stage, column, effect in zip(
+        ranks.pipeline[effects != 1.0], replica, effects[effects != 1.0], strict=True
+    ):
+        known = slower[stage, 0, column]
+        slower[stage, 0, column] = effect if known == 1.0 else max(known, effect)
+    return slower
+
+
+def _typical_seconds(table: StepTable, operation: str, chunk: int, effects: Floats, stages: int) -> Floats:
+    """(stages,): median over a stage's ranks of one such operation's compute seconds, their effects taken away."""
+    rows, ranks, typical = table.rows, table.ranks, np.zeros(stages)
     if operation not in table.operations:
-        return seconds
+        return typical
     mine = (rows.operation == table.operations.index(operation)) & (rows.count > 0)
     mine &= (rows.chunk == chunk) | ((rows.chunk < 0) & (chunk == 0))
     rank = rows.rank[mine]
-    measured = np.where(table.ranks.on_cpu[rank], rows.cpu[mine], rows.duration[mine])
-    total = np.bincount(rank, measured, minlength=len(seconds))
-    count = np.bincount(rank, rows.count[mine], minlength=len(seconds))
-    np.divide(total, count, out=seconds, where=count > 0)
-    return seconds
+    measured = np.where(ranks.on_cpu[rank], rows.cpu[mine], rows.duration[mine]) / rows.count[mine]
+    for stage in range(stages):
+        here = ranks.pipeline[rank] == stage
+        if here.any():
+            typical[stage] = np.median((measured / effects[rank])[here])
+    return typical
 
 
-def _per_worker(table: StepTable, seconds: Floats, effects: Floats, stages: int) -> Floats:
-    """(2, stages, replicas): the slowest rank of each worker, as measured and with its effect taken away.
+def _transfers(table: StepTable, stages: int) -> tuple[Floats, Floats]:
+    """(stages,) each: seconds of collectives within one microbatch's pass, and of those at the step's end.
 
-    A worker that reported nothing takes its stage's median.
+    The member that waits least tells a collective's own time. Collectives among the ranks of one worker belong to the
+    passes, evenly; all others come once, after the last backward.
     """
-    replicas, replica = np.unique(table.ranks.data, return_inverse=True)
-    workers = np.full((2, stages, len(replicas)), -np.inf)
-    known = ~np.isnan(seconds)
-    where: tuple[Ints, Ints] = (table.ranks.pipeline[known], replica[known])
-    for scenario, scale in enumerate((np.ones_like(effects), effects)):
-        np.maximum.at(workers[scenario], where, (seconds / scale)[known])
-    for stage in workers.reshape(-1, len(replicas)):
-        reported = stage > -np.inf
-        stage[~reported] = np.median(stage[reported]) if reported.any() else 0.0
-    return workers
+    rows, ranks = table.rows, table.ranks
+    in_pass, at_end = np.zeros(stages), np.zeros(stages)
+    mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
+    if not mine.any():
+        return in_pass, at_end
+    codes = rows.communicator[mine] * len(table.operations) + rows.operation[mine]
+    groups, group = np.unique(codes, return_inverse=True)
+    least = np.full(len(groups), np.inf)
+    np.minimum.at(least, group, rows.duration[mine])
+    stage, data = ranks.pipeline[rows.rank[mine]], ranks.data[rows.rank[mine]]
+    lowest, highest = np.full((2, len(groups)), np.iinfo(np.int64).max), np.full((2, len(groups)), -1)
+    for axis, value in enumerate((stage, data)):
+        np.minimum.at(lowest[axis], group, value)
+        np.maximum.at(highest[axis], group, value)
+    within_worker = (lowest == highest).all(axis=0) & (np.bincount(group) > 1)
+    passes = 2 * max(1, table.microbatches) * max(1, table.virtual_stages)
+    for index in range(stages):
+        here = np.unique(group[stage == index])
+        replicas = max(1, len(np.unique(data[stage == index])))
+        in_pass[index] = least[here[within_worker[here]]].sum() / replicas / passes
+        at_end[index] = least[here[~within_worker[here]]].sum() / replicas
+    return in_pass, at_end

@@ -1,4 +1,4 @@
-"""The training, validation and test sets: megatron-core's GPTDataset over .bin/.idx files, blends of them, or mock data."""
+"""The training, validation and test sets: megatron-core's GPTDataset over .bin/.idx files, blends, or mock data."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def check_split(split: str, sizes: Sequence[int]) -> str:
 
 
 def check_pair(prefix: str) -> int:
-    """Tokens of <prefix>.bin and <prefix>.idx. Raises ConfigError when one is missing, DataError when they don't fit."""
+    """Tokens in <prefix>.bin. Raises ConfigError when it or its .idx is missing, DataError when they don't fit."""
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (binary, index):
         if not path.is_file():

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document token")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenize (default: 1)")
-    parser.add_argument("--log-interval", type=int, default=10_000, help="lines between two progress lines")
+    parser.add_argument("--log-interval", type=int, default=1000, help="lines between two progress lines")
     options = parser.parse_args(argv)
     if options.workers < 1 or options.log_interval < 1:
         raise UsageError("--workers and --log-interval must be at least 1")
@@ -162,7 +163,8 @@ class DocumentWriter:
     """One .bin and .idx. They take their names at `commit`; what is left without it is removed."""
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
-        from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+        with warnings.catch_warnings(action="ignore"):  # megatron-core warns of packages that only training needs
+            from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
         self.documents = 0
         self._final = tuple(prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("bin", "idx"))

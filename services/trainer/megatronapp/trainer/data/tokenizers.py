@@ -109,7 +109,7 @@ class GPT2BPETokenizer(_FastTokenizer):
             _must_exist(path, flag)
         try:
             backend = ByteLevelBPETokenizer(str(vocab_file), str(merge_file))
-        except Exception as error:  # noqa: BLE001 - the library raises plain Exception on a broken file
+        except Exception as error:
             raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {error}") from error
         eod = backend.token_to_id(END_OF_DOCUMENT)
         if eod is None:
@@ -126,7 +126,7 @@ class HuggingFaceTokenizer(_FastTokenizer):
         _must_exist(file, "--tokenizer-model")
         try:
             backend = FastTokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001 - the library raises plain Exception on a broken file
+        except Exception as error:
             raise ConfigError(f"{file} is no tokenizer.json: {error}") from error
         super().__init__(backend, _end_of_document(backend, file))
         self.unique_identifiers = _identity("HuggingFaceTokenizer", file)

@@ -1,0 +1,72 @@
+"""The demo on a terminal: progress all the time, who is slow as soon as it is known."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from megatronapp.cli.demo.story import Story
+from megatronapp.core.findings import Finding, State
+
+BAR_WIDTH = 24
+
+
+def render(story: Story, url: str | None) -> RenderableType:
+    """The whole screen for the present state."""
+    parts: list[RenderableType] = [_headline(story), _ranks(story)]
+    parts += [_finding(finding) for finding in _newest_first(story)[:4]]
+    if url:
+        parts.append(Text.assemble(("page  ", "dim"), (url, "underline"), ("   Ctrl-C ends the demo", "dim")))
+    return Group(*parts)
+
+
+def line(finding: Finding) -> str:
+    """A finding in one line, for a log."""
+    word = "resolved" if finding.state is State.RESOLVED else ("FOUND" if finding.page else "suspected")
+    who = f"rank {', '.join(map(str, finding.ranks))}" if finding.ranks else "nobody in particular"
+    since = f" since step {finding.since_step}" if finding.since_step is not None else ""
+    return f"{word}: {who}{since}: {finding.kind}/{finding.cause}, {_effect(finding)}"
+
+
+def _effect(finding: Finding) -> str:
+    slower = f"{(finding.effect_ratio - 1) * 100:.0f} % slower than expected"
+    if finding.cost_ratio == float("inf"):
+        return "the job stands still"
+    return f"{slower}, costs the job {(finding.cost_ratio - 1) * 100:.0f} % of its step time"
+
+
+def _headline(story: Story) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    loss = f"loss {story.loss:.3f}" if story.loss is not None else ""
+    text = f"step {story.step}/{story.total_steps}" if story.step else "starting the ranks …"
+    bar = ProgressBar(total=max(story.total_steps, 1), completed=story.step, width=40)
+    table.add_row(Text("training", style="bold"), bar, text, Text(loss, style="dim"))
+    return table
+
+
+def _ranks(story: Story) -> RenderableType:
+    table = Table(box=None, header_style="dim", padding=(0, 2))
+    for column in ("rank", "stage", "replica", "step", "compute"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    longest = max((view.compute_seconds for view in story.ranks.values()), default=0.0) or 1.0
+    for rank, view in sorted(story.ranks.items()):
+        style = "bold red" if rank in story.found else ""
+        bar = "━" * round(BAR_WIDTH * view.compute_seconds / longest)
+        place = view.placement
+        times = (f"{view.step_seconds * 1e3:.0f} ms", f"{view.compute_seconds * 1e3:.0f} ms")
+        table.add_row(str(rank), str(place.pipeline), str(place.data), *times, bar, style=style)
+    return table
+
+
+def _newest_first(story: Story) -> list[Finding]:
+    return sorted(story.findings.values(), key=lambda f: (f.state is State.OPEN, f.opened_unix_ns), reverse=True)
+
+
+def _finding(finding: Finding) -> RenderableType:
+    lines = [line(finding), *(evidence.text for evidence in finding.evidence[:3]), finding.advice]
+    color = "green" if finding.state is State.RESOLVED else ("red" if finding.page else "yellow")
+    return Panel("\n".join(text for text in lines if text), border_style=color, expand=False)

@@ -1,0 +1,186 @@
+"""RankMessage stream of one attempt → complete StepTables, in the order of the steps. Pure; time is passed in."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace import columns
+from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
+from megatronapp.v1 import trace_pb2
+
+NS = 1e-9
+LATENESS_SECONDS = 2.0
+"""How long a step waits for its last ranks, after its first summary; twice a step's duration when that is longer."""
+FORGIVEN = 3
+"""Steps that a rank may miss before later steps no longer wait for it."""
+KEPT_NUMBERS = 4096
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank: its newest hello and the communicators it has named since."""
+
+    hello: trace_pb2.Hello
+    incarnation: int
+    groups: dict[int, Group] = field(default_factory=dict)
+    seen: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_NUMBERS))
+    missed: int = 0
+
+    def name(self, communicators: list[trace_pb2.Communicator]) -> None:
+        for c in communicators:
+            self.groups[c.index] = Group(c.id, c.kind, tuple(c.ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A rank's summary, decoded."""
+
+    summary: trace_pb2.StepSummary
+    columns: dict[str, columns.Column]
+    received_unix_ns: int
+    clock_offset_ns: int
+    aligned: bool
+
+
+class Assembler:
+    """Collects the summaries of each step until every rank has sent its own or can't be expected to any more.
+
+    A duplicate is counted once, a summary of a step that is already out is counted in `late` and dropped, and a message
+    that can't be understood is counted in `invalid`.
+    """
+
+    def __init__(self) -> None:
+        self.members: dict[int, Member] = {}
+        self.late = 0
+        self.invalid = 0
+        self._steps: dict[int, dict[int, Arrived]] = {}
+        self._newest: dict[int, int] = {}
+        self._emitted = 0
+        self._step_seconds = 0.0
+        self._ranks: RankTable | None = None
+
+    @property
+    def world(self) -> int:
+        """Ranks that the job has, as its members say; 0 before the first hello."""
+        return max((m.hello.placement.sizes.world for m in self.members.values()), default=0)
+
+    def feed(self, message: trace_pb2.RankMessage) -> list[StepTable]:
+        """Take one message; returns the steps that it completes."""
+        rank, body = message.identity.rank, message.message.WhichOneof("body")
+        if body == "hello":
+            self._greet(rank, message.identity.incarnation, message.message.hello)
+            return []
+        if body != "summary" or rank not in self.members or self._repeated(rank, message):
+            return []
+        try:
+            self._take(rank, message)
+        except DataError:
+            self.invalid += 1
+            return []
+        return self._complete()
+
+    def expire(self, unix_ns: int) -> list[StepTable]:
+        """The steps that have waited long enough."""
+        patience = max(LATENESS_SECONDS, 2 * self._step_seconds) / NS
+        overdue = [s for s, got in self._steps.items() if unix_ns - _first(got) > patience]
+        return [self._emit(s) for s in sorted(self._steps) if overdue and s <= max(overdue)]
+
+    def _greet(self, rank: int, incarnation: int, hello: trace_pb2.Hello) -> None:
+        known = self.members.get(rank)
+        if known is None or known.incarnation != incarnation:
+            known = self.members[rank] = Member(hello, incarnation)
+        known.hello = hello
+        known.name(list(hello.communicators))
+        self._ranks = None
+
+    def _repeated(self, rank: int, message: trace_pb2.RankMessage) -> bool:
+        """Whether this message came before, or is of an earlier process of the rank."""
+        member, number = self.members[rank], message.message.seq
+        if message.identity.incarnation != member.incarnation or number in member.seen:
+            return True
+        member.seen.append(number)
+        return False
+
+    def _take(self, rank: int, message: trace_pb2.RankMessage) -> None:
+        summary, member = message.message.summary, self.members[rank]
+        member.name(list(summary.communicators))
+        member.missed = 0
+        if summary.step <= self._emitted:
+            self.late += 1
+            return
+        arrived = Arrived(
+            summary,
+            columns.summary_columns(summary),
+            message.received_unix_ns,
+            message.clock_offset_ns,
+            message.clock_error_ns >= 0,
+        )
+        self._steps.setdefault(summary.step, {}).setdefault(rank, arrived)
+        self._newest[rank] = max(summary.step, self._newest.get(rank, 0))
+
+    def _complete(self) -> list[StepTable]:
+        """Steps for which every expected rank has sent its summary, or that of a later step."""
+        done: list[StepTable] = []
+        for step in sorted(self._steps):
+            if not all(self._newest.get(rank, 0) >= step for rank in self._expected()):
+                break
+            done.append(self._emit(step))
+        return done
+
+    def _expected(self) -> list[int]:
+        """Ranks that a step waits for: all that the job has, but those that have long been silent."""
+        silent = {rank for rank, member in self.members.items() if member.missed >= FORGIVEN}
+        unseen = range(self.world) if self._emitted < FORGIVEN else self.members
+        return [rank for rank in unseen if rank not in silent]
+
+    def _emit(self, step: int) -> StepTable:
+        arrived = self._steps.pop(step)
+        for rank, member in self.members.items():
+            if rank not in arrived:
+                member.missed += 1
+        self._emitted = step
+        table = tabulate(step, self._table_of_ranks(), self.members, arrived, self.world)
+        self._step_seconds = float(np.nanmax(table.duration))
+        return table
+
+    def _table_of_ranks(self) -> RankTable:
+        if self._ranks is None:
+            self._ranks = _rank_table(self.members)
+        return self._ranks
+
+
+def tabulate(
+    step: int, ranks: RankTable, members: dict[int, Member], arrived: dict[int, Arrived], world: int
+) -> StepTable:
+    """One step's summaries as arrays. `world` tells which ranks are missing."""
+    order = [int(rank) for rank in ranks.rank]
+    present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
+    names, groups = _Numbers[str](), _Numbers[Group]()
+    kinds: dict[int, int] = {}
+    rows = _rows(present, names, groups, kinds)
+    some = [a.summary for _, a, _ in present]
+    schedules = [m.hello.schedule for _, _, m in present]
+    return StepTable(
+        step=step,
+        ranks=ranks,
+        rows=rows,
+        operations=tuple(names.values),
+        kinds=np.array([kinds.get(i, 0) for i in range(len(names.values))], np.int64),
+        communicators=tuple(groups.values),
+        start=_scatter(len(order), present, lambda a: (a.summary.start_ns + a.clock_offset_ns if a.aligned else np.nan)),
+        duration=_scatter(len(order), present, lambda a: a.summary.duration_ns),
+        cpu=_scatter(len(order), present, lambda a: a.summary.cpu_ns),
+        microbatches=max((s.microbatches for s in schedules), default=1) or 1,
+        virtual_stages=max((m.hello.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
+        phases=frozenset(int(p) for s in some for p in s.phases),
+        received_unix_ns=_first(arrived),
+        missing=tuple(r for r in range(max(world, max(order, default=-1) + 1)) if r not in arrived),
+    )
+
+
+class _Numbers[T]:
+    pass

@@ -1,0 +1,202 @@
+"""StepTables of a recorded job, as the streaming detector would have seen its steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from megatronapp.detector.formats.bytedance import Trace
+from megatronapp.detector.formats.rows import make_rows
+from megatronapp.detector.steps import Floats, Group, Ints, Microbatches, RankTable, StepTable
+from megatronapp.detector.whatif import recording as op
+from megatronapp.v1 import trace_pb2
+
+COMPUTE, P2P, COLLECTIVE, HOST = (
+    trace_pb2.SPAN_KIND_COMPUTE,
+    trace_pb2.SPAN_KIND_P2P,
+    trace_pb2.SPAN_KIND_COLLECTIVE,
+    trace_pb2.SPAN_KIND_HOST,
+)
+
+NAMES: dict[str, tuple[str, int]] = {
+    op.FORWARD: ("forward", COMPUTE),
+    op.BACKWARD: ("backward", COMPUTE),
+    op.OPTIMIZER: ("optimizer", COMPUTE),
+    op.GC: ("gc", HOST),
+    "forward-send": ("forward_send", P2P),
+    "forward-recv": ("forward_recv", P2P),
+    "backward-send": ("backward_send", P2P),
+    "backward-recv": ("backward_recv", P2P),
+    op.PARAMS: ("all_gather", COLLECTIVE),
+    op.GRADS: ("reduce_scatter", COLLECTIVE),
+    op.SEPARATE_GRADS: ("all_reduce", COLLECTIVE),
+    op.EMBEDDING: ("all_reduce", COLLECTIVE),
+    op.LAYERNORM: ("all_reduce", COLLECTIVE),
+    op.CLIP: ("all_reduce", COLLECTIVE),
+}
+"""The recorded types in our own names of spans (docs/spans.md)."""
+
+OPERATIONS = tuple(sorted({name for name, _ in NAMES.values()}))
+KINDS = np.array([{name: kind for name, kind in NAMES.values()}[name] for name in OPERATIONS])
+
+
+class _Row(NamedTuple):
+    """Operations of a stage that make one row of each of its ranks."""
+
+    stage: int
+    type: str
+    chunk: int
+
+
+def step_tables(trace: Trace) -> Iterator[StepTable]:
+    """One table per recorded step, in order; a rank of it is a worker, by its lowest global rank.
+
+    A worker without any operation in a step is among the step's missing ranks.
+    """
+    members: defaultdict[_Row, list[int]] = defaultdict(list)
+    for index, operation in enumerate(trace.recording.operations):
+        chunk = operation.chunk if operation.key.type in (op.FORWARD, op.BACKWARD) else 0
+        members[_Row(operation.key.stage, operation.key.type, chunk)].append(index)
+    ranks, position = _ranks(trace)
+    groups = _Groups(trace)
+    microbatches = {o.microbatch for o in trace.recording.operations if o.key.type == op.FORWARD}
+    chunks = {o.chunk for o in trace.recording.operations if o.key.type == op.FORWARD}
+    for index, step in enumerate(trace.recording.steps):
+        duration = trace.recording.duration[:, index]
+        start, seconds = _extent(trace, index, position, len(ranks))
+        yield StepTable(
+            step=int(step),
+            ranks=ranks,
+            rows=make_rows(_columns(trace, duration, dict(members), position, groups)),
+            operations=OPERATIONS,
+            kinds=KINDS,
+            communicators=tuple(groups.table),
+            start=start,
+            duration=seconds,
+            cpu=np.zeros(len(ranks)),
+            microbatches=max(1, len(microbatches)),
+            virtual_stages=max(1, len(chunks)),
+            detail=_detail(trace, duration),
+            missing=tuple(int(rank) for rank in ranks.rank[np.isnan(seconds)]),
+        )
+
+
+def _ranks(trace: Trace) -> tuple[RankTable, Ints]:
+    """The workers by global rank, and where each (stage, replica) stands among them, −1: nowhere."""
+    stage, data = np.nonzero(trace.rank >= 0)
+    order = np.argsort(trace.rank[stage, data])
+    stage, data = stage[order], data[order]
+    position = np.full(trace.rank.shape, -1)
+    position[stage, data] = np.arange(len(stage))
+    zeros, unknown = np.zeros_like(stage), np.full(len(stage), "")
+    table = RankTable(
+        rank=trace.rank[stage, data],
+        pipeline=stage,
+        data=data,
+        tensor=zeros,
+        context=zeros,
+        expert=zeros,
+        node=unknown,
+        gpu_uuid=unknown,
+        on_cpu=np.zeros(len(stage), dtype=np.bool_),
+    )
+    return table, position
+
+
+class _Groups:
+    """Communicators of the job: data-parallel by stage, embedding by replica, tensor by worker, and the world."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.table: list[Group] = []
+        self._index: dict[Group, int] = {}
+
+    def of(self, type_: str, stage: int, replica: int) -> int:
+        """Index of the communicator that a worker's operation of this type runs in; −1: none."""
+        if NAMES[type_][1] != COLLECTIVE:
+            return -1
+        rank = self._trace.rank
+        if type_ in op.ACROSS_REPLICAS:
+            return self._number("dp", rank[stage])
+        if type_ == op.EMBEDDING:
+            return self._number("embd", rank[sorted({0, len(rank) - 1}), replica])
+        if type_ == op.LAYERNORM:
+            return self._number("tp", rank[stage, replica] + np.arange(self._trace.meta.ranks_per_worker))
+        return self._number("world", rank.ravel())
+
+    def _number(self, kind: str, ranks: Ints) -> int:
+        members = tuple(sorted(int(rank) for rank in ranks if rank >= 0))
+        group = Group(f"{kind}:{'-'.join(map(str, members))}", kind, members)
+        if group not in self._index:
+            self._index[group] = len(self.table)
+            self.table.append(group)
+        return self._index[group]
+
+
+def _columns(
+    trace: Trace, duration: Floats, members: dict[_Row, list[int]], position: Ints, groups: _Groups
+) -> dict[str, Floats]:
+    """Columns of one step's rows; duration: (operations, replicas)."""
+    rows: list[tuple[float, ...]] = []
+    for row, indices in members.items():
+        taken = duration[indices]
+        count = (~np.isnan(taken)).sum(axis=0)
+        name = OPERATIONS.index(NAMES[row.type][0])
+        for column in np.flatnonzero(count):
+            replica = int(trace.recording.replicas[column])
+            values = taken[:, column][~np.isnan(taken[:, column])]
+            rows.append(
+                (
+                    position[row.stage, replica],
+                    name,
+                    row.chunk,
+                    groups.of(row.type, row.stage, replica),
+                    _peer(trace, row, replica),
+                    count[column],
+                    values.sum(),
+                    values.min(),
+                    values.max(),
+                )
+            )
+    names = ("rank", "operation", "chunk", "communicator", "peer", "count", "duration", "duration_min", "duration_max")
+    return dict(zip(names, np.array(rows).T, strict=True))
+
+
+def _peer(trace: Trace, row: _Row, replica: int) -> int:
+    """Global rank at the other end of a message, −1 for anything else."""
+    if row.type not in op.MESSAGES:
+        return -1
+    forward = row.type in ("forward-send", "backward-recv")
+    return int(trace.rank[(row.stage + (1 if forward else -1)) % len(trace.rank), replica])
+
+
+def _extent(trace: Trace, step: int, position: Ints, ranks: int) -> tuple[Floats, Floats]:
+    """First start and total seconds of the step on each rank, nan where a rank recorded nothing."""
+    start, seconds = np.full(ranks, np.nan), np.full(ranks, np.nan)
+    stages = np.array([operation.key.stage for operation in trace.recording.operations])
+    for stage in np.unique(stages):
+        first = np.fmin.reduce(trace.recording.start[stages == stage, step])
+        where = position[stage, trace.recording.replicas]
+        start[where[where >= 0]] = first[where >= 0]
+        seconds[where[where >= 0]] = (np.fmax.reduce(trace.recording.end[stages == stage, step]) - first)[where >= 0]
+    return start, seconds
+
+
+def _detail(trace: Trace, duration: Floats) -> Microbatches | None:
+    """Forward plus backward seconds of each microbatch on each stage; nan where a stage did not record it."""
+    compute = [
+        (index, o.key.stage, o.microbatch)
+        for index, o in enumerate(trace.recording.operations)
+        if o.key.type in (op.FORWARD, op.BACKWARD) and o.microbatch >= 0
+    ]
+    if not compute:
+        return None
+    index, stage, microbatch = np.array(compute).T
+    replicas = len(trace.recording.replicas)
+    total = np.zeros((len(trace.rank), replicas, microbatch.max() + 1))
+    np.add.at(total, (stage, slice(None), microbatch), duration[index])
+    return Microbatches(
+        replica=np.repeat(trace.recording.replicas, total.shape[2]), compute=total.reshape(len(trace.rank), -1)
+    )

@@ -1,0 +1,202 @@
+"""Monitor: watches one signal of many items (ranks, links) over steps, and says which have become slower, since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.detector.statistics import scale, sequential
+from megatronapp.detector.steps import Floats, Ints
+
+WARM_UP = 20
+"""Clean steps after which an item's own history counts."""
+CLEAN = 64
+"""Clean steps that make the history."""
+REFRESH = 8
+RECENT = 64
+"""Steps kept for the evidence's series."""
+SUSPICIOUS = 0.4
+"""Share of the alarm threshold above which a step no longer enters the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What is known of a signal before the job has shown its own noise."""
+
+    floor: float
+    """Standard deviation of a step, never taken to be smaller."""
+    prior: float
+    """The same while the history is too short to tell."""
+    clip: float
+    """Residuals count for at most so many standard deviations: how heavy the tails are."""
+    allowance: float
+    """A constant offset that healthy items may have; inf: only a change is judged."""
+    smallest: float
+    """Effects below are never worth a page, however certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    expected: float
+
+
+class Monitor:
+    """State is a few kilobytes an item. Items are numbered from 0; numbers may appear at any time.
+
+    log_threshold: log of the number of steps between two false alarms of one item.
+    """
+
+    def __init__(self, noise: Noise, log_threshold: float) -> None:
+        self.noise = noise
+        self.log_threshold = log_threshold
+        self.alarmed: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        self.effect: Floats = np.zeros(0)
+        """Mean excess since the onset, while alarmed."""
+        self.since: Ints = np.zeros(0, np.int64)
+        self.log_evidence: Floats = np.zeros(0)
+        self.baseline: Floats = np.zeros(0)
+        """What the item's history says, 0 while it is too short."""
+        self.sigma: Floats = np.zeros(0)
+        self.ready: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        self._recovery: Floats = np.zeros(0)
+        self._peak: Floats = np.zeros(0)
+        self._values: Floats = np.zeros((0, RECENT))
+        self._change: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
+        self._offset: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
+        self._clean: Floats = np.zeros((0, CLEAN))
+        self._cleaned: Ints = np.zeros(0, np.int64)
+        self._steps: list[int] = []
+        self._until_refresh = WARM_UP
+
+    def __len__(self) -> int:
+        return len(self.alarmed)
+
+    def observe(self, step: int, items: Ints, values: Floats) -> None:
+        """One step's values; nan or an absent item: not measured. Steps must rise."""
+        if len(items):
+            self._grow(int(items.max()) + 1)
+        x = np.full(len(self), np.nan)
+        x[items] = values
+        self._steps = [*self._steps[-(RECENT - 1) :], step]
+        self._values = _push(self._values, x)
+        change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
+        offset = (x - self.noise.allowance) / self.sigma
+        self._change = _push(self._change, self._bounded(change))
+        self._offset = _push(self._offset, self._bounded(offset))
+        self._judge(x)
+        self._learn(x)
+
+    def excess(self, item: int) -> Floats:
+        """Newest first: what the item's values lay above its baseline, up to RECENT steps; nan: not measured."""
+        excess: Floats = self._values[item] - self.baseline[item]
+        return excess
+
+    def series(self, item: int) -> Series:
+        """The item's recent values, oldest first, for people."""
+        values = self._values[item, : len(self._steps)][::-1]
+        known = np.isfinite(values)
+        steps = tuple(s for s, k in zip(self._steps, known, strict=True) if k)
+        return Series(steps, tuple(float(v) for v in values[known]), float(self.baseline[item]))
+
+    def uncertainty(self, item: int) -> float:
+        """Standard deviation of the effect's estimate, from the steps since the onset."""
+        steps = max(1, sum(1 for s in self._steps if s >= self.since[item]))
+        return float(1.25 * self.sigma[item] / np.sqrt(steps))
+
+    def _bounded(self, z: Floats) -> Floats:
+        clip = self.noise.clip
+        return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _judge(self, x: Floats) -> None:
+        change, change_steps = sequential.evidence(self._change)
+        offset, offset_steps = sequential.evidence(self._offset)
+        by_change = change >= offset
+        self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
+        rising = ~self.alarmed & np.isfinite(x) & (self.log_evidence >= self.log_threshold)
+        for item in np.flatnonzero(rising):
+            if not by_change[item]:
+                self._forget(int(item))
+            self._raise(int(item), int((change_steps if by_change[item] else offset_steps)[item]))
+        self._follow(x, ~rising & self.alarmed & np.isfinite(x))
+
+    def _forget(self, item: int) -> None:
+        """The item is off by more than healthy ones are: what it has shown so far is no baseline."""
+        self.baseline[item], self.ready[item], self._cleaned[item] = 0.0, False, 0
+        self._clean[item] = np.nan
+
+    def _raise(self, item: int, steps: int) -> None:
+        excess = self.excess(item)[: min(steps, len(self._steps))]
+        effect = float(np.nanmedian(excess))
+        self.alarmed[item], self.effect[item], self._peak[item] = True, effect, effect
+        self.since[item] = self._steps[-min(steps, len(self._steps))]
+        self._recovery[item] = 0.0
+
+    def _follow(self, x: Floats, watched: npt.NDArray[np.bool_]) -> None:
+        """Alarmed items: bring the effect up to date, and clear those that have recovered."""
+        items = np.flatnonzero(watched)
+        if not len(items):
+            return
+        sigma = self.sigma[items]
+        residual = (x - self.baseline)[items] / sigma
+        self._recovery[items] = sequential.recovery(self._recovery[items], residual, self._peak[items] / sigma)
+        for item in items:
+            if self._recovery[item] <= -sequential.RECOVERED:
+                self._clear(int(item))
+            elif self._recovery[item] == 0.0:
+                since = sum(1 for s in self._steps if s >= self.since[item])
+                self.effect[item] = float(np.nanmedian(self.excess(int(item))[:since]))
+
+    def _clear(self, item: int) -> None:
+        self.alarmed[item], self.log_evidence[item] = False, 0.0
+        self._change[item], self._offset[item] = 0.0, 0.0
+
+    def _learn(self, x: Floats) -> None:
+        clean = np.isfinite(x) & ~self.alarmed & (self.log_evidence < SUSPICIOUS * self.log_threshold)
+        items = np.flatnonzero(clean)
+        self._clean[items] = _push(self._clean[items], x[items])
+        self._cleaned[items] += 1
+        self._until_refresh -= 1
+        if self._until_refresh <= 0 or np.any(self._cleaned[items] == WARM_UP):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._until_refresh = REFRESH
+        ready = self._cleaned >= WARM_UP
+        if not ready.any():
+            return
+        center = scale.location(self._clean[ready])
+        residuals = self._clean[ready] - center[:, None]
+        own = scale.scale(residuals, np.zeros(len(center)))
+        factor = scale.correlation_factor(residuals[:, ::-1])
+        sigma = np.maximum(self.noise.floor, factor * np.maximum(own, np.median(own)))
+        thawed = ~self.alarmed[ready]
+        index = np.flatnonzero(ready)[thawed]
+        self.baseline[index], self.sigma[index] = center[thawed], sigma[thawed]
+        self.sigma[~ready] = np.median(sigma)
+        self.ready = ready
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self)
+        if more <= 0:
+            return
+        self.alarmed = np.concatenate([self.alarmed, np.zeros(more, bool)])
+        self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
+        self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
+        self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
+        for name in ("effect", "log_evidence", "baseline", "_recovery", "_peak"):
+            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
+        self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
+        for name, fill in (("_values", np.nan), ("_change", 0.0), ("_offset", 0.0), ("_clean", np.nan)):
+            rows = getattr(self, name)
+            setattr(self, name, np.concatenate([rows, np.full((more, rows.shape[1]), fill)]))
+
+
+def _push(rows: Floats, newest: Floats) -> Floats:
+    """Rows with one more sample in front, the oldest one gone."""
+    shifted = np.empty_like(rows)
+    shifted[:, 1:] = rows[:, :-1]
+    shifted[:, 0] = newest
+    return shifted

@@ -1,0 +1,46 @@
+"""A sequential test for "this item has become slower" that may be looked at after every step.
+
+The statistic is a CUSUM of mixture e-processes (Shin, Ramdas, Rinaldo: E-detectors, 2022; the normal mixture is
+Robbins' 1970): for a start w steps ago with sum S of standardised residuals,
+
+    log E_w = tau² S² / (2 (1 + w tau²)) - log(1 + w tau²) / 2        for S > 0,
+
+and the detector is the largest over starts. Alarming at log E >= log(n) keeps the mean number of steps between false
+alarms above n. The start that wins is the estimate of the onset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from megatronapp.detector.steps import Floats, Ints
+
+WINDOWS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
+"""Starts that are tried, in steps ago; beyond the last a shift below one standard deviation would be found."""
+TAU = 2.0
+"""Expected size of a shift in standard deviations; the test loses little when it is another."""
+
+
+def evidence(residuals: Floats) -> tuple[Floats, Ints]:
+    """Log evidence of a rise and the winning number of steps, one for each item.
+
+    residuals (items × WINDOWS[-1]): standardised, winsorised, the newest first; 0 where nothing was measured.
+    """
+    sums = np.cumsum(residuals, axis=1)[:, WINDOWS - 1]
+    spread = 1.0 + WINDOWS * TAU**2
+    log_e = np.where(sums > 0, TAU**2 * sums**2 / (2 * spread), 0.0) - np.log(spread) / 2
+    best = np.argmax(log_e, axis=1)
+    return log_e[np.arange(len(log_e)), best], WINDOWS[best]
+
+
+def recovery(state: Floats, residual: Floats, effect: Floats) -> Floats:
+    """One step of the CUSUM that says "the effect is over": it falls by the log-likelihood ratio of effect to none.
+
+    state, residual and effect (both in standard deviations) are one for each item; start at 0, over at
+    <= -RECOVERED.
+    """
+    size = np.clip(effect, 0.5, 4.0)
+    bounded = np.clip(residual, -size, 2 * size)
+    return np.minimum(0.0, state + size * (bounded - size / 2))
+
+
+RECOVERED = 12.0

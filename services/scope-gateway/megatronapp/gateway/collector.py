@@ -1,0 +1,108 @@
+"""TraceQuery as the gateway asks it: the collector's answers as REST values, its refusals as errors of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+from grpc import aio
+from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
+from megatronapp.gateway.models import Clock
+from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+
+CALL_SECONDS = 10.0
+EXPORT_SECONDS = 600.0
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+class CollectorClient:
+    """One channel; it connects by itself, and again when the collector comes back."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._address = settings.collector_address
+        token = settings.collector_token
+        self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
+        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
+        self._channel = aio.insecure_channel(self._address, options)
+        self._query = trace_pb2_grpc.TraceQueryStub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def jobs(self) -> Sequence[trace_pb2.JobRecord]:
+        request = trace_pb2.ListJobsRequest()
+        with self._explained():
+            answer = await self._query.ListJobs(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return answer.jobs
+
+    async def ranks(self, run: str) -> Sequence[trace_pb2.RankRecord]:
+        request = trace_pb2.ListRanksRequest(run=run)
+        with self._explained():
+            answer = await self._query.ListRanks(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return answer.ranks
+
+    async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
+        request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)
+        with self._explained():
+            return await self._query.ListSteps(request, timeout=CALL_SECONDS, metadata=self._metadata)
+
+    async def clocks(self, run: str) -> list[Clock]:
+        request = trace_pb2.ListClocksRequest(run=run)
+        with self._explained():
+            answer = await self._query.ListClocks(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return [_clock(record) for record in answer.clocks]
+
+    async def export(self, request: trace_pb2.ExportRequest) -> AsyncIterator[bytes]:
+        """The file in pieces. Raises NotFoundError, UsageError or UnavailableError, mostly before the first."""
+        with self._explained():
+            call = self._query.Export(request, timeout=EXPORT_SECONDS, metadata=self._metadata)
+            async for chunk in call:
+                yield chunk.data
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except aio.AioRpcError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: aio.AioRpcError) -> MegatronAppError:
+        details = error.details() or error.code().name
+        match error.code():
+            case grpc.StatusCode.NOT_FOUND:
+                return NotFoundError(details)
+            case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
+                return UsageError(details)
+            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+                return UnavailableError(
+                    "the trace-collector refuses the gateway's token; set MEGATRONAPP_GATEWAY_COLLECTOR_TOKEN"
+                )
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                return UnavailableError(f"the trace-collector at {self._address} does not answer")
+            case _:
+                return UnavailableError(f"the trace-collector at {self._address} failed: {details}")
+
+
+def timeline_columns(answer: trace_pb2.ListStepsResponse) -> dict[str, object]:
+    """The fields of `Timeline`; its starts count from the earliest row, since a float holds no ns since 1970."""
+    start = np.frombuffer(answer.start_ns, "<i8")
+    origin = int(start.min()) if len(start) else 0
+    return {
+        "origin_unix_seconds": origin / 1e9,
+        "step": np.frombuffer(answer.step, "<u8").tolist(),
+        "rank": np.frombuffer(answer.rank, "<u4").tolist(),
+        "start_seconds": ((start - origin) / 1e9).tolist(),
+        "duration_seconds": (np.frombuffer(answer.duration_ns, "<i8") / 1e9).tolist(),
+        "compute_seconds": (np.frombuffer(answer.compute_ns, "<i8") / 1e9).tolist(),
+        "wait_seconds": (np.frombuffer(answer.wait_ns, "<i8") / 1e9).tolist(),
+        "host_seconds": (np.frombuffer(answer.host_ns, "<i8") / 1e9).tolist(),
+        "traced": np.frombuffer(answer.traced, "<u1").astype(bool).tolist(),
+    }
+
+
+def _clock(record: trace_pb2.ClockRecord) -> Clock:
+    values = {name: getattr(record, name) for name in Clock.model_fields}
+    return Clock(**values | {"drift_ppm": record.drift_ppm if np.isfinite(record.drift_ppm) else None})

@@ -1,0 +1,221 @@
+"""What the gateway knows: messages of the bus folded into jobs, ranks, steps and findings.
+
+Pure: no I/O and no clock. Every `apply_*` may see a message twice (the bus delivers at least once) and says what
+changed, so that only this is sent to viewers. All of it is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from megatronapp.core.findings import Finding, State
+from megatronapp.v1 import trace_pb2
+
+MAX_JOBS = 500
+MAX_STEPS = 2_000
+MAX_FINDINGS = 5_000
+
+
+@dataclass(slots=True)
+class TrackedRank:
+    rank: int
+    placement: trace_pb2.Placement = field(default_factory=trace_pb2.Placement)
+    device: int = trace_pb2.DEVICE_UNSPECIFIED
+    incarnation: int = 0
+    seen_unix_ns: int = 0
+    heartbeat: trace_pb2.Heartbeat | None = None
+    heartbeat_unix_ns: int = 0
+    step: int = 0
+    dropped: int = 0
+    closed: bool = False
+    """Ended in good order."""
+    lost: bool = False
+    """Its stream ended without a good-bye."""
+
+
+@dataclass(slots=True)
+class TrackedStep:
+    step: int
+    unix_ns: int
+    duration_ns: int = 0
+    loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    tokens_per_second: float | None = None
+    tflops_per_gpu: float | None = None
+
+
+PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
+
+
+@dataclass(slots=True)
+class TrackedJob:
+    run: str
+    job: str = ""
+    attempt: int = 0
+    sizes: trace_pb2.ParallelSizes = field(default_factory=trace_pb2.ParallelSizes)
+    total_steps: int = 0
+    step: int = 0
+    step_unix_ns: int = 0
+    """When the newest step's first summary arrived."""
+    seen_unix_ns: int = 0
+    ranks: dict[int, TrackedRank] = field(default_factory=dict)
+    steps: dict[int, TrackedStep] = field(default_factory=dict)
+    """The newest MAX_STEPS, ascending."""
+    requested: trace_pb2.TraceControl | None = None
+    archived: bool = False
+    """Known from the collector's records alone: no message of it has come over the bus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What viewers must hear of: a job, and maybe a step of it."""
+
+    run: str
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class Platform:
+    jobs: dict[str, TrackedJob] = field(default_factory=dict)
+    findings: dict[str, Finding] = field(default_factory=dict)
+
+    def apply_message(self, message: trace_pb2.RankMessage) -> Change | None:
+        """Fold in what a rank said. None when it is of an attempt or a process that has been replaced."""
+        job = self._job(message.identity)
+        if job is None:
+            return None
+        rank = _rank(job, message)
+        if rank is None:
+            return None
+        job.archived = False
+        job.seen_unix_ns = max(job.seen_unix_ns, message.received_unix_ns)
+        rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
+        rank.lost = message.lost and not rank.closed
+        body = message.message.WhichOneof("body")
+        if body == "hello":
+            _hello(job, rank, message.message.hello)
+        elif body == "heartbeat":
+            _heartbeat(rank, message.message.heartbeat, message.received_unix_ns)
+        elif body == "summary":
+            _summary(job, rank, message.message.summary, message.received_unix_ns)
+            return Change(job.run, message.message.summary.step)
+        return Change(job.run)
+
+    def apply_finding(self, finding: Finding) -> bool:
+        """Keep the newest state of a finding; False for an older one."""
+        known = self.findings.get(finding.id)
+        if known is not None and finding.updated_unix_ns < known.updated_unix_ns:
+            return False
+        self.findings.pop(finding.id, None)
+        self.findings[finding.id] = finding
+        if len(self.findings) > MAX_FINDINGS:
+            resolved = (f.id for f in self.findings.values() if f.state is State.RESOLVED)
+            del self.findings[next(resolved, next(iter(self.findings)))]
+        return True
+
+    def apply_control(self, run: str, control: trace_pb2.TraceControl) -> Change:
+        """Remember what was asked for."""
+        self._make(run).requested = control
+        return Change(run)
+
+    def apply_record(self, record: trace_pb2.JobRecord, ranks: Iterable[trace_pb2.RankRecord]) -> Change:
+        """Fill in, from the collector's records, what the bus no longer holds."""
+        job = self.jobs.get(record.run)
+        if job is None:
+            job = self._make(record.run)
+            job.archived = True
+        if job.attempt > record.attempt:
+            return Change(record.run)
+        job.job, job.attempt = record.job, record.attempt
+        job.sizes.CopyFrom(record.sizes)
+        job.total_steps = record.schedule.total_steps or job.total_steps
+        job.step = max(job.step, record.last_step)
+        job.seen_unix_ns = max(job.seen_unix_ns, record.last_seen_unix_ns)
+        for known in ranks:
+            rank = job.ranks.setdefault(known.identity.rank, TrackedRank(known.identity.rank))
+            if known.last_seen_unix_ns >= rank.seen_unix_ns:
+                rank.placement, rank.device = known.placement, known.device
+                rank.seen_unix_ns, rank.lost = known.last_seen_unix_ns, not (known.connected or rank.closed)
+        return Change(record.run)
+
+    def forget(self, run: str) -> None:
+        """Drop an ended job and what was found in it."""
+        self.jobs.pop(run, None)
+        for finding in [f.id for f in self.findings.values() if f.run == run]:
+            del self.findings[finding]
+
+    def findings_of(self, run: str) -> list[Finding]:
+        return [finding for finding in self.findings.values() if finding.run == run]
+
+    def _job(self, identity: trace_pb2.Identity) -> TrackedJob | None:
+        job = self._make(identity.run)
+        if identity.attempt < job.attempt:
+            return None
+        if identity.attempt > job.attempt:
+            job.attempt, job.step, job.step_unix_ns = identity.attempt, 0, 0
+            job.ranks.clear()
+        job.job = identity.job or job.job
+        return job
+
+    def _make(self, run: str) -> TrackedJob:
+        if run not in self.jobs:
+            if len(self.jobs) >= MAX_JOBS:
+                self.forget(min(self.jobs.values(), key=lambda job: job.seen_unix_ns).run)
+            self.jobs[run] = TrackedJob(run)
+        return self.jobs[run]
+
+
+def _rank(job: TrackedJob, message: trace_pb2.RankMessage) -> TrackedRank | None:
+    """The sender's state, anew for a new process; None for what a replaced process said before."""
+    identity = message.identity
+    rank = job.ranks.get(identity.rank)
+    if rank is None or (rank.incarnation and rank.incarnation != identity.incarnation):
+        if rank is not None and message.received_unix_ns < rank.seen_unix_ns:
+            return None
+        if rank is not None and message.lost:
+            return None
+        rank = job.ranks[identity.rank] = TrackedRank(identity.rank)
+    rank.incarnation = identity.incarnation
+    return rank
+
+
+def _hello(job: TrackedJob, rank: TrackedRank, hello: trace_pb2.Hello) -> None:
+    rank.placement, rank.device, rank.closed = hello.placement, hello.device, False
+    job.sizes = hello.placement.sizes
+    job.total_steps = hello.schedule.total_steps or job.total_steps
+    if job.step == 0:
+        for step in [step for step in job.steps if step >= max(1, hello.schedule.first_step)]:
+            del job.steps[step]
+
+
+def _heartbeat(rank: TrackedRank, heartbeat: trace_pb2.Heartbeat, received_unix_ns: int) -> None:
+    if received_unix_ns < rank.heartbeat_unix_ns:
+        return
+    rank.heartbeat, rank.heartbeat_unix_ns = heartbeat, received_unix_ns
+    rank.dropped = max(rank.dropped, heartbeat.dropped)
+    rank.closed = rank.closed or heartbeat.closing
+
+
+def _summary(job: TrackedJob, rank: TrackedRank, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
+    rank.step, rank.dropped = max(rank.step, summary.step), max(rank.dropped, summary.dropped)
+    if summary.step > job.step:
+        job.step, job.step_unix_ns = summary.step, received_unix_ns
+    row = _row(job, summary.step, received_unix_ns)
+    row.duration_ns = max(row.duration_ns, summary.duration_ns)
+    for name in PROGRESS:
+        if summary.progress.HasField(name):
+            setattr(row, name, getattr(summary.progress, name))
+    job.total_steps = summary.progress.total_steps or job.total_steps
+
+
+def _row(job: TrackedJob, step: int, received_unix_ns: int) -> TrackedStep:
+    if step not in job.steps:
+        newest = next(reversed(job.steps), 0)
+        job.steps[step] = TrackedStep(step, received_unix_ns)
+        if step < newest:
+            job.steps = dict(sorted(job.steps.items()))
+        if len(job.steps) > MAX_STEPS:
+            del job.steps[next(iter(job.steps))]
+    return job.steps.get(step) or TrackedStep(step, received_unix_ns)

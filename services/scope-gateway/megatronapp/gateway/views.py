@@ -1,0 +1,204 @@
+"""State of the platform → values of the REST API. Pure; the time is passed in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import islice
+from statistics import median
+from typing import Any, Literal
+
+from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.gateway import models
+from megatronapp.gateway.models import JobState
+from megatronapp.gateway.state import PROGRESS, TrackedJob, Platform, TrackedRank, TrackedStep
+from megatronapp.v1 import trace_pb2
+
+SILENT_NS = 15_000_000_000
+"""A rank that says nothing for so long is not connected: heartbeats come once a second."""
+STALLED_NS = 10_000_000_000
+STALLED_STEPS = 5
+"""Stalled: no step for STALLED_NS, nor for so many median steps."""
+MEDIAN_STEPS = 20
+
+QUIET_PHASES = {trace_pb2.PHASE_EVALUATION, trace_pb2.PHASE_CHECKPOINT, trace_pb2.PHASE_COMPILE}
+NAMES_RANKS = {Kind.SLOW_GPU, Kind.SLOW_LINK, Kind.SLOW_HOST, Kind.HANG}
+DEVICES: dict[int, Literal["cpu", "cuda"]] = {trace_pb2.DEVICE_CPU: "cpu", trace_pb2.DEVICE_CUDA: "cuda"}
+GRANULARITIES = {
+    models.TraceGranularity.BASE: trace_pb2.GRANULARITY_BASE,
+    models.TraceGranularity.FULL: trace_pb2.GRANULARITY_FULL,
+}
+
+
+def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job:
+    """The job as it is now; `findings` are those of its run."""
+    namespace, _, name = job.job.partition("/")
+    step_seconds = _median_step_seconds(job)
+    state = job_state(job, now_ns)
+    unresolved = [finding for finding in findings if finding.state is State.OPEN]
+    return models.Job(
+        run=job.run,
+        job=job.job,
+        namespace=namespace,
+        name=name,
+        attempt=job.attempt,
+        state=state,
+        sizes=_sizes(job.sizes),
+        step=job.step,
+        total_steps=job.total_steps,
+        step_seconds=step_seconds,
+        **_progress(job),
+        eta_seconds=_eta_seconds(job, state, step_seconds),
+        ranks_connected=sum(connected(rank, now_ns) for rank in job.ranks.values()),
+        slow_ranks=tuple(sorted({rank for f in unresolved if f.kind in NAMES_RANKS for rank in f.ranks})),
+        open_findings=len(unresolved),
+        trace_control=control_status(job).in_force,
+        updated_unix_seconds=_seconds(job.seen_unix_ns),
+    )
+
+
+def job_state(job: TrackedJob, now_ns: int) -> JobState:
+    """Where the job stands. Silence is no end by itself: a lost job that is heard again runs."""
+    ranks = job.ranks.values()
+    if ranks and all(rank.closed for rank in ranks):
+        return JobState.FINISHED
+    if not any(connected(rank, now_ns) for rank in ranks):
+        done = 0 < job.total_steps <= job.step
+        return JobState.FINISHED if done else JobState.LOST
+    if job.step == 0 or (job.step_unix_ns == 0 and not job.archived):
+        return JobState.STARTING
+    patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
+    quiet = any(rank.heartbeat is not None and rank.heartbeat.phase in QUIET_PHASES for rank in ranks)
+    stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns
+    return JobState.STALLED if stalled else JobState.RUNNING
+
+
+def connected(rank: TrackedRank, now_ns: int) -> bool:
+    return not rank.closed and not rank.lost and now_ns - rank.seen_unix_ns < SILENT_NS
+
+
+def rank_view(rank: TrackedRank, now_ns: int) -> models.Rank:
+    heartbeat = rank.heartbeat
+    busy = heartbeat is not None and heartbeat.activity != "" and heartbeat.activity_since_ns > 0
+    return models.Rank(
+        rank=rank.rank,
+        node=rank.placement.node,
+        gpu_uuid=rank.placement.gpu_uuid,
+        device=DEVICES.get(rank.device, "unknown"),
+        local_rank=rank.placement.local_rank,
+        placement=models.RankPlacement(
+            tensor=rank.placement.tensor,
+            pipeline=rank.placement.pipeline,
+            data=rank.placement.data,
+            context=rank.placement.context,
+            expert=rank.placement.expert,
+        ),
+        connected=connected(rank, now_ns),
+        step=rank.step,
+        activity=heartbeat.activity if heartbeat else "",
+        activity_seconds=_seconds(heartbeat.clock_ns - heartbeat.activity_since_ns) if heartbeat and busy else None,
+        heartbeat_age_seconds=_seconds(max(0, now_ns - rank.heartbeat_unix_ns)) if heartbeat else None,
+        dropped=rank.dropped,
+        gpu=_gpu(heartbeat.gpu) if heartbeat and heartbeat.HasField("gpu") else None,
+    )
+
+
+def step_row(step: TrackedStep) -> models.StepRow:
+    return models.StepRow(
+        step=step.step,
+        unix_seconds=_seconds(step.unix_ns),
+        step_seconds=_seconds(step.duration_ns) or None,
+        **{field: _finite(getattr(step, field)) for field in PROGRESS},
+    )
+
+
+def metrics_view(job: TrackedJob, from_step: int, limit: int) -> models.Metrics:
+    rows = [step_row(step) for step in job.steps.values() if step.step >= from_step][-limit:]
+    return models.Metrics(**{field: [getattr(row, field) for row in rows] for field in models.Metrics.model_fields})
+
+
+def control_status(job: TrackedJob) -> models.TraceControlStatus:
+    says = [
+        (rank.heartbeat_unix_ns, control_view(rank.heartbeat.control))
+        for rank in job.ranks.values()
+        if rank.heartbeat is not None and rank.heartbeat.HasField("control")
+    ]
+    in_force = max(says, key=lambda said: said[0])[1] if says else None
+    requested = control_view(job.requested) if job.requested else None
+    wanted = requested or in_force
+    return models.TraceControlStatus(
+        requested=requested,
+        in_force=in_force,
+        ranks=len(says),
+        ranks_confirmed=sum(control == wanted for _, control in says),
+    )
+
+
+def control_view(control: trace_pb2.TraceControl) -> models.TraceControl:
+    full = control.granularity == trace_pb2.GRANULARITY_FULL
+    return models.TraceControl(
+        enabled=control.enabled,
+        interval=max(1, control.interval),
+        continuous_iterations=max(1, control.continuous_iterations),
+        granularity=models.TraceGranularity.FULL if full else models.TraceGranularity.BASE,
+    )
+
+
+def control_message(control: models.TraceControl) -> trace_pb2.TraceControl:
+    return trace_pb2.TraceControl(
+        enabled=control.enabled,
+        interval=control.interval,
+        continuous_iterations=control.continuous_iterations,
+        granularity=GRANULARITIES[control.granularity],
+    )
+
+
+def snapshot(platform: Platform, now_ns: int) -> models.SnapshotEvent:
+    return models.SnapshotEvent(jobs=job_views(platform, now_ns), findings=list(platform.findings.values()))
+
+
+def job_views(platform: Platform, now_ns: int) -> list[models.Job]:
+    """All jobs, the one heard last first."""
+    findings: dict[str, list[Finding]] = {}
+    for finding in platform.findings.values():
+        findings.setdefault(finding.run, []).append(finding)
+    jobs = sorted(platform.jobs.values(), key=lambda job: job.seen_unix_ns, reverse=True)
+    return [job_view(job, findings.get(job.run, ()), now_ns) for job in jobs]
+
+
+def _progress(job: TrackedJob) -> dict[str, Any]:
+    """Values of the newest step that tells its loss (a step's ranks report one after the other)."""
+    rows = reversed(job.steps.values())
+    newest = next((row for row in rows if row.loss is not None), TrackedStep(0, 0))
+    values = {name: getattr(newest, name) for name in PROGRESS}
+    broken = tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
+    return {"non_finite": broken, **{name: _finite(value) for name, value in values.items()}}
+
+
+def _median_step_seconds(job: TrackedJob) -> float | None:
+    newest = islice(reversed(job.steps.values()), MEDIAN_STEPS)
+    durations = [row.duration_ns for row in newest if row.duration_ns]
+    return median(durations) / 1e9 if durations else None
+
+
+def _eta_seconds(job: TrackedJob, state: JobState, step_seconds: float | None) -> float | None:
+    if state in {JobState.FINISHED, JobState.LOST} or step_seconds is None or job.total_steps < job.step:
+        return None
+    return (job.total_steps - job.step) * step_seconds
+
+
+def _sizes(sizes: trace_pb2.ParallelSizes) -> models.Sizes:
+    return models.Sizes(**{field: getattr(sizes, field) for field in models.Sizes.model_fields})
+
+
+def _gpu(gpu: trace_pb2.GpuTelemetry) -> models.GpuTelemetry:
+    values = {field: getattr(gpu, field) for field in models.GpuTelemetry.model_fields}
+    return models.GpuTelemetry(**values | {"power_watts": _finite(gpu.power_watts)})
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _seconds(nanoseconds: int) -> float:
+    return nanoseconds / 1e9

@@ -1,0 +1,51 @@
+"""What Prometheus sees of the collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from megatronapp.core.metrics import JOB_LABELS
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_LAG_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+class CollectorMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"megatronapp_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"megatronapp_{name}", text, labels, registry=registry)
+
+        self.events = counter("trace_events_received", "Spans taken in", *JOB_LABELS)
+        self.dropped = counter("trace_events_dropped", "Spans lost, by reason", *JOB_LABELS, "reason")
+        self.batches = counter("trace_batches", "Batches of spans taken in", *JOB_LABELS)
+        self.messages = counter("trace_messages", "Messages journalled, by kind", *JOB_LABELS, "kind")
+        self.duplicates = counter("trace_duplicates", "Messages that had arrived before", *JOB_LABELS)
+        self.refused = counter("trace_refused", "Streams ended by the collector, by reason", "reason")
+        self.lag = Histogram(
+            "megatronapp_trace_ingest_lag_seconds",
+            "From arrival to the journal",
+            JOB_LABELS,
+            registry=registry,
+            buckets=_LAG_BUCKETS,
+        )
+        self.ranks = gauge("trace_ranks_connected", "Ranks with an open stream", *JOB_LABELS)
+        self.clock_residual = gauge(
+            "clock_residual_seconds",
+            "Disagreement of clocks on collectives left out of the fit; scope: used, raw",
+            *JOB_LABELS,
+            "scope",
+            "quantile",
+        )
+        self.clock_offset = gauge("clock_offset_seconds", "Correction of a node's clock by the fit", *JOB_LABELS, "node")
+        self.journal_bytes = gauge("trace_journal_bytes", "Size of the journal")
+        self.store_bytes = gauge("trace_store_bytes", "Size of the store")
+        self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")
+        self.bus_backlog = gauge("trace_bus_backlog_messages", "Messages that wait for the bus")
+        self.writable.set(1)
+
+    @staticmethod
+    def watch(gauge: Gauge, value: Callable[[], float]) -> None:
+        gauge.set_function(value)

@@ -1,0 +1,92 @@
+"""The command line: flags made from the config classes and the plug-ins, with Megatron-LM's names."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn
+
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig
+from megatronapp.trainer.plugins.base import Plugin
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; `megatronapp train --help` lists all flags")
+
+
+def build_parser(plugins: Sequence[type[Plugin]] = ()) -> ArgumentParser:
+    """The trainer's flags, then those of each plug-in in a group of its own."""
+    parser = ArgumentParser(
+        prog="megatronapp train", description="Train a GPT with megatron-core.", allow_abbrev=False, add_help=True
+    )
+    for section in SECTIONS.values():
+        group = parser.add_argument_group((section.__doc__ or "").rstrip("."))
+        hints = typing.get_type_hints(section)
+        for field in dataclasses.fields(section):
+            _add_flag(group, field, hints[field.name])
+    for plugin in plugins:
+        plugin.add_arguments(parser)
+    return parser
+
+
+def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[TrainerConfig, argparse.Namespace]:
+    """The trainer's settings, and the namespace that also holds the plug-ins' flags.
+
+    Raises UsageError for an unknown flag, naming the nearest known one, and for a value that does not fit its flag.
+    """
+    parser = build_parser(plugins)
+    _refuse_unknown(parser, argv)
+    namespace, _ = parser.parse_known_args(argv)
+    sections = {
+        name: section(**{f.name: _value(getattr(namespace, f.name)) for f in dataclasses.fields(section)})
+        for name, section in SECTIONS.items()
+    }
+    return TrainerConfig(**sections), namespace
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Before argparse looks, as it would first complain of required flags that a misspelled one was meant to be."""
+    known = parser._option_string_actions
+    for argument in argv:
+        name = argument.split("=", 1)[0]
+        if name.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "`megatronapp train --help` lists all flags"
+            raise UsageError(f"unknown flag {name}; {hint}")
+
+
+def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+    name = "--" + field.name.replace("_", "-")
+    text = field.metadata[HELP].replace("%", "%%")
+    if hint is bool:
+        group.add_argument(name, action="store_true", help=text)
+        return
+    kind, options = _argument_type(hint)
+    if field.default is dataclasses.MISSING:
+        group.add_argument(name, required=True, type=kind, help=text, **options)
+        return
+    shown = text if field.default in (None, ()) else f"{text} (default %(default)s)"
+    group.add_argument(name, default=field.default, type=kind, help=shown, **options)
+
+
+def _argument_type(hint: Any) -> tuple[Any, dict[str, Any]]:
+    """argparse's `type` and further keywords for a field's annotation."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is Literal:
+        return str, {"choices": typing.get_args(hint)}
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], {"nargs": "+"}
+    return hint, {}
+
+
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

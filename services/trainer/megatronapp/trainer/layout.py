@@ -1,0 +1,155 @@
+"""How a world of ranks is cut into tensor, context, expert, data and pipeline groups: arithmetic, no torch.
+
+Every combination of flags that megatron-core would meet with a hang, a late assertion or wrong numbers is refused or
+avoided here, before the first process group exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes of all parallel axes. `virtual` is the number of chunks per rank, None without interleaving."""
+
+    world: int
+    tensor: int
+    pipeline: int
+    virtual: int | None
+    context: int
+    expert: int
+    data: int
+    microbatches: int
+    micro_batch_size: int
+    global_batch_size: int
+
+    @property
+    def schedule(self) -> str:
+        if self.pipeline == 1:
+            return "none"
+        return "interleaved" if self.virtual else "1f1b"
+
+    @classmethod
+    def of(cls, config: TrainerConfig, world_size: int) -> Layout:
+        """Raises UsageError where sizes don't divide or flags contradict each other."""
+        parallel = config.parallel
+        virtual = _virtual_stages(config.model, parallel)
+        model_ranks = (
+            parallel.tensor_model_parallel_size
+            * parallel.pipeline_model_parallel_size
+            * parallel.context_parallel_size
+        )
+        if world_size % model_ranks:
+            raise UsageError(
+                f"{world_size} ranks can't be divided into groups of {model_ranks} (tensor "
+                f"{parallel.tensor_model_parallel_size} x pipeline {parallel.pipeline_model_parallel_size} x context "
+                f"{parallel.context_parallel_size}); start a multiple of {model_ranks} ranks or lower these sizes"
+            )
+        data = world_size // model_ranks
+        micro = config.training.micro_batch_size
+        batch = config.training.global_batch_size or micro * data
+        if batch % (micro * data):
+            raise UsageError(
+                f"--global-batch-size {batch} is no multiple of --micro-batch-size {micro} x {data} data-parallel ranks"
+            )
+        _check_model(config.model, parallel, config.training.seq_length)
+        _check_experts(config.model, parallel, world_size)
+        _check_recompute(config)
+        layout = cls(
+            world=world_size,
+            tensor=parallel.tensor_model_parallel_size,
+            pipeline=parallel.pipeline_model_parallel_size,
+            virtual=virtual,
+            context=parallel.context_parallel_size,
+            expert=parallel.expert_model_parallel_size,
+            data=data,
+            microbatches=batch // (micro * data),
+            micro_batch_size=micro,
+            global_batch_size=batch,
+        )
+        if virtual and layout.microbatches % layout.pipeline:
+            raise UsageError(
+                f"the interleaved schedule needs microbatches ({layout.microbatches}) in a multiple of the pipeline "
+                f"stages ({layout.pipeline}); change --global-batch-size"
+            )
+        return layout
+
+
+def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
+    stages = parallel.pipeline_model_parallel_size
+    if model.num_layers % stages:
+        raise UsageError(f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages")
+    layers = model.num_layers // stages
+    per_chunk = parallel.num_layers_per_virtual_pipeline_stage
+    chunks = parallel.num_virtual_stages_per_pipeline_rank
+    if per_chunk is None and chunks is None:
+        return None
+    if per_chunk is not None and chunks is not None:
+        raise UsageError(
+            "give --num-layers-per-virtual-pipeline-stage or --num-virtual-stages-per-pipeline-rank, not both"
+        )
+    if stages < 2:
+        raise UsageError("virtual pipeline stages need --pipeline-model-parallel-size 2 or more")
+    divisor = per_chunk or chunks or 0
+    if divisor < 1 or layers % divisor:
+        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {divisor}")
+    virtual = layers // per_chunk if per_chunk else chunks
+    return virtual if virtual != 1 else None
+
+
+def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: int) -> None:
+    tensor = parallel.tensor_model_parallel_size
+    groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise UsageError(f"--hidden-size {model.hidden_size} is no multiple of {model.num_attention_heads} heads")
+    if model.num_attention_heads % groups:
+        raise UsageError(f"{model.num_attention_heads} heads can't share {groups} query groups evenly")
+    if model.num_attention_heads % tensor or groups % tensor:
+        raise UsageError(
+            f"{model.num_attention_heads} attention heads in {groups} groups can't be split over {tensor} tensor ranks"
+        )
+    if parallel.sequence_parallel and tensor == 1:
+        raise UsageError("--sequence-parallel needs --tensor-model-parallel-size 2 or more")
+    if parallel.sequence_parallel and sequence_length % tensor:
+        raise UsageError(f"--seq-length {sequence_length} can't be split over {tensor} tensor ranks")
+    if model.max_position_embeddings is not None and model.max_position_embeddings < sequence_length:
+        raise UsageError(
+            f"--max-position-embeddings {model.max_position_embeddings} is less than --seq-length {sequence_length}"
+        )
+    if parallel.context_parallel_size > 1 and model.transformer_impl != "transformer_engine":
+        raise UsageError("--context-parallel-size needs --transformer-impl transformer_engine")
+    if parallel.overlap_param_gather and not (parallel.use_distributed_optimizer and parallel.overlap_grad_reduce):
+        raise UsageError("--overlap-param-gather needs --use-distributed-optimizer and --overlap-grad-reduce")
+
+
+def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int) -> None:
+    expert = parallel.expert_model_parallel_size
+    if model.num_experts is None:
+        if expert > 1:
+            raise UsageError("--expert-model-parallel-size needs --num-experts")
+        return
+    if model.num_experts % expert:
+        raise UsageError(f"--num-experts {model.num_experts} can't be split over {expert} expert-parallel ranks")
+    if model.moe_router_topk > model.num_experts:
+        raise UsageError(f"--moe-router-topk {model.moe_router_topk} is more than {model.num_experts} experts")
+    grid = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size * expert
+    if world_size % grid:
+        raise UsageError(
+            f"{world_size} ranks can't be divided into groups of {grid} (tensor x pipeline x expert-parallel ranks)"
+        )
+    if parallel.tensor_model_parallel_size > 1 and not parallel.sequence_parallel:
+        raise UsageError("experts with --tensor-model-parallel-size 2 or more need --sequence-parallel")
+
+
+def _check_recompute(config: TrainerConfig) -> None:
+    training = config.training
+    if training.recompute_granularity == "full":
+        if training.recompute_method is None or training.recompute_num_layers is None:
+            raise UsageError("--recompute-granularity full needs --recompute-method and --recompute-num-layers")
+        return
+    if training.recompute_method is not None or training.recompute_num_layers is not None:
+        raise UsageError("--recompute-method and --recompute-num-layers belong to --recompute-granularity full")

@@ -1,0 +1,84 @@
+"""The names of spans (docs/spans.md), their numbers in the recorder, and what kind of time each one takes."""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+from megatronapp.v1.trace_pb2 import SpanKind
+
+
+class Operation(IntEnum):
+    """Index into a batch's table of names: every batch of this plug-in carries all of them."""
+
+    STEP = 0
+    DATA = auto()
+    FORWARD = auto()
+    BACKWARD = auto()
+    FORWARD_SEND = auto()
+    FORWARD_RECV = auto()
+    BACKWARD_SEND = auto()
+    BACKWARD_RECV = auto()
+    ALL_REDUCE = auto()
+    ALL_GATHER = auto()
+    REDUCE_SCATTER = auto()
+    BROADCAST = auto()
+    ALL_TO_ALL = auto()
+    BARRIER = auto()
+    GRAD_SYNC = auto()
+    OPTIMIZER = auto()
+    CHECKPOINT = auto()
+    EVALUATE = auto()
+    GC = auto()
+    # From here on granularity full only, and never in a summary.
+    LAYER_FORWARD = auto()
+    LAYER_BACKWARD = auto()
+    NORM = auto()
+    QKV = auto()
+    CORE_ATTENTION = auto()
+    ATTENTION_PROJECTION = auto()
+    MLP_FC1 = auto()
+    MLP_ACTIVATION = auto()
+    MLP_FC2 = auto()
+    EMBEDDING = auto()
+    OUTPUT_LAYER = auto()
+    ROUTER = auto()
+    EXPERTS = auto()
+
+
+FIRST_OF_FULL = Operation.LAYER_FORWARD
+
+P2P = frozenset({Operation.FORWARD_SEND, Operation.FORWARD_RECV, Operation.BACKWARD_SEND, Operation.BACKWARD_RECV})
+COLLECTIVES = frozenset(
+    {
+        Operation.ALL_REDUCE,
+        Operation.ALL_GATHER,
+        Operation.REDUCE_SCATTER,
+        Operation.BROADCAST,
+        Operation.ALL_TO_ALL,
+        Operation.BARRIER,
+    }
+)
+_HOST = frozenset({Operation.DATA, Operation.CHECKPOINT, Operation.GC})
+_PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
+
+
+def _kind(operation: Operation) -> SpanKind:
+    if operation in P2P:
+        return SpanKind.SPAN_KIND_P2P
+    if operation in COLLECTIVES:
+        return SpanKind.SPAN_KIND_COLLECTIVE
+    if operation in _HOST:
+        return SpanKind.SPAN_KIND_HOST
+    return SpanKind.SPAN_KIND_PHASE if operation in _PHASES else SpanKind.SPAN_KIND_COMPUTE
+
+
+NAMES: tuple[str, ...] = tuple(operation.name.lower() for operation in Operation)
+KINDS: tuple[SpanKind, ...] = tuple(_kind(operation) for operation in Operation)
+
+ON_HOST: tuple[bool, ...] = tuple(
+    operation in _HOST | {Operation.STEP, Operation.EVALUATE} for operation in Operation
+)
+"""Measured by the host's clock also on a GPU; the others there by events on the current stream."""
+
+BLOCKING: tuple[bool, ...] = tuple(operation in P2P | COLLECTIVES | _HOST for operation in Operation)
+"""Taken out of the compute and phase rows around them, so that these count self time."""

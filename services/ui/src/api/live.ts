@@ -1,0 +1,96 @@
+import { useIntervalFn, useWebSocket } from '@vueuse/core'
+import type { InjectionKey, Ref } from 'vue'
+import { computed, inject, shallowReactive, shallowRef } from 'vue'
+import { backoffMs } from '@/lib/backoff'
+import type { Finding, Job, LiveEvent } from './types'
+
+/** The gateway says something at least every few seconds; silence for so long means that the picture is old. */
+const STALE_SECONDS = 15
+
+export type LiveState = 'connecting' | 'live' | 'stale' | 'offline'
+export type StepListener = (event: Extract<LiveEvent, { type: 'step' }>) => void
+
+/** Jobs and findings as they are now, pushed by the gateway over one WebSocket. */
+export interface Live {
+  readonly jobs: ReadonlyMap<string, Job>
+  readonly findings: ReadonlyMap<string, Finding>
+  readonly state: Readonly<Ref<LiveState>>
+  /** Seconds since the gateway was heard last; null: never. */
+  readonly silence: Readonly<Ref<number | null>>
+  /** The first snapshot has arrived: an empty list now means that there is none. */
+  readonly ready: Readonly<Ref<boolean>>
+  readonly onStep: (listener: StepListener) => () => void
+}
+
+const LIVE: InjectionKey<Live> = Symbol('live')
+export { LIVE }
+
+export function useLive(): Live {
+  const live = inject(LIVE)
+  if (!live) throw new Error('useLive() outside of the app')
+  return live
+}
+
+/** Opens the event stream and keeps it open; call inside an effect scope that lives as long as the app. */
+export function createLive(url: string): Live {
+  const jobs = shallowReactive(new Map<string, Job>())
+  const findings = shallowReactive(new Map<string, Finding>())
+  const listeners = new Set<StepListener>()
+  const ready = shallowRef(false)
+  const heardAt = shallowRef<number | null>(null)
+  const now = shallowRef(Date.now())
+  useIntervalFn(() => (now.value = Date.now()), 1000)
+
+  const { status } = useWebSocket(url, {
+    autoReconnect: { retries: () => true, delay: (attempt) => backoffMs(attempt) },
+    onMessage: (_, message: MessageEvent<string>) => {
+      heardAt.value = now.value = Date.now()
+      receive(JSON.parse(message.data) as LiveEvent)
+    },
+  })
+
+  function receive(event: LiveEvent): void {
+    switch (event.type) {
+      case 'snapshot':
+        replace(jobs, event.jobs, (job) => job.run)
+        replace(findings, event.findings, (finding) => finding.id)
+        ready.value = true
+        break
+      case 'job':
+        jobs.set(event.job.run, event.job)
+        break
+      case 'job_gone':
+        jobs.delete(event.run)
+        break
+      case 'finding':
+        findings.set(event.finding.id, event.finding)
+        break
+      case 'step':
+        for (const listener of listeners) listener(event)
+        break
+      case 'ping':
+        break
+    }
+  }
+
+  const silence = computed(() => (heardAt.value === null ? null : Math.max(0, (now.value - heardAt.value) / 1000)))
+  const state = computed<LiveState>(() => {
+    if (status.value === 'OPEN') return silence.value !== null && silence.value > STALE_SECONDS ? 'stale' : 'live'
+    return heardAt.value === null && status.value === 'CONNECTING' ? 'connecting' : 'offline'
+  })
+  const onStep = (listener: StepListener): (() => void) => {
+    listeners.add(listener)
+    return () => listeners.delete(listener)
+  }
+  return { jobs, findings, state, silence, ready, onStep }
+}
+
+function replace<T>(map: Map<string, T>, values: readonly T[], key: (value: T) => string): void {
+  const fresh = new Set(values.map(key))
+  for (const old of [...map.keys()]) if (!fresh.has(old)) map.delete(old)
+  for (const value of values) map.set(key(value), value)
+}
+
+export function eventsUrl(location: Location): string {
+  return `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/api/v1/events`
+}

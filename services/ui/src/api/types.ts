@@ -1,0 +1,23 @@
+/** Short names for the schemas that the views use. */
+import type { components } from './schema'
+
+type Schemas = components['schemas']
+
+export type Job = Schemas['Job']
+export type JobState = Schemas['JobState']
+export type Rank = Schemas['Rank']
+export type Metrics = Schemas['Metrics']
+export type Timeline = Schemas['Timeline']
+export type Clock = Schemas['Clock']
+export type Finding = Schemas['Finding']
+export type Evidence = Schemas['Evidence']
+export type Session = Schemas['Session']
+export type TraceControl = Schemas['TraceControl']
+export type TraceControlStatus = Schemas['TraceControlStatus']
+export type LiveEvent =
+  | Schemas['SnapshotEvent']
+  | Schemas['JobEvent']
+  | Schemas['JobGoneEvent']
+  | Schemas['StepEvent']
+  | Schemas['FindingEvent']
+  | Schemas['PingEvent']
