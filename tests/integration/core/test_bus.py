@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+
 from megatronapp.core.bus import Bus, MemoryBus, Message
 from megatronapp.core.bus.redis import RedisBus
 from megatronapp.core.errors import UnavailableError
-
 from tests.support.redis import RedisServer
 
 

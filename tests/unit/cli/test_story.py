@@ -29,9 +29,7 @@ def slow(ranks: tuple[int, ...], page: bool = True, state: State = State.OPEN, o
 def hello(rank: int) -> trace_pb2.RankMessage:
     place = trace_pb2.Placement(pipeline=rank // 2, data=rank % 2, host_unix_ns=100 * SECOND, host_clock_ns=7 * SECOND)
     body = trace_pb2.Hello(placement=place, schedule=trace_pb2.Schedule(total_steps=200))
-    return trace_pb2.RankMessage(
-        identity=trace_pb2.Identity(rank=rank), message=trace_pb2.TraceMessage(hello=body)
-    )
+    return trace_pb2.RankMessage(identity=trace_pb2.Identity(rank=rank), message=trace_pb2.TraceMessage(hello=body))
 
 
 def summary(rank: int, step: int, start_ns: int = 0) -> trace_pb2.RankMessage:

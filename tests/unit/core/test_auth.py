@@ -5,9 +5,11 @@ from typing import Any
 
 import httpx
 import pytest
-from megatronapp.core.auth import AllowAll, Role, StaticTokens, TokenReviewer, bearer, read_token
-from megatronapp.core.errors import AuthError, UnavailableError
 from pydantic import SecretStr
+
+from megatronapp.core.auth import AllowAll, Role, StaticTokens, TokenReviewer, authenticator, bearer, read_token
+from megatronapp.core.errors import AuthError, ConfigError, UnavailableError
+from megatronapp.core.settings import ServiceSettings
 
 TOKENS = StaticTokens(pods=SecretStr("pod"), viewer=SecretStr("view"), operator=SecretStr("op"))
 
@@ -122,3 +124,26 @@ async def test_an_api_server_that_fails_is_no_refusal(tmp_path: Path) -> None:
         await reviewer(lambda request: httpx.Response(500), tmp_path).pod("secret-token", "team-a/gpt")
 
     assert "secret-token" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": "0.0.0.0"}, "listening on 0.0.0.0 without tokens is refused"),
+        ({"auth": "static"}, "no token is set"),
+        ({"auth": "kubernetes"}, "this is no pod"),
+    ],
+)
+def test_settings_that_leave_a_door_open_or_shut_are_refused(
+    settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    with pytest.raises(ConfigError, match=message):
+        authenticator(ServiceSettings(**settings))
+
+
+async def test_static_settings_become_static_tokens() -> None:
+    auth = authenticator(ServiceSettings(auth="static", token=SecretStr("pod"), host="0.0.0.0"))
+
+    await auth.pod("pod", "local/demo")

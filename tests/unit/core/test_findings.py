@@ -3,8 +3,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State, Worker
 from pydantic import ValidationError
+
+from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State, Worker
 
 findings = st.builds(
     Finding,

@@ -2,9 +2,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Counter
+
 from megatronapp.core.errors import UsageError
 from megatronapp.core.health import HealthServer
-from prometheus_client import CollectorRegistry, Counter
 
 
 class Switch:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from megatronapp.core.errors import ConfigError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 

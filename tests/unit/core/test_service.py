@@ -1,10 +1,13 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
-from megatronapp.core.service import run
-from megatronapp.core.settings import ServiceSettings
+import pytest
 from prometheus_client import CollectorRegistry
+
+from megatronapp.core.service import load_settings, run
+from megatronapp.core.settings import ServiceSettings
 
 
 class Probe:
@@ -29,3 +32,18 @@ async def test_a_service_stops_cleanly_on_sigterm() -> None:
         await run(probe, ServiceSettings(http_port=0), CollectorRegistry())
 
     assert probe.calls == ["start", "stop"]
+
+
+def test_every_setting_but_secrets_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load_settings(ServiceSettings, "probe", ["--http-port", "0", "--log-level", "debug"])
+
+    assert (settings.http_port, settings.log_level) == (0, "debug")
+    with pytest.raises(SystemExit):
+        load_settings(ServiceSettings, "probe", ["--token", "secret"])
+    assert "secret" not in capsys.readouterr().err.replace("--token secret", "")
+
+
+def test_a_config_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("http_port: 1234\n")
+
+    assert load_settings(ServiceSettings, "probe", ["--config", str(tmp_path / "c.yaml")]).http_port == 1234

@@ -1,9 +1,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic_settings import SettingsConfigDict
+
 from megatronapp.core.errors import ConfigError
 from megatronapp.core.settings import ServiceSettings
-from pydantic_settings import SettingsConfigDict
 
 
 class ProbeSettings(ServiceSettings):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns, file
 from megatronapp.v1 import trace_pb2

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -51,7 +52,7 @@ def _devices() -> Check:
 
 def _page() -> Check:
     gateway = importlib.import_module("megatronapp.gateway")
-    built = any(os.path.exists(os.path.join(folder, "_ui", "index.html")) for folder in gateway.__path__)
+    built = any((Path(folder) / "_ui" / "index.html").exists() for folder in gateway.__path__)
     return Check("page", True if built else None, "built" if built else "not built: make ui (needs Node 20)")
 
 

@@ -59,9 +59,7 @@ async def platform(options: Options) -> AsyncIterator[Platform]:
     await collector.start()
     address = f"{options.host}:{collector.port}"
     gateway = Gateway(
-        GatewaySettings(
-            host=options.host, port=options.page_port, collector_address=address, collector_token=people
-        ),
+        GatewaySettings(host=options.host, port=options.page_port, collector_address=address, collector_token=people),
         bus,
         registry,
         tokens,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import os
 import re
+import ssl
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,8 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-from megatronapp.core.errors import AuthError, UnavailableError
 from pydantic import SecretStr
+
+from megatronapp.core.errors import AuthError, ConfigError, UnavailableError
+from megatronapp.core.settings import ServiceSettings
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Role(StrEnum):
@@ -90,7 +97,7 @@ class TokenReviewer:
 
     client: httpx.AsyncClient
     people: StaticTokens
-    own_token_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  a path
+    own_token_file: str = str(ACCOUNT_FOLDER / "token")
     cache_seconds: float = 60.0
     _accepted: dict[tuple[bytes, str], float] = field(default_factory=dict)
 
@@ -132,3 +139,23 @@ def _of_job(user: dict[str, Any], namespace: str, name: str) -> bool:
     pods = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-name", [])
     own = re.compile(rf"{re.escape(name)}-\d+-\d+(-[a-z0-9]+)?")
     return in_namespace and any(own.fullmatch(pod) for pod in pods)
+
+
+def authenticator(settings: ServiceSettings) -> Authenticator:
+    """What the settings ask for. Raises ConfigError where that would leave a door open or shut for all."""
+    tokens = StaticTokens(settings.token, settings.viewer_token, settings.operator_token)
+    if settings.auth == "loopback":
+        if settings.host not in LOOPBACK:
+            raise ConfigError(
+                f"listening on {settings.host} without tokens is refused; set auth to static or kubernetes"
+            )
+        return AllowAll()
+    if settings.auth == "static":
+        if not any((settings.token, settings.viewer_token, settings.operator_token)):
+            raise ConfigError("auth is static but no token is set; set token, viewer_token or operator_token")
+        return tokens
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ConfigError("auth is kubernetes but this is no pod; set auth to static or loopback")
+    context = ssl.create_default_context(cafile=str(ACCOUNT_FOLDER / "ca.crt"))
+    return TokenReviewer(httpx.AsyncClient(base_url=f"https://{host}:{port}", verify=context, timeout=5), tokens)

@@ -7,8 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from google.protobuf import json_format
-from megatronapp.v1 import findings_pb2
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
+
+from megatronapp.v1 import findings_pb2
 
 
 class Kind(StrEnum):

@@ -8,8 +8,9 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from megatronapp.core.errors import UsageError
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from megatronapp.core.errors import UsageError
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Self
 
 import yaml
-from megatronapp.core.errors import ConfigError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from megatronapp.core.errors import ConfigError
 
 
 class FaultKind(StrEnum):

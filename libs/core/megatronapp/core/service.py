@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
-from typing import Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry
 
 from megatronapp.core.health import HealthServer
 from megatronapp.core.logging import get_logger
 from megatronapp.core.settings import ServiceSettings
-from prometheus_client import CollectorRegistry
 
 log = get_logger(__name__)
+
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
 class Service(Protocol):
@@ -40,3 +47,14 @@ async def run(service: Service, settings: ServiceSettings, registry: CollectorRe
         log.info("stopping")
         await service.stop()
         health.stop()
+
+
+def load_settings(kind: type[Settings], prog: str, argv: Sequence[str] | None = None) -> Settings:
+    """Settings from `--config FILE`, the environment and one flag a setting; secrets have no flag."""
+    parser = argparse.ArgumentParser(prog=prog)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
+    for name, field in kind.model_fields.items():
+        if "Secret" not in str(field.annotation):
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)
+    flags = vars(parser.parse_args(argv))
+    return kind.load(flags.pop("config"), **flags)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from megatronapp.core.errors import ConfigError
-from megatronapp.core.logging import LogFormat
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+from megatronapp.core.errors import ConfigError
+from megatronapp.core.logging import LogFormat
 
 
 class ServiceSettings(BaseSettings):
@@ -22,7 +23,14 @@ class ServiceSettings(BaseSettings):
     redis_url: SecretStr | None = Field(default=None, description="the bus; absent: inside this process")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "auto"
-    token: SecretStr | None = Field(default=None, description="static token of training pods, outside Kubernetes")
+    auth: Literal["loopback", "static", "kubernetes"] = Field(
+        default="loopback",
+        description="loopback: everybody on this machine; static: the tokens below; kubernetes: "
+        "pods by their projected tokens, people by the tokens below",
+    )
+    token: SecretStr | None = Field(default=None, description="token of training pods (auth static)")
+    viewer_token: SecretStr | None = Field(default=None, description="token of people who look")
+    operator_token: SecretStr | None = Field(default=None, description="token of people who may change something")
 
     @classmethod
     def load(cls, file: Path | None = None, **flags: Any) -> Self:

@@ -42,8 +42,8 @@ class Arrived:
     summary: trace_pb2.StepSummary
     columns: dict[str, columns.Column]
     received_unix_ns: int
-    clock_offset_ns: int
-    aligned: bool
+    start_ns: float
+    """Job time, nan where the rank's clock is not aligned."""
 
 
 class Assembler:
@@ -116,8 +116,7 @@ class Assembler:
             summary,
             columns.summary_columns(summary),
             message.received_unix_ns,
-            message.clock_offset_ns,
-            message.clock_error_ns >= 0,
+            float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
         self._steps.setdefault(summary.step, {}).setdefault(rank, arrived)
         self._newest[rank] = max(summary.step, self._newest.get(rank, 0))
@@ -159,28 +158,123 @@ def tabulate(
     """One step's summaries as arrays. `world` tells which ranks are missing."""
     order = [int(rank) for rank in ranks.rank]
     present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
-    names, groups = _Numbers[str](), _Numbers[Group]()
-    kinds: dict[int, int] = {}
-    rows = _rows(present, names, groups, kinds)
-    some = [a.summary for _, a, _ in present]
-    schedules = [m.hello.schedule for _, _, m in present]
+    names, groups = _Names(), _Groups()
+    rows = _rows(present, names, groups)
+    summaries = [a.summary for _, a, _ in present]
     return StepTable(
         step=step,
         ranks=ranks,
         rows=rows,
-        operations=tuple(names.values),
-        kinds=np.array([kinds.get(i, 0) for i in range(len(names.values))], np.int64),
-        communicators=tuple(groups.values),
-        start=_scatter(len(order), present, lambda a: (a.summary.start_ns + a.clock_offset_ns if a.aligned else np.nan)),
-        duration=_scatter(len(order), present, lambda a: a.summary.duration_ns),
-        cpu=_scatter(len(order), present, lambda a: a.summary.cpu_ns),
-        microbatches=max((s.microbatches for s in schedules), default=1) or 1,
+        operations=tuple(names.numbers),
+        kinds=np.array([names.kinds.get(name, 0) for name in names.numbers], np.int64),
+        communicators=tuple(groups.numbers),
+        start=_spread(order, present, [a.start_ns * NS for _, a, _ in present]),
+        duration=_spread(order, present, [s.duration_ns * NS for s in summaries]),
+        cpu=_spread(order, present, [s.cpu_ns * NS for s in summaries]),
+        microbatches=max((m.hello.schedule.microbatches for _, _, m in present), default=1) or 1,
         virtual_stages=max((m.hello.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
-        phases=frozenset(int(p) for s in some for p in s.phases),
+        phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
         missing=tuple(r for r in range(max(world, max(order, default=-1) + 1)) if r not in arrived),
     )
 
 
-class _Numbers[T]:
-    pass
+class _Names:
+    """Operation names in order of appearance, and their span kinds."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.kinds: dict[str, int] = {}
+        self._tables: dict[tuple[str, ...], Ints] = {}
+
+    def lookup(self, table: tuple[str, ...]) -> Ints:
+        """Numbers of a message's names."""
+        if table not in self._tables:
+            self._tables[table] = np.array([self.numbers.setdefault(n, len(self.numbers)) for n in table], np.int64)
+        return self._tables[table]
+
+
+class _Groups:
+    """Communicators in order of appearance. One that a rank has not named yet counts as none."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Group, int] = {}
+
+    def lookup(self, groups: dict[int, Group]) -> Ints:
+        """Numbers of a connection's communicators, by their index there."""
+        found = np.full(max(groups, default=0) + 2, -1, np.int64)
+        for index, group in groups.items():
+            found[index] = self.numbers.setdefault(group, len(self.numbers))
+        return found
+
+
+def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Groups) -> Rows:
+    counts = [arrived.summary.rows for _, arrived, _ in present]
+    parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns.SUMMARY_DTYPES}
+    for _, arrived, member in present:
+        for name, column in arrived.columns.items():
+            parts[name].append(column)
+        table = tuple(arrived.summary.names)
+        parts["name"][-1] = names.lookup(table)[arrived.columns["name"]]
+        lookup = groups.lookup(member.groups)
+        parts["communicator"][-1] = lookup[np.minimum(arrived.columns["communicator"], len(lookup) - 1)]
+        if len(names.kinds) < len(names.numbers):
+            names.kinds |= {table[n]: int(k) for n, k in zip(arrived.columns["name"], arrived.columns["kind"], strict=True)}
+    whole = {name: np.concatenate(part) if part else np.zeros(0) for name, part in parts.items()}
+
+    def integers(name: str) -> Ints:
+        return whole[name].astype(np.int64)
+
+    def seconds(name: str) -> Floats:
+        return whole[name].astype(np.float64) * NS
+
+    return Rows(
+        rank=np.repeat(np.array([i for i, _, _ in present], np.int64), np.array(counts, np.int64)),
+        operation=integers("name"),
+        chunk=integers("chunk"),
+        communicator=integers("communicator"),
+        peer=integers("peer"),
+        count=integers("count"),
+        duration=seconds("duration_sum_ns"),
+        duration_min=seconds("duration_min_ns"),
+        duration_max=seconds("duration_max_ns"),
+        cpu=seconds("cpu_sum_ns"),
+        cpu_min=seconds("cpu_min_ns"),
+        cpu_max=seconds("cpu_max_ns"),
+        launch_lag=seconds("launch_lag_sum_ns"),
+        launch_lag_max=seconds("launch_lag_max_ns"),
+        tokens=whole["tokens"].astype(np.float64),
+        length_squares=whole["length_squares"].astype(np.float64),
+        bytes=whole["bytes"].astype(np.float64),
+    )
+
+
+def _rank_table(members: dict[int, Member]) -> RankTable:
+    order = sorted(members)
+    places = [members[rank].hello.placement for rank in order]
+
+    def axis(name: str) -> Ints:
+        return np.array([getattr(place, name) for place in places], np.int64)
+
+    return RankTable(
+        rank=np.array(order, np.int64),
+        pipeline=axis("pipeline"),
+        data=axis("data"),
+        tensor=axis("tensor"),
+        context=axis("context"),
+        expert=axis("expert"),
+        node=np.array([place.node for place in places], np.str_),
+        gpu_uuid=np.array([place.gpu_uuid for place in places], np.str_),
+        on_cpu=np.array([members[rank].hello.device == trace_pb2.DEVICE_CPU for rank in order], np.bool_),
+    )
+
+
+def _spread(order: list[int], present: list[tuple[int, Arrived, Member]], values: list[float]) -> Floats:
+    """Values of the present ranks over all ranks, nan for the absent."""
+    spread = np.full(len(order), np.nan)
+    spread[[i for i, _, _ in present]] = values
+    return spread
+
+
+def _first(arrived: dict[int, Arrived]) -> int:
+    return min((a.received_unix_ns for a in arrived.values()), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from megatronapp.core.errors import AuthError
@@ -73,7 +73,7 @@ class SameSite:
             return ForbiddenError(f"this server does not go by the name {host!r}; set --allowed-hosts to accept it")
         origin = headers.get("origin")
         writes = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
-        if origin is None or not writes or origin in self._origins or urlsplit(origin).netloc == host:
+        if origin is None or not writes or origin in self._origins or _authority(origin) == host:
             return None
         return ForbiddenError(f"pages of {origin!r} may not do this; set --allowed-origins to accept them")
 
@@ -126,6 +126,14 @@ def hostname(host: str) -> str:
     """`[::1]:8080` → `::1`; "" for what is no host."""
     try:
         return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _authority(origin: str) -> str:
+    """`http://localhost:8080` → `localhost:8080`; "" for what is no origin, as "null"."""
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return ""
 

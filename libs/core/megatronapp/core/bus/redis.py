@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from redis import asyncio as redis_asyncio
+from redis.exceptions import RedisError, ResponseError
+
 from megatronapp.core.bus.base import Message
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from redis import asyncio as redis_asyncio
-from redis.exceptions import RedisError, ResponseError
 
 log = get_logger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
+
 from megatronapp.core.errors import DataError
 from megatronapp.v1 import trace_pb2
 

@@ -8,6 +8,7 @@ from typing import IO
 
 from google.protobuf import proto
 from google.protobuf.message import DecodeError
+
 from megatronapp.core.errors import DataError
 from megatronapp.v1 import trace_pb2
 

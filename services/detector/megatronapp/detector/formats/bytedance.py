@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import yaml
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+
 from megatronapp.core.errors import DataError, NotFoundError
 from megatronapp.detector.steps import Floats, Ints
 from megatronapp.detector.whatif.recording import COMMUNICATION, COMPUTE, Key, Operation, Recording
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
 

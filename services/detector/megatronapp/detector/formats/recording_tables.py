@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.rows import make_rows
 from megatronapp.detector.steps import Floats, Group, Ints, Microbatches, RankTable, StepTable
@@ -39,7 +40,7 @@ NAMES: dict[str, tuple[str, int]] = {
 """The recorded types in our own names of spans (docs/spans.md)."""
 
 OPERATIONS = tuple(sorted({name for name, _ in NAMES.values()}))
-KINDS = np.array([{name: kind for name, kind in NAMES.values()}[name] for name in OPERATIONS])
+KINDS = np.array([dict(NAMES.values())[name] for name in OPERATIONS])
 
 
 class _Row(NamedTuple):
@@ -196,7 +197,8 @@ def _detail(trace: Trace, duration: Floats) -> Microbatches | None:
     index, stage, microbatch = np.array(compute).T
     replicas = len(trace.recording.replicas)
     total = np.zeros((len(trace.rank), replicas, microbatch.max() + 1))
-    np.add.at(total, (stage, slice(None), microbatch), duration[index])
+    for row, (at, of) in zip(index, zip(stage, microbatch, strict=True), strict=True):
+        total[at, :, of] += duration[row]
     return Microbatches(
         replica=np.repeat(trace.recording.replicas, total.shape[2]), compute=total.reshape(len(trace.rank), -1)
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from megatronapp.detector.steps import Floats, StepTable
+
+from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
 from megatronapp.detector.whatif.schedule import GRAD_SYNC, OPTIMIZER, Compute, schedule_graph
 from megatronapp.v1 import trace_pb2
@@ -51,9 +52,7 @@ def _slowest_of_each_worker(table: StepTable, effects: Floats, stages: int) -> F
     ranks = table.ranks
     replicas, replica = np.unique(ranks.data[effects != 1.0], return_inverse=True)
     slower = np.ones((stages, 2, len(replicas)))
-    for stage, column, effect in zip(
-        ranks.pipeline[effects != 1.0], replica, effects[effects != 1.0], strict=True
-    ):
+    for stage, column, effect in zip(ranks.pipeline[effects != 1.0], replica, effects[effects != 1.0], strict=True):
         known = slower[stage, 0, column]
         slower[stage, 0, column] = effect if known == 1.0 else max(known, effect)
     return slower
@@ -86,20 +85,21 @@ def _transfers(table: StepTable, stages: int) -> tuple[Floats, Floats]:
     mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
     if not mine.any():
         return in_pass, at_end
-    codes = rows.communicator[mine] * len(table.operations) + rows.operation[mine]
-    groups, group = np.unique(codes, return_inverse=True)
-    least = np.full(len(groups), np.inf)
-    np.minimum.at(least, group, rows.duration[mine])
-    stage, data = ranks.pipeline[rows.rank[mine]], ranks.data[rows.rank[mine]]
-    lowest, highest = np.full((2, len(groups)), np.iinfo(np.int64).max), np.full((2, len(groups)), -1)
-    for axis, value in enumerate((stage, data)):
-        np.minimum.at(lowest[axis], group, value)
-        np.maximum.at(highest[axis], group, value)
-    within_worker = (lowest == highest).all(axis=0) & (np.bincount(group) > 1)
+    rank = rows.rank[mine]
+    _, group = np.unique(rows.communicator[mine] * len(table.operations) + rows.operation[mine], return_inverse=True)
+    own = _least(group, rows.duration[mine])[group]
+    worker = ranks.pipeline[rank] * (int(ranks.data.max()) + 1) + ranks.data[rank]
+    within = (_least(group, worker) == -_least(group, -worker))[group]
     passes = 2 * max(1, table.microbatches) * max(1, table.virtual_stages)
-    for index in range(stages):
-        here = np.unique(group[stage == index])
-        replicas = max(1, len(np.unique(data[stage == index])))
-        in_pass[index] = least[here[within_worker[here]]].sum() / replicas / passes
-        at_end[index] = least[here[~within_worker[here]]].sum() / replicas
+    per_rank = [np.bincount(rank[part], own[part], minlength=len(ranks)) for part in (within, ~within)]
+    for stage in range(stages):
+        here = ranks.pipeline == stage
+        in_pass[stage], at_end[stage] = np.median(per_rank[0][here]) / passes, np.median(per_rank[1][here])
     return in_pass, at_end
+
+
+def _least(group: Ints, values: Floats | Ints) -> Floats:
+    """Smallest value of each group."""
+    least = np.full(int(group.max()) + 1, np.inf)
+    np.minimum.at(least, group, values)
+    return least

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
+
 from megatronapp.detector.steps import Floats
 from megatronapp.detector.whatif.graph import Graph
 from megatronapp.detector.whatif.recording import COMPUTE, GC, Recording, own_seconds, recorded_seconds, recording_graph

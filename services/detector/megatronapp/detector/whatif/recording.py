@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
 from megatronapp.core.errors import DataError
 from megatronapp.detector.steps import Floats, Ints
 from megatronapp.detector.whatif.graph import Graph, GraphBuilder

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from megatronapp.detector.whatif.graph import Graph, GraphBuilder
 
+FORWARD, BACKWARD, GRAD_SYNC, OPTIMIZER = "forward", "backward", "grad_sync", "optimizer"
+
 
 class Compute(NamedTuple):
-    """One microbatch's forward or backward pass through a chunk, or the stage's optimizer (microbatch −1)."""
+    """One microbatch's forward or backward pass through a chunk, or what ends a stage's step (microbatch −1)."""
 
     operation: str
     stage: int
@@ -28,8 +30,8 @@ def stage_order(stage: int, stages: int, chunks: int, microbatches: int) -> list
         for chunk in range(chunks)
         for microbatch in range(first, min(first + stages, microbatches))
     ]
-    forward = [Compute("forward", stage, chunk, microbatch) for chunk, microbatch in passes]
-    backward = [Compute("backward", stage, chunks - 1 - chunk, microbatch) for chunk, microbatch in passes]
+    forward = [Compute(FORWARD, stage, chunk, microbatch) for chunk, microbatch in passes]
+    backward = [Compute(BACKWARD, stage, chunks - 1 - chunk, microbatch) for chunk, microbatch in passes]
     warm_up = stages - 1 - stage if chunks == 1 else 2 * (stages - 1 - stage) + (chunks - 1) * stages
     warm_up = min(warm_up, len(forward))
     steady = [one for pair in zip(forward[warm_up:], backward, strict=False) for one in pair]
@@ -46,17 +48,17 @@ def schedule_graph(stages: int, chunks: int, microbatches: int) -> Graph:
     builder = GraphBuilder()
     for stage in range(stages):
         order = stage_order(stage, stages, chunks, microbatches)
-        builder.chain([*order, Compute("grad_sync", stage, 0, -1), Compute("optimizer", stage, 0, -1)])
+        builder.chain([*order, Compute(GRAD_SYNC, stage, 0, -1), Compute(OPTIMIZER, stage, 0, -1)])
         for compute in order:
             _depend_on_neighbour(builder, compute, stages, chunks)
-        builder.together([Compute("grad_sync", stage, 0, -1)], across_replicas=True)
-    builder.together([Compute("optimizer", stage, 0, -1) for stage in range(stages)], across_replicas=True)
+        builder.together([Compute(GRAD_SYNC, stage, 0, -1)], across_replicas=True)
+    builder.together([Compute(OPTIMIZER, stage, 0, -1) for stage in range(stages)], across_replicas=True)
     return builder.build()
 
 
 def _depend_on_neighbour(builder: GraphBuilder, compute: Compute, stages: int, chunks: int) -> None:
     """Forward needs the activation of the model part before, backward the gradient of the part after."""
-    towards = -1 if compute.operation == "forward" else 1
+    towards = -1 if compute.operation == FORWARD else 1
     part = compute.chunk * stages + compute.stage + towards
     if 0 <= part < stages * chunks:
         chunk, stage = divmod(part, stages)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.datasets.indexed_dataset import DType
-from megatron.core.datasets.utils import get_blend_from_list
 from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data.tokenizers import Tokenizer
+
+log = get_logger(__name__)
 
 SPLITS = ("training", "validation", "test")
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
@@ -44,65 +46,90 @@ def build_datasets(
     on wrong flags, ConfigError when files are missing and DataError when they are broken or too small.
     """
     sizes = (train_samples, valid_samples, test_samples)
-    blend = None if config.mock_data else parse_blend(config.data_path)
-    cache = None
-    if blend is not None:
-        tokens = sum(check_pair(prefix) for prefix in blend[0])
-        if tokens <= sequence_length:
-            raise DataError(f"--data-path holds {tokens} tokens, less than one sequence of {sequence_length}")
+    if config.mock_data:
+        kind, blend, split, cache = MockGPTDataset, None, None, None
+    else:
+        kind, blend, split = GPTDataset, parse_blend(config.data_path), parse_split(config.split)
+        sizes = fitting_sizes(blend[0], split, sizes, sequence_length)
         cache = cache_folder(config.data_cache_path, blend[0])
     gpt_config = GPTDatasetConfig(
         random_seed=seed,
         sequence_length=sequence_length,
         blend=blend,
-        split=None if blend is None else check_split(config.split, sizes),
-        path_to_cache=None if cache is None else str(cache),
+        split=split and ",".join(str(part) for part in split),
+        path_to_cache=cache and str(cache),
         tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
         create_attention_mask=False,
     )
-    kind = MockGPTDataset if blend is None else GPTDataset
+    # A set that nobody asked for is not built: megatron-core never comes back from building one without documents.
+    gpt_config.split_matrix = [
+        span if size else None for span, size in zip(gpt_config.split_matrix, sizes, strict=True)
+    ]
     try:
-        built = BlendedMegatronDatasetBuilder(kind, list(sizes), is_built_on_rank, gpt_config).build()
+        return tuple(BlendedMegatronDatasetBuilder(kind, list(sizes), is_built_on_rank, gpt_config).build())
     except OSError as error:
-        raise ConfigError(
-            f"sample indices can't be written to {cache} ({error.strerror}): set --data-cache-path"
-        ) from error
-    train, valid, test = (dataset if size else None for dataset, size in zip(built, sizes, strict=True))
-    return train, valid, test
+        raise ConfigError(f"{cache} can't be written ({error.strerror}): set --data-cache-path") from error
 
 
 def parse_blend(data_path: Sequence[str]) -> tuple[list[str], list[float] | None]:
     """Prefixes, and weights where they are given. Raises UsageError."""
     if not data_path:
         raise UsageError("training needs --data-path (made by `megatronapp data preprocess`) or --mock-data")
-    try:
-        prefixes, weights = get_blend_from_list(list(data_path))
-    except AssertionError:
-        raise UsageError("--data-path takes prefixes, or a weight before each prefix, not a mixture of both") from None
-    if weights is not None and (min(weights) < 0 or sum(weights) <= 0):
-        raise UsageError("the weights of --data-path must not be negative, and not all zero")
-    if weights is not None and len(prefixes) == 1:
-        weights = None
-    return prefixes, weights
+    weights = [_number(part) for part in data_path[::2]]
+    if len(data_path) % 2 or all(weight is None for weight in weights):
+        return list(data_path), None
+    found = [weight for weight in weights if weight is not None]
+    if len(found) < len(weights) or min(found) < 0 or sum(found) <= 0:
+        raise UsageError("--data-path takes prefixes, or a weight before each prefix; weights are not negative")
+    return list(data_path[1::2]), found if len(found) > 1 else None
 
 
-def check_split(split: str, sizes: Sequence[int]) -> str:
-    """`split` as it is. Raises UsageError when it is no list of parts, or has none where samples are asked for."""
-    if not re.fullmatch(r"\s*\d*\.?\d+\s*(,\s*\d*\.?\d+\s*){0,2}", split):
+def parse_split(split: str) -> tuple[float, float, float]:
+    """Parts of training, validation and test. Raises UsageError."""
+    parts = [_number(part) for part in split.split(",")]
+    numbers = [part for part in parts if part is not None and part >= 0]
+    if len(numbers) < len(parts) or len(parts) > len(SPLITS) or sum(numbers) <= 0:
         raise UsageError(f"--split {split!r}: give one to three parts, such as 969,30,1")
-    parts = [float(part) for part in split.split(",")]
-    parts += [0.0] * (len(SPLITS) - len(parts))
-    for name, part, size in zip(SPLITS, parts, sizes, strict=True):
-        if size and not part and name != "test":
-            raise UsageError(f"--split {split} leaves nothing for {name}, which needs {size} samples")
-    return split
+    train, valid, test = numbers + [0.0] * (len(SPLITS) - len(numbers))
+    return train, valid, test
 
 
-def check_pair(prefix: str) -> int:
-    """Tokens in <prefix>.bin. Raises ConfigError when it or its .idx is missing, DataError when they don't fit."""
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def fitting_sizes(
+    prefixes: Sequence[str], split: Sequence[float], sizes: Sequence[int], sequence_length: int
+) -> tuple[int, ...]:
+    """`sizes`, with 0 for a test set for which the split leaves less than one sequence.
+
+    Raises DataError when that happens to training or validation.
+    """
+    borders = np.cumsum([0.0, *split]) / sum(split)
+    fitting = list(sizes)
+    for prefix in prefixes:
+        lengths = sequence_lengths(prefix)
+        cuts = [round(border * len(lengths)) for border in borders]
+        for part, name in enumerate(SPLITS):
+            tokens = int(lengths[cuts[part] : cuts[part + 1]].sum(dtype=np.int64))
+            if not sizes[part] or tokens > sequence_length:
+                continue
+            what = f"{prefix} has {tokens} tokens for {name} under --split, a sequence takes {sequence_length + 1}"
+            if name != "test":
+                raise DataError(f"{what}: give more data, another --split or a shorter --seq-length")
+            log.warning("no_test_set", reason=what)
+            fitting[part] = 0
+    return tuple(fitting)
+
+
+def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:
+    """Tokens of each sequence in <prefix>.bin. Raises ConfigError when a file is missing, DataError when it is broken."""
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (binary, index):
         if not path.is_file():
@@ -113,14 +140,13 @@ def check_pair(prefix: str) -> int:
             raise DataError(f"{index} is no index of `megatronapp data preprocess`")
         _, _, code, sequences, _ = INDEX_HEADER.unpack(header)
         lengths = np.fromfile(file, dtype="<i4", count=sequences)
-    tokens = int(lengths.sum(dtype=np.int64))
     try:
-        size = tokens * DType.size(DType.dtype_from_code(code))
+        size = int(lengths.sum(dtype=np.int64)) * DType.size(DType.dtype_from_code(code))
     except ValueError:
         raise DataError(f"{index} names an unknown number format ({code})") from None
     if len(lengths) < sequences or binary.stat().st_size != size:
         raise DataError(f"{binary} and {index} do not belong together or are cut short: preprocess again")
-    return tokens
+    return lengths
 
 
 def cache_folder(data_cache_path: str | None, prefixes: Sequence[str]) -> Path:

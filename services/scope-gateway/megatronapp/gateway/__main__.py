@@ -1,0 +1,40 @@
+"""`python -m megatronapp.gateway`: the service as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from prometheus_client import CollectorRegistry
+
+from megatronapp.core import logging
+from megatronapp.core.auth import authenticator
+from megatronapp.core.bus import connect
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.service import load_settings, run
+from megatronapp.gateway.app import Gateway
+from megatronapp.gateway.settings import GatewaySettings
+
+
+async def serve(settings: GatewaySettings) -> None:
+    bus = connect(settings.redis_url.get_secret_value() if settings.redis_url else None)
+    registry = CollectorRegistry()
+    try:
+        await run(Gateway(settings, bus, registry, authenticator(settings)), settings, registry)
+    finally:
+        await bus.close()
+
+
+def main() -> int:
+    try:
+        settings = load_settings(GatewaySettings, "python -m megatronapp.gateway")
+        logging.configure(settings.log_level, settings.log_format)
+        asyncio.run(serve(settings))
+    except MegatronAppError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

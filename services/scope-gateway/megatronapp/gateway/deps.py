@@ -1,0 +1,98 @@
+"""What routes are given: the gateway's parts, and who asks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path, Security
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from megatronapp.core.auth import Authenticator, Role
+from megatronapp.core.bus import Bus
+from megatronapp.core.errors import AuthError, NotFoundError
+from megatronapp.gateway.collector import CollectorClient
+from megatronapp.gateway.errors import ForbiddenError
+from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
+from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.gateway.state import Platform, TrackedJob
+from megatronapp.gateway.viewers import Viewers
+from starlette.requests import HTTPConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One gateway's parts, made by its start and kept in `app.state.parts`."""
+
+    settings: GatewaySettings
+    bus: Bus
+    authenticator: Authenticator
+    platform: Platform
+    viewers: Viewers
+    collector: CollectorClient
+    sessions: Sessions
+    links: SignInLinks
+
+
+def parts(connection: HTTPConnection) -> Parts:
+    found: Parts = connection.app.state.parts
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    role: Role
+    session: Ticket | None
+
+
+GatewayParts = Annotated[Parts, Depends(parts)]
+Cookie = Annotated[str | None, Security(APIKeyCookie(name=COOKIE, auto_error=False, scheme_name="session"))]
+Bearer = Annotated[
+    HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False, scheme_name="token"))
+]
+
+
+async def identify(gateway: Parts, cookie: str | None, token: str) -> Caller:
+    """Who asks: a session's cookie, else a bearer token ("": none). Raises AuthError."""
+    session = gateway.sessions.find(cookie) if cookie else None
+    if session is not None and not token:
+        return Caller(session.role, session)
+    return Caller(await gateway.authenticator.reader(token), None)
+
+
+async def caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller:
+    return await identify(gateway, cookie, bearer.credentials if bearer else "")
+
+
+async def operator(asking: Annotated[Caller, Depends(caller)]) -> Caller:
+    if asking.role is not Role.OPERATOR:
+        raise ForbiddenError("this needs the operator role; sign in with an operator's token")
+    return asking
+
+
+async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller | None:
+    try:
+        return await caller(gateway, cookie, bearer)
+    except AuthError:
+        return None
+
+
+Operator = Annotated[Caller, Depends(operator)]
+MaybeCaller = Annotated[Caller | None, Depends(maybe_caller)]
+
+
+def job(gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]) -> TrackedJob:
+    found = gateway.platform.jobs.get(run)
+    if found is None:
+        raise NotFoundError(f"there is no job with run id {run!r}, or it ended long ago")
+    return found
+
+
+KnownJob = Annotated[TrackedJob, Depends(job)]
+
+
+def now_ns() -> int:
+    return time.time_ns()
+
+
+Now = Annotated[int, Depends(now_ns)]

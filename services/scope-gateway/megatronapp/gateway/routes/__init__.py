@@ -1,0 +1,1 @@
+"""The REST API, the event stream and the page; one file a subject."""

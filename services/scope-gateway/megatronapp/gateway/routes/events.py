@@ -1,0 +1,70 @@
+"""The stream of events: a snapshot first, then what changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.logging import get_logger
+from megatronapp.gateway import views
+from megatronapp.gateway.deps import identify, parts
+from megatronapp.gateway.errors import respond_to
+from megatronapp.gateway.models import PingEvent
+from megatronapp.gateway.sessions import COOKIE
+from megatronapp.gateway.viewers import Mailbox
+
+log = get_logger(__name__)
+router = APIRouter()
+
+PING_SECONDS = 15.0
+
+
+@router.websocket("/events")
+async def events(socket: WebSocket) -> None:
+    """Events (`Event` in openapi.json) as JSON texts. What the viewer sends is read and ignored."""
+    gateway = parts(socket)
+    token = socket.headers.get("authorization", "").removeprefix("Bearer ")
+    try:
+        await identify(gateway, socket.cookies.get(COOKIE), token)
+        with gateway.viewers.join() as mailbox:
+            await socket.accept()
+            snapshot = views.snapshot(gateway.platform, time.time_ns()).model_dump_json()
+            await _serve(socket, snapshot, mailbox, gateway.settings.viewer_timeout_seconds)
+    except MegatronAppError as error:
+        await socket.send_denial_response(respond_to(error))
+
+
+async def _serve(socket: WebSocket, snapshot: str, mailbox: Mailbox, timeout_seconds: float) -> None:
+    """Send until the viewer leaves, or takes nothing for `timeout_seconds`."""
+    sending = asyncio.create_task(_send(socket, snapshot, mailbox, timeout_seconds))
+    leaving = asyncio.create_task(_left(socket))
+    try:
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        results = await asyncio.gather(sending, leaving, return_exceptions=True)
+    for result in results:
+        if isinstance(result, TimeoutError):
+            log.warning("viewer_too_slow", waited_seconds=timeout_seconds, waiting=len(mailbox))
+        elif isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect):
+            raise result
+
+
+async def _send(socket: WebSocket, snapshot: str, mailbox: Mailbox, timeout_seconds: float) -> None:
+    text = snapshot
+    while True:
+        async with asyncio.timeout(timeout_seconds):
+            await socket.send_text(text)
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                text = await mailbox.take()
+        except TimeoutError:
+            text = PingEvent(unix_seconds=time.time()).model_dump_json()
+
+
+async def _left(socket: WebSocket) -> None:
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass

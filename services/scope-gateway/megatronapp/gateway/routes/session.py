@@ -1,0 +1,51 @@
+"""Who is asking: sign in with a token, look, sign out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response, status
+from megatronapp.gateway.deps import GatewayParts, MaybeCaller
+from megatronapp.gateway.models import Session, SignIn
+from megatronapp.gateway.sessions import COOKIE, Sessions, Ticket
+
+router = APIRouter(prefix="/session", tags=["session"])
+
+
+@router.get("")
+async def get_session(asking: MaybeCaller) -> Session:
+    """Who the gateway takes the caller for; never an error."""
+    if asking is None:
+        return Session(authenticated=False, role=None, expires_unix_seconds=None)
+    expires = asking.session.expires_unix_seconds if asking.session else None
+    return Session(authenticated=True, role=asking.role, expires_unix_seconds=expires)
+
+
+@router.post("")
+async def open_session(body: SignIn, gateway: GatewayParts, request: Request, response: Response) -> Session:
+    """Exchange a token for a session cookie, so that the page need not keep the token."""
+    role = await gateway.authenticator.reader(body.token.get_secret_value())
+    cookie, ticket = gateway.sessions.open(role)
+    set_cookie(request, response, gateway.sessions, cookie)
+    return _session(ticket)
+
+
+@router.delete("", status_code=status.HTTP_204_NO_CONTENT)
+async def close_session(asking: MaybeCaller, gateway: GatewayParts, response: Response) -> None:
+    """Sign out. Without a session nothing happens."""
+    if asking is not None and asking.session is not None:
+        gateway.sessions.close(asking.session)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+
+def set_cookie(request: Request, response: Response, sessions: Sessions, cookie: str) -> None:
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(sessions.seconds),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+
+
+def _session(ticket: Ticket) -> Session:
+    return Session(authenticated=True, role=ticket.role, expires_unix_seconds=ticket.expires_unix_seconds)

@@ -1,0 +1,35 @@
+"""Steps of all ranks on one clock, and how good that clock is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from megatronapp.gateway.collector import timeline_columns
+from megatronapp.gateway.deps import GatewayParts, KnownJob
+from megatronapp.gateway.models import Clock, Timeline
+from pydantic_core import to_json
+
+router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
+
+FromStep = Annotated[int, Query(ge=0, lt=1 << 63, description="first step")]
+ToStep = Annotated[int, Query(ge=0, lt=1 << 63, description="last step, inclusive; 0: the newest")]
+
+
+@router.get("/timeline", response_model=Timeline)
+async def get_timeline(
+    job: KnownJob,
+    gateway: GatewayParts,
+    from_step: FromStep = 0,
+    to_step: ToStep = 0,
+    limit: Annotated[int, Query(ge=1, le=2_000, description="the newest so many steps")] = 200,
+) -> Response:
+    """One row per step and rank, as columns."""
+    answer = await gateway.collector.steps(job.run, from_step, to_step, limit)
+    # Up to millions of numbers: written without a model's validation in between.
+    return Response(to_json(timeline_columns(answer)), media_type="application/json")
+
+
+@router.get("/clocks")
+async def list_clocks(job: KnownJob, gateway: GatewayParts) -> list[Clock]:
+    return await gateway.collector.clocks(job.run)

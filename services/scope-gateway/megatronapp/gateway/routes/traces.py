@@ -1,0 +1,91 @@
+"""The spans of some steps as a file that trace viewers open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+from megatronapp.core.errors import NotFoundError, UsageError
+from megatronapp.gateway.deps import GatewayParts, KnownJob
+from megatronapp.gateway.routes.timeline import FromStep, ToStep
+from megatronapp.gateway.state import TrackedJob
+from megatronapp.v1 import trace_pb2
+
+router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
+
+MAX_RANK = 1 << 20
+
+
+class TraceFormat(StrEnum):
+    PERFETTO = "perfetto"
+    CHROME = "chrome"
+
+
+EXPORTS = {
+    TraceFormat.PERFETTO: (trace_pb2.EXPORT_FORMAT_PERFETTO, "application/octet-stream", "pftrace"),
+    TraceFormat.CHROME: (trace_pb2.EXPORT_FORMAT_CHROME_JSON, "application/json", "json"),
+}
+FILE: dict[int | str, dict[str, object]] = {
+    200: {
+        "description": "the trace, in pieces",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+
+@router.get("/trace", response_class=StreamingResponse, responses=FILE)
+async def get_trace(
+    job: KnownJob,
+    gateway: GatewayParts,
+    from_step: FromStep = 0,
+    to_step: ToStep = 0,
+    ranks: Annotated[
+        str, Query(max_length=4096, pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$", description="as 0,2,8-15; empty: all")
+    ] = "",
+    format: Annotated[TraceFormat, Query(description="perfetto: .pftrace; chrome: trace event JSON")] = (
+        TraceFormat.PERFETTO
+    ),
+) -> StreamingResponse:
+    """Download the spans of some steps."""
+    number, media_type, suffix = EXPORTS[format]
+    request = trace_pb2.ExportRequest(
+        run=job.run, from_step=from_step, to_step=to_step, ranks=parse_ranks(ranks), format=number
+    )
+    pieces = gateway.collector.export(request)
+    # The first piece is awaited before the answer begins, so that a refusal has a status of its own.
+    first = await anext(pieces, None)
+    if first is None:
+        raise NotFoundError("no spans are stored for these steps and ranks; GET …/timeline says which steps are traced")
+    name = _file_name(job, from_step, to_step, suffix)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(_chain(first, pieces), media_type=media_type, headers=headers)
+
+
+def parse_ranks(text: str) -> list[int]:
+    """`0,2,8-15` → the ranks, ascending. Raises UsageError for a range that is no range."""
+    ranks: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not low <= high < MAX_RANK:
+            raise UsageError(f"ranks: {part!r} is no range of ranks; write it as 8-15")
+        ranks.update(range(low, high + 1))
+    return sorted(ranks)
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _file_name(job: TrackedJob, from_step: int, to_step: int, suffix: str) -> str:
+    """Made of what is safe in a header and in a folder."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in job.job or job.run)
+    return f"{safe}-steps-{from_step or 'first'}-{to_step or 'last'}.{suffix}"

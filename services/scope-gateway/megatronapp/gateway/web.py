@@ -1,0 +1,89 @@
+"""The web application: routes, middleware, errors, and the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+from megatronapp.core.errors import NotFoundError
+from megatronapp.gateway import errors, pages
+from megatronapp.gateway.deps import caller
+from megatronapp.gateway.middleware import LOOPBACK_NAMES, BodyLimit, SameSite, SecurityHeaders
+from megatronapp.gateway.models import ErrorResponse, Event
+from megatronapp.gateway.routes import events, findings, jobs, page, session, timeline, traces
+from megatronapp.gateway.settings import GatewaySettings
+from pydantic import TypeAdapter
+
+API = "/api/v1"
+VERSION = "1.0.0"
+SCHEMA = "#/components/schemas/{model}"
+
+
+def build(settings: GatewaySettings) -> FastAPI:
+    """The application; whoever serves it puts `Parts` into `app.state.parts` before."""
+    app = FastAPI(
+        title="MegatronApp gateway",
+        version=VERSION,
+        description="Jobs, timelines and findings of training runs.",
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        responses={"default": {"model": ErrorResponse, "description": "what went wrong, and what to do"}},
+    )
+    app.add_middleware(BodyLimit, max_bytes=settings.max_request_bytes)
+    app.add_middleware(SameSite, hosts=accepted_hosts(settings), origins=settings.allowed_origins)
+    app.add_middleware(SecurityHeaders)
+    errors.install(app)
+    app.include_router(_api(), prefix=API)
+    app.add_api_route("/api/{rest:path}", _unknown, methods=METHODS, include_in_schema=False)
+    app.include_router(page.router)
+    pages.mount(app)
+    _describe_events(app)
+    return app
+
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+def accepted_hosts(settings: GatewaySettings) -> tuple[str, ...]:
+    """Names a request may use for this server; empty: any, where it listens beyond loopback and none are listed."""
+    if settings.host in LOOPBACK_NAMES or settings.allowed_hosts:
+        return (*LOOPBACK_NAMES, settings.host, *settings.allowed_hosts)
+    return ()
+
+
+def _api() -> APIRouter:
+    api = APIRouter()
+    api.include_router(session.router)
+    for module in (jobs, timeline, traces, findings):
+        api.include_router(module.router, dependencies=[Depends(caller)])
+    api.include_router(events.router)
+    return api
+
+
+async def _unknown(rest: str) -> None:
+    raise NotFoundError(f"/api/{rest} is not served")
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _describe_events(app: FastAPI) -> None:
+    """Add the events' schemas: OpenAPI knows no WebSockets, but the page's client is generated from this document."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            schema = TypeAdapter(Event).json_schema(mode="serialization", ref_template=SCHEMA)
+            definitions = schema.pop("$defs")
+            known = document["components"]["schemas"]
+            document["components"]["schemas"] = dict(sorted({**definitions, "Event": schema, **known}.items()))
+            document["x-websockets"] = {f"{API}/events": {"sends": {"$ref": SCHEMA.format(model="Event")}}}
+        return app.openapi_schema or plain()
+
+    app.openapi = described  # type: ignore[method-assign]  the documented way to extend the document

@@ -1,0 +1,166 @@
+"""The clocks of one attempt: which rank reads which clock, and how its times become job time.
+
+A CPU rank's times are its host's; all ranks of a host share that clock, so that no fit can come between them. A GPU rank
+is a clock of its own, since its times hang on the reference events of its own stream. Job time is Unix time as the
+clocks' mean sees it: rank time + raw offset of the host (unix - clock, read together at start) + fitted correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from megatronapp.collector.align import Alignment, Anchors
+from megatronapp.collector.depend import SYMMETRIC, match_collectives
+from megatronapp.core.trace.columns import Column
+from megatronapp.v1 import trace_pb2
+
+REBOOT_NS = 10_000_000_000
+"""Two readings of unix - clock on one node that differ more: the node has started anew, or two nodes share a name."""
+
+OPEN_STEPS = 8
+"""Steps whose anchors are waited for; older ones are used as far as they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Job time = rank time + offset_ns, known to +- error_ns; error_ns < 0: not aligned."""
+
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(slots=True)
+class _Host:
+    node: str
+    raw_offset_ns: int
+
+
+@dataclass(slots=True)
+class _Rank:
+    host: int
+    clock: int
+    reference_error_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Ends:
+    """Ends of one step's collectives, one array per column and batch."""
+
+    parts: list[dict[str, Column]] = field(default_factory=list)
+    complete: set[int] = field(default_factory=set)
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.alignment = Alignment()
+        self._hosts: list[_Host] = []
+        self._clocks: dict[object, int] = {}
+        self._ranks: dict[int, _Rank] = {}
+        self._open: dict[int, _Ends] = {}
+        self._communicators: dict[str, int] = {}
+        self._operations: dict[str, int] = {}
+
+    def hello(self, rank: int, placement: trace_pb2.Placement, device: trace_pb2.Device) -> None:
+        host = self._host(placement.node, placement.host_unix_ns - placement.host_clock_ns)
+        key: object = ("host", host) if device != trace_pb2.DEVICE_CUDA else ("gpu", rank, host)
+        clock = self._clocks.setdefault(key, len(self._clocks))
+        self.alignment.grow(len(self._clocks))
+        self._ranks[rank] = _Rank(host, clock)
+
+    def add(
+        self, rank: int, batch: trace_pb2.TraceBatch, columns: Mapping[str, Column], communicators: Mapping[int, str]
+    ) -> None:
+        """Take the ends of a batch's symmetric collectives; a step all ranks have finished goes into the fit."""
+        if rank not in self._ranks:
+            return
+        self._ranks[rank].reference_error_ns = batch.reference_error_ns
+        ends = self._open.setdefault(batch.step, _Ends())
+        part = self._symmetric(rank, batch.names, columns, communicators)
+        if part is not None:
+            ends.parts.append(part)
+        if batch.last:
+            ends.complete.add(rank)
+        if len(ends.complete) == len(self._ranks):
+            self._close(batch.step)
+        while len(self._open) > OPEN_STEPS:
+            self._close(min(self._open))
+
+    def at(self, rank: int, rank_time_ns: int) -> Reading:
+        """What is known of the rank's clock at one of its own times."""
+        if rank not in self._ranks:
+            return Reading(0, -1)
+        state = self._ranks[rank]
+        raw = self._hosts[state.host].raw_offset_ns
+        correction = self.alignment.correction(state.clock, rank_time_ns + raw)
+        error = self.alignment.error_ns(state.clock, rank_time_ns + raw)
+        if error < 0 and len(self._hosts) == 1:
+            return Reading(raw, state.reference_error_ns)
+        return Reading(raw + round(correction), error)
+
+    def clock_of(self, rank: int) -> int | None:
+        return self._ranks[rank].clock if rank in self._ranks else None
+
+    def nodes(self) -> dict[str, float]:
+        """Mean fitted correction in seconds of each node's clocks."""
+        corrections: dict[str, list[float]] = {}
+        for state in self._ranks.values():
+            value = self.alignment.latest_correction(state.clock)
+            corrections.setdefault(self._hosts[state.host].node, []).append(value)
+        return {node: sum(values) / len(values) / 1e9 for node, values in corrections.items()}
+
+    def flush(self) -> None:
+        """Use what has come of all open steps."""
+        for step in sorted(self._open):
+            self._close(step)
+
+    def _host(self, node: str, raw_offset_ns: int) -> int:
+        for index, host in enumerate(self._hosts):
+            if host.node == node and abs(host.raw_offset_ns - raw_offset_ns) < REBOOT_NS:
+                return index
+        self._hosts.append(_Host(node, raw_offset_ns))
+        return len(self._hosts) - 1
+
+    def _symmetric(
+        self, rank: int, names: Sequence[str], columns: Mapping[str, Column], communicators: Mapping[int, str]
+    ) -> dict[str, Column] | None:
+        if len(self._clocks) < 2:
+            return None
+        wanted = np.array([name in SYMMETRIC for name in names], bool)
+        mask = wanted[columns["name"]] & (columns["sequence"] > 0) & (columns["communicator"] > 0)
+        rows = np.flatnonzero(mask)
+        if not len(rows):
+            return None
+        operation = np.array([self._operations.setdefault(name, len(self._operations)) for name in names])
+        used, inverse = np.unique(columns["communicator"][rows], return_inverse=True)
+        ids = [communicators.get(int(index), "") for index in used]
+        communicator = np.array([self._communicators.setdefault(id_, len(self._communicators)) for id_ in ids])
+        state = self._ranks[rank]
+        end = columns["start_ns"][rows] + columns["duration_ns"][rows]
+        return {
+            "communicator": communicator[inverse],
+            "sequence": columns["sequence"][rows].astype(np.int64),
+            "operation": operation[columns["name"][rows]],
+            "rank": np.full(len(rows), rank),
+            "clock": np.full(len(rows), state.clock),
+            "end_ns": end + self._hosts[state.host].raw_offset_ns,
+        }
+
+    def _close(self, step: int) -> None:
+        parts = self._open.pop(step).parts
+        if not parts:
+            return
+        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        groups = match_collectives(table["communicator"], table["sequence"], table["operation"], table["rank"])
+        rows = groups.rows
+        self.alignment.observe(
+            Anchors(
+                group=groups.group,
+                kind=table["operation"][rows],
+                sequence=table["sequence"][rows],
+                clock=table["clock"][rows],
+                end_ns=table["end_ns"][rows],
+            ),
+            validation=self._operations.get("all_gather", -1),
+        )

@@ -1,0 +1,223 @@
+"""The GPT: megatron-core's model from the trainer's settings, one module per virtual stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.enums import ModelType
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import divide
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from megatronapp.trainer.layout import Layout
+
+
+def transformer_config(config: TrainerConfig, layout: Layout, device: torch.device) -> TransformerConfig:
+    """megatron-core's configuration. Raises UsageError for what it refuses and for a missing Transformer Engine."""
+    model, training = config.model, config.training
+    if model.transformer_impl == "transformer_engine":
+        _require_transformer_engine()
+    dtype = torch.bfloat16 if training.bf16 else torch.float32
+    try:
+        return TransformerConfig(
+            num_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_attention_heads,
+            num_query_groups=model.num_query_groups if model.group_query_attention else None,
+            kv_channels=model.kv_channels,
+            ffn_hidden_size=ffn_hidden_size(model),
+            normalization=model.normalization,
+            layernorm_epsilon=model.norm_epsilon,
+            gated_linear_unit=model.swiglu,
+            activation_func=F.silu if model.swiglu else F.gelu,
+            add_bias_linear=not model.disable_bias_linear,
+            add_qkv_bias=model.add_qkv_bias,
+            qk_layernorm=model.qk_layernorm,
+            init_method_std=model.init_method_std,
+            attention_dropout=model.attention_dropout,
+            hidden_dropout=model.hidden_dropout,
+            params_dtype=dtype,
+            pipeline_dtype=dtype,
+            bf16=training.bf16,
+            recompute_granularity=training.recompute_granularity,
+            recompute_method=training.recompute_method,
+            recompute_num_layers=training.recompute_num_layers,
+            deterministic_mode=training.deterministic_mode,
+            gradient_accumulation_fusion=False,  # needs an extension of Apex
+            masked_softmax_fusion=False,  # likewise
+            **_layout_options(config.parallel, layout, device),
+            **_expert_options(model),
+        )
+    except (ValueError, AssertionError) as error:
+        raise UsageError(f"megatron-core refuses these flags: {error}") from error
+
+
+def _layout_options(parallel: ParallelConfig, layout: Layout, device: torch.device) -> dict[str, Any]:
+    overlap = layout.virtual is not None and not parallel.no_overlap_p2p_communication
+    return {
+        "tensor_model_parallel_size": layout.tensor,
+        "pipeline_model_parallel_size": layout.pipeline,
+        "virtual_pipeline_model_parallel_size": layout.virtual,
+        "context_parallel_size": layout.context,
+        "expert_model_parallel_size": layout.expert,
+        "sequence_parallel": parallel.sequence_parallel,
+        "overlap_p2p_comm": overlap,
+        # With two stages a batch of the interleaved schedule holds two messages between the same two ranks, and they
+        # are matched in the wrong order: no error, wrong gradients.
+        "batch_p2p_comm": not overlap and not (layout.virtual is not None and layout.pipeline == 2),
+        # gloo still reads an overlapped message's memory when the schedule has given it up: wrong activations.
+        "deallocate_pipeline_outputs": not (overlap and backend(parallel, device) == "gloo"),
+    }
+
+
+def backend(parallel: ParallelConfig, device: torch.device) -> str:
+    return parallel.distributed_backend or ("nccl" if device.type == "cuda" else "gloo")
+
+
+def _expert_options(model: ModelConfig) -> dict[str, Any]:
+    if model.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": model.num_experts,
+        "moe_router_topk": model.moe_router_topk,
+        "moe_ffn_hidden_size": model.moe_ffn_hidden_size or ffn_hidden_size(model),
+        "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
+        "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": model.moe_aux_loss_coeff,
+    }
+
+
+def ffn_hidden_size(model: ModelConfig) -> int:
+    """Megatron-LM's default: four times the hidden size; gated, two thirds of it in steps of 64."""
+    if model.ffn_hidden_size is not None:
+        return model.ffn_hidden_size
+    return int(model.hidden_size * 8 / 3 / 64) * 64 if model.swiglu else 4 * model.hidden_size
+
+
+def _require_transformer_engine() -> None:
+    try:
+        import transformer_engine.pytorch  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "--transformer-impl transformer_engine needs Transformer Engine, which is not installed: install it or "
+            "leave the flag away"
+        ) from error
+
+
+def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:
+    """Vocabulary with padding, so that each tensor rank holds equally many rows."""
+    multiple = model.make_vocab_size_divisible_by * layout.tensor
+    return -(-size // multiple) * multiple
+
+
+def build_chunks(
+    config: TrainerConfig, transformer: TransformerConfig, layout: Layout, vocabulary: int, device: torch.device
+) -> list[torch.nn.Module]:
+    """This rank's model chunks on `device`, one per virtual stage, not yet wrapped."""
+    return [_build_chunk(config, transformer, layout, vocabulary, device, stage) for stage in _stages(layout)]
+
+
+def _stages(layout: Layout) -> list[int | None]:
+    return [None] if layout.virtual is None else list(range(layout.virtual))
+
+
+def _build_chunk(
+    config: TrainerConfig,
+    transformer: TransformerConfig,
+    layout: Layout,
+    vocabulary: int,
+    device: torch.device,
+    stage: int | None,
+) -> torch.nn.Module:
+    model = config.model
+    first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage)
+    chunk = GPTModel(
+        config=transformer,
+        transformer_layer_spec=_layer_spec(model, transformer, stage),
+        vocab_size=padded_vocabulary(vocabulary, model, layout),
+        max_sequence_length=model.max_position_embeddings or config.training.seq_length,
+        pre_process=first,
+        post_process=last,
+        position_embedding_type=model.position_embedding_type,
+        rotary_percent=model.rotary_percent,
+        rotary_base=model.rotary_base,
+        share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
+        vp_stage=stage,
+    )
+    chunk.model_type = ModelType.encoder_or_decoder
+    return chunk.to(device)
+
+
+def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+    if model.transformer_impl == "transformer_engine":
+        return get_gpt_layer_with_transformer_engine_spec(
+            num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
+        )
+    spec = get_gpt_layer_local_spec(
+        num_experts=model.num_experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=model.qk_layernorm,
+        normalization=model.normalization,
+    )
+    if transformer.sequence_parallel:
+        spec.submodules.input_layernorm = norm
+        spec.submodules.pre_mlp_layernorm = norm
+    layers = get_num_layers_to_build(transformer, stage)
+    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=norm)
+
+
+def norm(config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
+    """torch's norm, for sequence parallelism too: its parameters are marked, so that their gradients, of which each
+    tensor rank has only its part of the sequence, are summed. megatron-core's own wrapper refuses that case."""
+    kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+    module: torch.nn.Module = kind(hidden_size, eps=eps)
+    for parameter in module.parameters():
+        parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+    return module
+
+
+def wrap(
+    chunks: list[torch.nn.Module], transformer: TransformerConfig, parallel: ParallelConfig
+) -> list[DistributedDataParallel]:
+    """Chunks with bfloat16 weights where asked for, and gradient buffers that are reduced over the data ranks."""
+    options = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        overlap_grad_reduce=parallel.overlap_grad_reduce,
+        overlap_param_gather=parallel.overlap_param_gather,
+        use_distributed_optimizer=parallel.use_distributed_optimizer,
+        bucket_size=parallel.ddp_bucket_size,
+    )
+    lowered = [Float16Module(transformer, chunk) if transformer.bf16 else chunk for chunk in chunks]
+    return [
+        DistributedDataParallel(transformer, options, chunk, disable_bucketing=index > 0)
+        for index, chunk in enumerate(lowered)
+    ]
+
+
+def parameters_of(model: ModelConfig, vocabulary: int, positions: int) -> int:
+    """Parameters of the whole model, all ranks together, counted from its shape."""
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    width = model.kv_channels or divide(hidden, heads)
+    groups = model.num_query_groups if model.group_query_attention else heads
+    matrices = 3 if model.swiglu else 2
+    if model.num_experts is None:
+        mlp = matrices * hidden * ffn_hidden_size(model)
+    else:
+        expert = matrices * hidden * (model.moe_ffn_hidden_size or ffn_hidden_size(model))
+        mlp = model.num_experts * (expert + hidden)
+    attention = hidden * width * (heads + 2 * groups) + heads * width * hidden
+    embeddings = vocabulary * hidden * (2 if model.untie_embeddings_and_output_weights else 1)
+    learned = positions * hidden if model.position_embedding_type == "learned_absolute" else 0
+    return model.num_layers * (attention + mlp) + embeddings + learned

@@ -1,0 +1,128 @@
+"""Process groups, random seeds and this rank's place in the grid."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer.config import ParallelConfig
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.layout import Layout
+from megatronapp.v1 import trace_pb2
+
+
+def start(environment: Environment, config: ParallelConfig, layout: Layout) -> tuple[torch.device, dist.Store]:
+    """Join the world and build megatron-core's groups. Returns this rank's device and the world's key-value store."""
+    device = _device(environment)
+    timeout = timedelta(minutes=config.distributed_timeout_minutes)
+    store = _store(environment, timeout)
+    dist.init_process_group(
+        config.distributed_backend or ("nccl" if device.type == "cuda" else "gloo"),
+        store=dist.PrefixStore("world", store),
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
+    parallel_state.initialize_model_parallel(
+        layout.tensor,
+        layout.pipeline,
+        layout.virtual,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        distributed_timeout_minutes=config.distributed_timeout_minutes,
+    )
+    return device, dist.PrefixStore("trainer", store)
+
+
+def stop() -> None:
+    """Leave the world, after a run that ended well on all ranks."""
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+
+
+def _device(environment: Environment) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if environment.local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"local rank {environment.local_rank} has no GPU: the host shows {torch.cuda.device_count()}; "
+            "start no more ranks per host than it has GPUs"
+        )
+    torch.cuda.set_device(environment.local_rank)
+    return torch.device("cuda", environment.local_rank)
+
+
+def _store(environment: Environment, timeout: timedelta) -> dist.Store:
+    """torchrun's store; of a single process without torchrun, one that needs no network."""
+    if environment.launched:
+        store, _, _ = next(iter(dist.rendezvous("env://", timeout=timeout)))
+        return store
+    if environment.world_size > 1:
+        raise UsageError("WORLD_SIZE is set but RANK and MASTER_ADDR are not; start several ranks with torchrun")
+    return dist.HashStore()
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds as in Megatron-LM: different dropout on each pipeline stage and tensor rank, equal over data ranks."""
+    stage_seed = seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
+    random.seed(stage_seed)
+    np.random.seed(stage_seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(stage_seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(stage_seed)
+
+
+def be_deterministic() -> None:
+    """Only algorithms that repeat bit by bit. Call before the first CUDA kernel and the first NCCL communicator."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("NCCL_ALGO", "Ring")
+    os.environ.setdefault("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def identity(environment: Environment, store: dist.Store) -> trace_pb2.Identity:
+    """Who this process is. A run without a name gets a random one, the same on all ranks."""
+    if environment.rank == 0:
+        store.set("run", environment.run or secrets.token_hex(8))
+    return trace_pb2.Identity(
+        run=store.get("run").decode(),
+        job=environment.job,
+        attempt=environment.attempt,
+        rank=environment.rank,
+        incarnation=secrets.randbits(64),
+    )
+
+
+def placement(environment: Environment, layout: Layout, device: torch.device) -> trace_pb2.Placement:
+    """Where this rank stands in the grid and on the cluster."""
+    return trace_pb2.Placement(
+        node=environment.node,
+        gpu_uuid=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else "",
+        tensor=parallel_state.get_tensor_model_parallel_rank(),
+        pipeline=parallel_state.get_pipeline_model_parallel_rank(),
+        data=parallel_state.get_data_parallel_rank(),
+        context=parallel_state.get_context_parallel_rank(),
+        expert=parallel_state.get_expert_model_parallel_rank(),
+        sizes=trace_pb2.ParallelSizes(
+            world=layout.world,
+            tensor=layout.tensor,
+            pipeline=layout.pipeline,
+            data=layout.data,
+            context=layout.context,
+            expert=layout.expert,
+            virtual_pipeline=layout.virtual or 1,
+        ),
+        host_unix_ns=time.time_ns(),
+        host_clock_ns=time.monotonic_ns(),
+        local_rank=environment.local_rank,
+        pid=os.getpid(),
+    )

@@ -1,0 +1,270 @@
+"""The recorder in Python: spans of the training thread, a mark at each border, resolved later by a side thread.
+
+A mark is (host time, what else): thread CPU time on a CPU, a CUDA event on a GPU. Which of the two is the timebase's
+matter. The native recorder (native/scan) has the same methods and the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
+from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
+
+Ints = npt.NDArray[np.int64]
+Mark = tuple[int, Any]
+"""Opaque outside of recorder and timebase."""
+
+COLUMNS = (
+    "name",
+    "first",
+    "blocked",
+    "microbatch",
+    "chunk",
+    "layer",
+    "communicator",
+    "peer",
+    "sequence",
+    "bytes",
+    "tokens",
+    "length_squares",
+    "stream",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The spans of one step, in the order in which they ended; int64 arrays of one entry per span, times in ns.
+
+    `columns` holds those named in COLUMNS: `first` is the number of spans that had ended when this one began (so rows
+    first..own-1 lie inside it), `blocked` the number of blocking spans around it.
+    """
+
+    columns: dict[str, Ints]
+    start: Ints
+    duration: Ints
+    exposed: Ints
+    """What it took of the thread's or stream's time: the duration, but of an asynchronous operation only the waiting."""
+    cpu: Ints
+    """CPU time of the training thread during `exposed`; 0 for spans of a GPU stream."""
+    enqueue: Ints
+    """Host time at the enqueue of a GPU stream's span; 0 for others."""
+    reference_ns: int = 0
+    reference_error_ns: int = 0
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Sealed(Protocol):
+    """What was recorded between two seals."""
+
+    def ready(self) -> bool:
+        """Whether all of it has happened on the device."""
+
+    def resolve(self) -> Spans:
+        """The spans; once, when ready."""
+
+
+class Recorder(Protocol):
+    """Methods are for the training thread (or autograd's, while that one waits) unless they say otherwise."""
+
+    microbatch: int
+    chunk: int
+
+    def begin(self, name: int) -> None:
+        """A span begins inside the innermost open one."""
+
+    def end(
+        self,
+        communicator: int = 0,
+        peer: int = -1,
+        sequence: int = 0,
+        bytes: int = 0,  # noqa: A002
+        tokens: int = 0,
+        length_squares: int = 0,
+        layer: int = -1,
+        stream: int = 0,
+        issued: Any = None,
+    ) -> Any:
+        """The innermost span ends. `issued` is the mark of an asynchronous operation's start. Returns the mark of the
+        end, for `done`."""
+
+    def restart(self) -> None:
+        """The innermost open span begins only now; what has ended in it counts as before it."""
+
+    def switch(self, close: int, layer: int, open_first: int, open_second: int) -> None:
+        """One border of granularity full: at a single mark end the innermost `close` spans with this layer, then begin
+        up to two spans (-1: none)."""
+
+    def add(self, name: int, begin_ns: int, end_ns: int, cpu: int) -> None:
+        """A whole host span, from any thread."""
+
+    def mark(self) -> Any:
+        """Now, on the current stream."""
+
+    def done(self, mark: Any) -> bool:
+        """Whether the device has passed a mark. From any thread."""
+
+    def innermost(self) -> tuple[int, int]:
+        """Name and host time of the innermost open span, (-1, 0) when none is. From any thread."""
+
+    def depth(self) -> int:
+        """Number of open spans."""
+
+    def seal(self) -> Sealed:
+        """Take away what has ended, and forget what is still open."""
+
+
+class Timebase(Protocol):
+    def mark(self) -> Mark: ...
+
+    def host(self) -> Mark: ...
+
+    def done(self, mark: Mark) -> bool: ...
+
+    def resolve(self, rows: list[tuple[Mark, Mark, Mark]]) -> Times: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Issue, begin and end of each row in ns; CPU time between begin and end; host time of issue where on a stream."""
+
+    issue: Ints
+    begin: Ints
+    end: Ints
+    cpu: Ints
+    enqueue: Ints
+    reference_ns: int = 0
+    reference_error_ns: int = 0
+
+
+class CpuTimebase:
+    """Wall time and CPU time of the calling thread."""
+
+    @staticmethod
+    def mark() -> Mark:
+        return now_ns(), cpu_ns()
+
+    host = mark
+
+    @staticmethod
+    def done(mark: Mark) -> bool:
+        return True
+
+    @staticmethod
+    def resolve(rows: list[tuple[Mark, Mark, Mark]]) -> Times:
+        marks = np.array(rows, np.int64).reshape(-1, 3, 2)
+        (issue, begin, end), cpu = marks[:, :, 0].T, marks[:, :, 1]
+        return Times(issue, begin, end, cpu=cpu[:, 2] - cpu[:, 1], enqueue=np.zeros(len(marks), np.int64))
+
+
+class PythonRecorder:
+    """See Recorder."""
+
+    def __init__(self, timebase: Timebase) -> None:
+        self.microbatch = -1
+        self.chunk = -1
+        self._timebase = timebase
+        self._stream_mark: Callable[[], Mark] = timebase.mark
+        self._host_mark: Callable[[], Mark] = timebase.host
+        self._open: list[tuple[int, Mark, int, int]] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._marks: list[tuple[Mark, Mark, Mark]] = []
+        self._blocked = 0
+        self.done = timebase.done
+
+    def begin(self, name: int) -> None:
+        mark = self._host_mark() if ON_HOST[name] else self._stream_mark()
+        self._push(name, mark)
+
+    def end(
+        self,
+        communicator: int = 0,
+        peer: int = -1,
+        sequence: int = 0,
+        bytes: int = 0,  # noqa: A002
+        tokens: int = 0,
+        length_squares: int = 0,
+        layer: int = -1,
+        stream: int = 0,
+        issued: Mark | None = None,
+    ) -> Mark:
+        name, begin, first, self._blocked = self._open.pop()
+        end = self._host_mark() if ON_HOST[name] else self._stream_mark()
+        row = (communicator, peer, sequence, bytes, tokens, length_squares, stream)
+        self._rows.append((name, first, self._blocked, self.microbatch, self.chunk, layer, *row))
+        self._marks.append((issued or begin, begin, end))
+        return end
+
+    def restart(self) -> None:
+        name, _, _, self._blocked = self._open.pop()
+        self.begin(name)
+
+    def switch(self, close: int, layer: int, open_first: int, open_second: int) -> None:
+        mark = self._stream_mark()
+        for _ in range(close):
+            name, begin, first, self._blocked = self._open.pop()
+            context = (name, first, self._blocked, self.microbatch, self.chunk, layer)
+            self._rows.append((*context, 0, -1, 0, 0, 0, 0, 0))
+            self._marks.append((begin, begin, mark))
+        for name in (open_first, open_second):
+            if name >= 0:
+                self._push(name, mark)
+
+    def add(self, name: int, begin_ns: int, end_ns: int, cpu: int) -> None:
+        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0))
+        begin = (begin_ns, 0)
+        self._marks.append((begin, begin, (end_ns, cpu)))
+
+    def mark(self) -> Mark:
+        return self._stream_mark()
+
+    def innermost(self) -> tuple[int, int]:
+        try:
+            name, mark, _, _ = self._open[-1]
+        except IndexError:
+            return -1, 0
+        return name, mark[0]
+
+    def depth(self) -> int:
+        return len(self._open)
+
+    def seal(self) -> Sealed:
+        sealed = _Sealed(self._timebase, self._rows, self._marks)
+        self._rows, self._marks, self._open, self._blocked = [], [], [], 0
+        return sealed
+
+    def _push(self, name: int, mark: Mark) -> None:
+        self._open.append((name, mark, len(self._rows), self._blocked))
+        if BLOCKING[name]:
+            self._blocked += 1
+
+
+class _Sealed:
+    def __init__(
+        self, timebase: Timebase, rows: list[tuple[int, ...]], marks: list[tuple[Mark, Mark, Mark]]
+    ) -> None:
+        self._timebase, self._rows, self._marks = timebase, rows, marks
+
+    def ready(self) -> bool:
+        return all(self._timebase.done(end) for _, _, end in reversed(self._marks))
+
+    def resolve(self) -> Spans:
+        count = min(len(self._rows), len(self._marks))
+        table = np.array(self._rows[:count], np.int64).reshape(-1, len(COLUMNS))
+        times = self._timebase.resolve(self._marks[:count])
+        return Spans(
+            columns=dict(zip(COLUMNS, table.T, strict=True)),
+            start=times.issue,
+            duration=times.end - times.issue,
+            exposed=times.end - times.begin,
+            cpu=times.cpu,
+            enqueue=times.enqueue,
+            reference_ns=times.reference_ns,
+            reference_error_ns=times.reference_error_ns,
+        )

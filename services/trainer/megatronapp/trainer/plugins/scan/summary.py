@@ -1,0 +1,69 @@
+"""Self time, and the rows of a StepSummary out of a step's spans (docs/spans.md). Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from megatronapp.trainer.plugins.scan.operations import BLOCKING, FIRST_OF_FULL, KINDS, ON_HOST, Operation
+from megatronapp.trainer.plugins.scan.recorder import Ints, Spans
+
+_BLOCKING = np.array(BLOCKING)
+_ON_HOST = np.array(ON_HOST)
+_KINDS = np.array(KINDS, np.int64)
+_KEYS = ("name", "chunk", "communicator", "peer")
+
+
+def self_time(spans: Spans, values: Ints) -> Ints:
+    """`values` (one per span, additive over time) without what the blocking spans inside took of it.
+
+    Of nested blocking spans only the outermost counts: it contains the others. On a GPU rank the host's spans take
+    nothing from the stream's, which go on meanwhile: there `enqueue` tells them apart.
+    """
+    name, first, blocked = (spans.columns[key] for key in ("name", "first", "blocked"))
+    own = values.copy()
+    rows = np.arange(len(spans))
+    blocking = _BLOCKING[name]
+    mixed = spans.enqueue.any()
+    for depth in range(int(blocked.max(initial=0)) + 1):
+        inner = blocking & (blocked == depth)
+        # Whose blocking children sit at this depth: compute at this depth, blocking spans one further out.
+        outer = blocked + blocking == depth
+        for on_host in (True, False) if mixed else (None,):
+            of_base = True if on_host is None else _ON_HOST[name] == on_host
+            taken = np.concatenate(([0], np.cumsum(np.where(inner & of_base, values, 0))))
+            own -= np.where(outer & of_base, taken[rows] - taken[first], 0)
+    return np.maximum(own, 0)
+
+
+def summarize(spans: Spans) -> dict[str, Ints]:
+    """The columns of a StepSummary, one row per (operation, chunk, communicator, peer) of granularity base.
+
+    Blocking rows count what they took of the rank's time (of an asynchronous operation: the waiting), all others self
+    time. `step` has no row: the summary's own fields say it.
+    """
+    name = spans.columns["name"]
+    keep = (name != Operation.STEP) & (name < FIRST_OF_FULL)
+    table = np.stack([spans.columns[key][keep] for key in _KEYS], axis=1)
+    keys, group = np.unique(table, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(keys)))
+
+    def reduce(ufunc: np.ufunc, values: Ints) -> Ints:
+        return ufunc.reduceat(values[keep][order], starts) if len(keys) else np.zeros(0, np.int64)
+
+    duration, cpu = self_time(spans, spans.exposed), self_time(spans, spans.cpu)
+    lag = np.where(spans.enqueue > 0, np.maximum(spans.start - spans.enqueue, 0), 0)
+    return {
+        **{key: keys[:, i] for i, key in enumerate(_KEYS)},
+        "kind": _KINDS[keys[:, 0]],
+        "count": reduce(np.add, np.ones_like(name)),
+        "duration_sum_ns": reduce(np.add, duration),
+        "duration_min_ns": reduce(np.minimum, duration),
+        "duration_max_ns": reduce(np.maximum, duration),
+        "cpu_sum_ns": reduce(np.add, cpu),
+        "cpu_min_ns": reduce(np.minimum, cpu),
+        "cpu_max_ns": reduce(np.maximum, cpu),
+        "launch_lag_sum_ns": reduce(np.add, lag),
+        "launch_lag_max_ns": reduce(np.maximum, lag),
+        **{key: reduce(np.add, spans.columns[key]) for key in ("tokens", "length_squares", "bytes")},
+    }
