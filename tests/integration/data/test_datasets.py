@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data import SequentialSampler, build_datasets, build_tokenizer, microbatches
@@ -73,6 +74,7 @@ def test_blends_follow_their_weights(corpus: str, tmp_path: Path) -> None:
 
     train, _, _ = build(config, valid_samples=0)
 
+    assert len(train) == 100
     from_other = sum(set(train[i]["tokens"].tolist()) <= {ord("z"), ord(" ")} for i in range(100))
     assert from_other == 25
 
@@ -96,7 +98,7 @@ def test_data_made_anew_is_not_read_through_an_old_index(corpus: str, tmp_path: 
     for suffix in (".bin", ".idx"):
         shutil.move(f"{tmp_path}/new_text_document{suffix}", f"{copy}{suffix}")
 
-    train, _, _ = build(config)
+    train, _, _ = build(config, valid_samples=0)
 
     assert set(train[0]["tokens"].tolist()) == {1234567}
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from megatron.core.datasets.indexed_dataset import IndexedDataset
+
 from megatronapp.core.errors import DataError, MegatronAppError, UsageError
 from megatronapp.trainer.data.preprocess import main
 

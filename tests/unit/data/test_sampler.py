@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.data.sampler import CyclicSampler, SequentialSampler, collate, length_squares
 

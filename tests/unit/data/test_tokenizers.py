@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.data.tokenizers import ByteTokenizer, HuggingFaceTokenizer, NullTokenizer, make_tokenizer
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -85,3 +87,17 @@ def _write_token(folder: Path, token: SecretStr) -> Path:
     path.touch(mode=0o600)
     path.write_text(token.get_secret_value())
     return path
+
+
+async def serve(options: Options) -> None:
+    """Run the platform until SIGTERM or SIGINT, saying where it is."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with platform(options) as running:
+        address, token = running.collector_address, running.token_file
+        print(f"page       {running.url}")
+        print(f"collector  {address}")
+        print(f"a run      megatronapp run JOB.yaml --collector-address {address} --token-file {token}", flush=True)
+        await stopping.wait()
+        print("stopping")

@@ -45,7 +45,7 @@ class State(StrEnum):
 
 
 class Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
 
 
 class Worker(Value):

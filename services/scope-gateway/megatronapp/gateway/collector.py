@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import numpy as np
 from grpc import aio
+
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.gateway.models import Clock
 from megatronapp.gateway.settings import GatewaySettings
@@ -27,32 +29,41 @@ class CollectorClient:
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
         options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
         self._channel = aio.insecure_channel(self._address, options)
-        self._query = trace_pb2_grpc.TraceQueryStub(self._channel)
+        self._query: Any = trace_pb2_grpc.TraceQueryStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._channel.close(grace=None)
 
     async def jobs(self) -> Sequence[trace_pb2.JobRecord]:
         request = trace_pb2.ListJobsRequest()
         with self._explained():
-            answer = await self._query.ListJobs(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            answer: trace_pb2.ListJobsResponse = await self._query.ListJobs(
+                request, timeout=CALL_SECONDS, metadata=self._metadata
+            )
         return answer.jobs
 
     async def ranks(self, run: str) -> Sequence[trace_pb2.RankRecord]:
         request = trace_pb2.ListRanksRequest(run=run)
         with self._explained():
-            answer = await self._query.ListRanks(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            answer: trace_pb2.ListRanksResponse = await self._query.ListRanks(
+                request, timeout=CALL_SECONDS, metadata=self._metadata
+            )
         return answer.ranks
 
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
         request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)
         with self._explained():
-            return await self._query.ListSteps(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            answer: trace_pb2.ListStepsResponse = await self._query.ListSteps(
+                request, timeout=CALL_SECONDS, metadata=self._metadata
+            )
+        return answer
 
     async def clocks(self, run: str) -> list[Clock]:
         request = trace_pb2.ListClocksRequest(run=run)
         with self._explained():
-            answer = await self._query.ListClocks(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            answer: trace_pb2.ListClocksResponse = await self._query.ListClocks(
+                request, timeout=CALL_SECONDS, metadata=self._metadata
+            )
         return [_clock(record) for record in answer.clocks]
 
     async def export(self, request: trace_pb2.ExportRequest) -> AsyncIterator[bytes]:

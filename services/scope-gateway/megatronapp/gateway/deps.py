@@ -8,6 +8,8 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
+
 from megatronapp.core.auth import Authenticator, Role
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, NotFoundError
@@ -17,7 +19,6 @@ from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.state import Platform, TrackedJob
 from megatronapp.gateway.viewers import Viewers
-from starlette.requests import HTTPConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,7 @@ class Caller:
 
 GatewayParts = Annotated[Parts, Depends(parts)]
 Cookie = Annotated[str | None, Security(APIKeyCookie(name=COOKIE, auto_error=False, scheme_name="session"))]
-Bearer = Annotated[
-    HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False, scheme_name="token"))
-]
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False, scheme_name="token"))]
 
 
 async def identify(gateway: Parts, cookie: str | None, token: str) -> Caller:
@@ -64,10 +63,10 @@ async def caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Calle
     return await identify(gateway, cookie, bearer.credentials if bearer else "")
 
 
-async def operator(asking: Annotated[Caller, Depends(caller)]) -> Caller:
+async def operator(asking: Annotated[Caller, Depends(caller)]) -> None:
+    """Let operators pass."""
     if asking.role is not Role.OPERATOR:
         raise ForbiddenError("this needs the operator role; sign in with an operator's token")
-    return asking
 
 
 async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller | None:
@@ -77,7 +76,6 @@ async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) ->
         return None
 
 
-Operator = Annotated[Caller, Depends(operator)]
 MaybeCaller = Annotated[Caller | None, Depends(maybe_caller)]
 
 

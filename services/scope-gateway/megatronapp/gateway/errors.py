@@ -8,10 +8,11 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
 from megatronapp.core.errors import AuthError, MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.models import ErrorBody, ErrorResponse
-from starlette.exceptions import HTTPException
 
 log = get_logger(__name__)
 
@@ -67,7 +68,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _expected(request: Request, error: Exception) -> JSONResponse:
+async def _expected(_: Request, error: Exception) -> JSONResponse:
     return respond_to(error)
 
 
@@ -81,7 +82,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     return response
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
     """A parameter or body that does not fit; its value is not repeated, it may be a secret."""
     assert isinstance(error, RequestValidationError)  # noqa: S101  registered for this class alone
     first = error.errors()[0]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
 from megatronapp.core.auth import Role
 from megatronapp.core.findings import Finding
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="null", json_schema_serialization_defaults_required=True
+    )
 
 
 # ---- errors and sessions ----
@@ -86,7 +89,9 @@ class TraceControlStatus(Model):
     requested: TraceControl | None = Field(description="the last wish; null: none, the job's own flags hold")
     in_force: TraceControl | None = Field(description="what the rank heard last says")
     ranks: int = Field(description="ranks that have said what is in force")
-    ranks_confirmed: int = Field(description="how many of them follow `requested`, or agree with `in_force` without one")
+    ranks_confirmed: int = Field(
+        description="how many of them follow `requested`, or agree with `in_force` without one"
+    )
 
 
 class Job(Model):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from megatronapp.core.settings import ServiceSettings
+from pathlib import Path
+
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
+
+from megatronapp.core.settings import ServiceSettings
 
 
 class GatewaySettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
 
     port: int = Field(default=8080, ge=0, le=65535, description="REST, WebSocket and page; 0: any free port")
+    ui_folder: Path | None = Field(default=None, description="the built page; absent: the one in this package")
     collector_address: str = Field(default="127.0.0.1:7601", description="host:port of the trace-collector")
     collector_token: SecretStr | None = Field(default=None, description="token for the trace-collector's queries")
     allowed_hosts: tuple[str, ...] = Field(
@@ -18,6 +22,9 @@ class GatewaySettings(ServiceSettings):
     )
     allowed_origins: tuple[str, ...] = Field(
         default=(), description="further origins whose pages may open sessions, write, and listen to events"
+    )
+    session_key: SecretStr | None = Field(
+        default=None, description="signs sessions; the same for all replicas, absent: a new one with each start"
     )
     session_seconds: float = Field(default=12 * 3600, gt=0, description="how long a session lasts")
     sign_in_link_seconds: float = Field(default=3600, gt=0, description="how long a one-time sign-in link is good for")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.gateway import models
 from megatronapp.gateway.models import JobState
-from megatronapp.gateway.state import PROGRESS, TrackedJob, Platform, TrackedRank, TrackedStep
+from megatronapp.gateway.state import PROGRESS, Platform, TrackedJob, TrackedRank, TrackedStep
 from megatronapp.v1 import trace_pb2
 
 SILENT_NS = 15_000_000_000

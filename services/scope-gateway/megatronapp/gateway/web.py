@@ -6,6 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+
 from megatronapp.core.errors import NotFoundError
 from megatronapp.gateway import errors, pages
 from megatronapp.gateway.deps import caller
@@ -13,16 +15,29 @@ from megatronapp.gateway.middleware import LOOPBACK_NAMES, BodyLimit, SameSite, 
 from megatronapp.gateway.models import ErrorResponse, Event
 from megatronapp.gateway.routes import events, findings, jobs, page, session, timeline, traces
 from megatronapp.gateway.settings import GatewaySettings
-from pydantic import TypeAdapter
 
 API = "/api/v1"
 VERSION = "1.0.0"
 SCHEMA = "#/components/schemas/{model}"
 
 
-def build(settings: GatewaySettings) -> FastAPI:
+class Application(FastAPI):
+    """FastAPI whose document also holds the events' schemas: OpenAPI knows no WebSockets, but the page's client is
+    generated from it."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            schema = TypeAdapter(Event).json_schema(mode="serialization", ref_template=SCHEMA)
+            schemas = {**schema.pop("$defs"), "Event": schema, **document["components"]["schemas"]}
+            document["components"]["schemas"] = dict(sorted(schemas.items()))
+            document["x-websockets"] = {f"{API}/events": {"sends": {"$ref": SCHEMA.format(model="Event")}}}
+        return super().openapi()
+
+
+def build(settings: GatewaySettings) -> Application:
     """The application; whoever serves it puts `Parts` into `app.state.parts` before."""
-    app = FastAPI(
+    app = Application(
         title="MegatronApp gateway",
         version=VERSION,
         description="Jobs, timelines and findings of training runs.",
@@ -40,8 +55,7 @@ def build(settings: GatewaySettings) -> FastAPI:
     app.include_router(_api(), prefix=API)
     app.add_api_route("/api/{rest:path}", _unknown, methods=METHODS, include_in_schema=False)
     app.include_router(page.router)
-    pages.mount(app)
-    _describe_events(app)
+    _mount_pages(app, settings)
     return app
 
 
@@ -64,26 +78,20 @@ def _api() -> APIRouter:
     return api
 
 
+def _mount_pages(app: FastAPI, settings: GatewaySettings) -> None:
+    folder = pages.perfetto_folder()
+    if folder is not None:
+        app.mount("/perfetto", pages.perfetto(folder))
+    else:
+        app.add_api_route("/perfetto/{rest:path}", pages.no_perfetto, include_in_schema=False)
+    app.state.page = pages.page(settings.ui_folder)
+    if app.state.page is not None:
+        app.mount("/", app.state.page)
+
+
 async def _unknown(rest: str) -> None:
     raise NotFoundError(f"/api/{rest} is not served")
 
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
-
-
-def _describe_events(app: FastAPI) -> None:
-    """Add the events' schemas: OpenAPI knows no WebSockets, but the page's client is generated from this document."""
-    plain = app.openapi
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = plain()
-            schema = TypeAdapter(Event).json_schema(mode="serialization", ref_template=SCHEMA)
-            definitions = schema.pop("$defs")
-            known = document["components"]["schemas"]
-            document["components"]["schemas"] = dict(sorted({**definitions, "Event": schema, **known}.items()))
-            document["x-websockets"] = {f"{API}/events": {"sends": {"$ref": SCHEMA.format(model="Event")}}}
-        return app.openapi_schema or plain()
-
-    app.openapi = described  # type: ignore[method-assign]  the documented way to extend the document

@@ -41,10 +41,9 @@ def build_optimizer(config: TrainerConfig, chunks: list[DistributedDataParallel]
     transformer.finalize_model_grads_func = finalize_model_grads
     if config.parallel.overlap_grad_reduce:
         transformer.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])
-        if len(chunks) > 1:
-            transformer.grad_sync_func = [chunk.start_grad_sync for chunk in chunks]
-    if config.parallel.overlap_param_gather and len(chunks) > 1:
-        transformer.param_sync_func = [chunk.start_param_sync for chunk in chunks]
+        transformer.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
+    if config.parallel.overlap_param_gather:
+        transformer.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
     return optimizer
 
 

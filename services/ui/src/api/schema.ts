@@ -11,12 +11,22 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Session */
-        get: operations["session_api_v1_session_get"];
+        /**
+         * Get Session
+         * @description Who the gateway takes the caller for; never an error.
+         */
+        get: operations["get_session"];
         put?: never;
-        /** Signin */
-        post: operations["signin_api_v1_session_post"];
-        delete?: never;
+        /**
+         * Open Session
+         * @description Exchange a token for a session cookie, so that the page need not keep the token.
+         */
+        post: operations["open_session"];
+        /**
+         * Close Session
+         * @description Sign out. Without a session nothing happens.
+         */
+        delete: operations["close_session"];
         options?: never;
         head?: never;
         patch?: never;
@@ -29,8 +39,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Jobs */
-        get: operations["jobs_api_v1_jobs_get"];
+        /**
+         * List Jobs
+         * @description All jobs that are known, the one heard last first.
+         */
+        get: operations["list_jobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -46,8 +59,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Job */
-        get: operations["job_api_v1_jobs__run__get"];
+        /** Get Job */
+        get: operations["get_job"];
         put?: never;
         post?: never;
         delete?: never;
@@ -63,8 +76,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Ranks */
-        get: operations["ranks_api_v1_jobs__run__ranks_get"];
+        /**
+         * List Ranks
+         * @description Where each rank stands and what it does, ordered by rank.
+         */
+        get: operations["list_ranks"];
         put?: never;
         post?: never;
         delete?: never;
@@ -80,59 +96,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Metrics */
-        get: operations["metrics_api_v1_jobs__run__metrics_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/jobs/{run}/timeline": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Timeline */
-        get: operations["timeline_api_v1_jobs__run__timeline_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/jobs/{run}/clocks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Clocks */
-        get: operations["clocks_api_v1_jobs__run__clocks_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/jobs/{run}/trace": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Trace */
-        get: operations["trace_api_v1_jobs__run__trace_get"];
+        /**
+         * Get Metrics
+         * @description Step time, loss and the like over the newest steps.
+         */
+        get: operations["get_metrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -148,10 +116,70 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Gtc */
-        get: operations["gtc_api_v1_jobs__run__trace_control_get"];
-        /** Stc */
-        put: operations["stc_api_v1_jobs__run__trace_control_put"];
+        /** Get Trace Control */
+        get: operations["get_trace_control"];
+        /**
+         * Put Trace Control
+         * @description Switch detailed tracing of a running job; its ranks confirm with their next heartbeats (operators only).
+         */
+        put: operations["put_trace_control"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Timeline
+         * @description One row per step and rank, as columns.
+         */
+        get: operations["get_timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/clocks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Clocks */
+        get: operations["list_clocks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/trace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Trace
+         * @description Download the spans of some steps.
+         */
+        get: operations["get_trace"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -166,8 +194,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Findings */
-        get: operations["findings_api_v1_findings_get"];
+        /**
+         * List Findings
+         * @description Open findings first, then by when they opened, newest first.
+         */
+        get: operations["list_findings"];
         put?: never;
         post?: never;
         delete?: never;
@@ -176,32 +207,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/events": {
+    "/api/v1/findings/{id}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** Events */
-        get: operations["events_api_v1_events_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/err": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Err */
-        get: operations["err_api_v1_err_get"];
+        /** Get Finding */
+        get: operations["get_finding"];
         put?: never;
         post?: never;
         delete?: never;
@@ -279,6 +293,7 @@ export interface components {
         ErrorResponse: {
             error: components["schemas"]["ErrorBody"];
         };
+        Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["PingEvent"];
         /**
          * Evidence
          * @description One measured reason, with the series that shows it. All three series have one length.
@@ -448,11 +463,6 @@ export interface components {
             utilization_percent: number;
             /** Other Processes */
             other_processes: number;
-        };
-        /** HTTPValidationError */
-        HTTPValidationError: {
-            /** Detail */
-            detail?: components["schemas"]["ValidationError"][];
         };
         /** Job */
         Job: {
@@ -842,23 +852,15 @@ export interface components {
             ranks_confirmed: number;
         };
         /**
+         * TraceFormat
+         * @enum {string}
+         */
+        TraceFormat: "perfetto" | "chrome";
+        /**
          * TraceGranularity
          * @enum {string}
          */
         TraceGranularity: "base" | "full";
-        /** ValidationError */
-        ValidationError: {
-            /** Location */
-            loc: (string | number)[];
-            /** Message */
-            msg: string;
-            /** Error Type */
-            type: string;
-            /** Input */
-            input?: unknown;
-            /** Context */
-            ctx?: Record<string, never>;
-        };
         /**
          * Worker
          * @description A pipeline stage of one data-parallel replica: what can be slow as one.
@@ -878,7 +880,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    session_api_v1_session_get: {
+    get_session: {
         parameters: {
             query?: never;
             header?: never;
@@ -896,9 +898,18 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
         };
     };
-    signin_api_v1_session_post: {
+    open_session: {
         parameters: {
             query?: never;
             header?: never;
@@ -920,18 +931,45 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    jobs_api_v1_jobs_get: {
+    close_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_jobs: {
         parameters: {
             query?: never;
             header?: never;
@@ -949,13 +987,23 @@ export interface operations {
                     "application/json": components["schemas"]["Job"][];
                 };
             };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
         };
     };
-    job_api_v1_jobs__run__get: {
+    get_job: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description the job's run id */
                 run: string;
             };
             cookie?: never;
@@ -971,24 +1019,23 @@ export interface operations {
                     "application/json": components["schemas"]["Job"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    ranks_api_v1_jobs__run__ranks_get: {
+    list_ranks: {
         parameters: {
-            query?: {
-                attempt?: number;
-            };
+            query?: never;
             header?: never;
             path: {
+                /** @description the job's run id */
                 run: string;
             };
             cookie?: never;
@@ -1004,25 +1051,27 @@ export interface operations {
                     "application/json": components["schemas"]["Rank"][];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    metrics_api_v1_jobs__run__metrics_get: {
+    get_metrics: {
         parameters: {
             query?: {
                 from_step?: number;
+                /** @description the newest so many steps */
                 limit?: number;
             };
             header?: never;
             path: {
+                /** @description the job's run id */
                 run: string;
             };
             cookie?: never;
@@ -1038,124 +1087,23 @@ export interface operations {
                     "application/json": components["schemas"]["Metrics"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    timeline_api_v1_jobs__run__timeline_get: {
-        parameters: {
-            query?: {
-                from_step?: number;
-                to_step?: number;
-                limit?: number;
-                attempt?: number;
-            };
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Timeline"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-        };
-    };
-    clocks_api_v1_jobs__run__clocks_get: {
+    get_trace_control: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Clock"][];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-        };
-    };
-    trace_api_v1_jobs__run__trace_get: {
-        parameters: {
-            query?: {
-                from_step?: number;
-                to_step?: number;
-                format?: string;
-            };
-            header?: never;
-            path: {
-                run: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": string;
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-        };
-    };
-    gtc_api_v1_jobs__run__trace_control_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
+                /** @description the job's run id */
                 run: string;
             };
             cookie?: never;
@@ -1171,22 +1119,23 @@ export interface operations {
                     "application/json": components["schemas"]["TraceControlStatus"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    stc_api_v1_jobs__run__trace_control_put: {
+    put_trace_control: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description the job's run id */
                 run: string;
             };
             cookie?: never;
@@ -1206,20 +1155,138 @@ export interface operations {
                     "application/json": components["schemas"]["TraceControlStatus"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };
     };
-    findings_api_v1_findings_get: {
+    get_timeline: {
+        parameters: {
+            query?: {
+                /** @description first step */
+                from_step?: number;
+                /** @description last step, inclusive; 0: the newest */
+                to_step?: number;
+                /** @description the newest so many steps */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_clocks: {
         parameters: {
             query?: never;
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Clock"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_trace: {
+        parameters: {
+            query?: {
+                /** @description first step */
+                from_step?: number;
+                /** @description last step, inclusive; 0: the newest */
+                to_step?: number;
+                /** @description as 0,2,8-15; empty: all */
+                ranks?: string;
+                /** @description perfetto: .pftrace; chrome: trace event JSON */
+                format?: components["schemas"]["TraceFormat"];
+            };
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description the trace, in pieces */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_findings: {
+        parameters: {
+            query?: {
+                /** @description of one job only */
+                run?: string | null;
+                /** @description in this state only */
+                state?: components["schemas"]["State"] | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -1235,13 +1302,24 @@ export interface operations {
                     "application/json": components["schemas"]["Finding"][];
                 };
             };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
         };
     };
-    events_api_v1_events_get: {
+    get_finding: {
         parameters: {
             query?: never;
             header?: never;
-            path?: never;
+            path: {
+                id: string;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -1252,22 +1330,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["PingEvent"];
+                    "application/json": components["schemas"]["Finding"];
                 };
             };
-        };
-    };
-    err_api_v1_err_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
+            /** @description what went wrong, and what to do */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };

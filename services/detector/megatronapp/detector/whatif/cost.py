@@ -1,15 +1,20 @@
-"""What slow ranks cost the job: the step replayed with them over the step replayed without."""
+"""What slow ranks, and unequal work, cost the job: the step replayed with them over the step replayed without.
+
+Here a step is replayed from its summary and the static schedule, so this works online and without aligned clocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from megatronapp.detector.steps import Floats, Ints, StepTable
+from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import GRAD_SYNC, OPTIMIZER, Compute, schedule_graph
-from megatronapp.v1 import trace_pb2
+from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, Compute, schedule_graph
+from megatronapp.detector.whatif.table import compute_seconds, stage_count, transfer_seconds
+
+PASSES = (FORWARD, BACKWARD)
 
 
 def cost_ratio(table: StepTable, effect_by_rank: Mapping[int, float]) -> float:
@@ -24,82 +29,81 @@ def cost_ratio(table: StepTable, effect_by_rank: Mapping[int, float]) -> float:
         raise ValueError("an effect ratio must be a positive number")
     if (effects == 1.0).all():
         return 1.0
-    stages, chunks = int(table.ranks.pipeline.max()) + 1, max(1, table.virtual_stages)
-    graph = schedule_graph(stages, chunks, max(1, table.microbatches))
-    slower = _slowest_of_each_worker(table, effects, stages)
-    in_pass, at_end = _transfers(table, stages)
-    seconds = np.zeros((len(graph), *slower.shape[1:]))
-    typical: dict[tuple[str, int], Floats] = {}
+    pace = _pace(table, effects)
+
+    def seconds(operation: str, chunk: int) -> Floats:
+        return pace * _by_stage(table, compute_seconds(table, operation, chunk) / effects, np.median)[:, None, None]
+
+    return _ratio(table, seconds)
+
+
+def slowdown_ratio(table: StepTable) -> float:
+    """The step as its workers computed ÷ the step with every forward, backward and optimizer at its mean time.
+
+    The rule of whatif.equalise at the resolution of a step's summary: microbatches of one worker count as equal.
+    1.0 when the table tells of no compute.
+    """
+
+    def seconds(operation: str, chunk: int) -> Floats:
+        of_ranks = compute_seconds(table, operation, chunk)
+        if np.isnan(of_ranks).all():
+            return np.zeros((stage_count(table), 2, 1))
+        everywhere = [compute_seconds(table, operation, each) for each in range(max(1, table.virtual_stages))]
+        measured = _by_worker(table, of_ranks)
+        return np.stack([measured, np.full_like(measured, np.nanmean(everywhere))], axis=1)
+
+    return _ratio(table, seconds)
+
+
+def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
+    """Replay both scenarios; seconds(operation, chunk): (stages, 2 scenarios, replicas) for one operation."""
+    chunks = max(1, table.virtual_stages)
+    graph = schedule_graph(stage_count(table), chunks, max(1, table.microbatches))
+    of = {(name, chunk): seconds(name, chunk) for name in PASSES for chunk in range(chunks)}
+    of[OPTIMIZER, 0] = seconds(OPTIMIZER, 0)
+    shape = np.broadcast_shapes(*(one.shape for one in of.values()))
+    in_pass, at_end = transfer_seconds(table)
+    durations = np.zeros((len(graph), *shape[1:]))
     for index, operation in enumerate(graph.operations):
         assert isinstance(operation, Compute)  # noqa: S101  # what schedule_graph promises
-        name, stage = operation.operation, operation.stage
-        if name == GRAD_SYNC:
-            seconds[index] = at_end[stage]
-            continue
-        if (name, operation.chunk) not in typical:
-            typical[name, operation.chunk] = _typical_seconds(table, name, operation.chunk, effects, stages)
-        transfer = 0.0 if name == OPTIMIZER else in_pass[stage]
-        seconds[index] = typical[name, operation.chunk][stage] * slower[stage] + transfer
-    slow, healthy = step_seconds(graph, seconds)
-    return float(slow / healthy) if healthy > 0 else 1.0
+        name, stage, chunk, _ = operation
+        if name in PASSES:
+            durations[index] = of[name, chunk][stage] + in_pass[stage]
+        else:
+            durations[index] = of[name, chunk][stage] if name == OPTIMIZER else at_end[stage]
+    first, second = step_seconds(graph, durations)
+    return float(first / second) if second > 0 else 1.0
 
 
-def _slowest_of_each_worker(table: StepTable, effects: Floats, stages: int) -> Floats:
-    """(stages, 2, replicas): the effect with the slow ranks, then without; only replicas that hold one.
+def _pace(table: StepTable, effects: Floats) -> Floats:
+    """(stages, 2, replicas): how slow each worker is with the slow ranks, and without; only replicas that hold one.
 
     Ranks of one worker wait for each other in every layer, so the slowest sets its pace.
     """
-    ranks = table.ranks
-    replicas, replica = np.unique(ranks.data[effects != 1.0], return_inverse=True)
-    slower = np.ones((stages, 2, len(replicas)))
-    for stage, column, effect in zip(ranks.pipeline[effects != 1.0], replica, effects[effects != 1.0], strict=True):
-        known = slower[stage, 0, column]
-        slower[stage, 0, column] = effect if known == 1.0 else max(known, effect)
-    return slower
+    slow = effects != 1.0
+    replicas, replica = np.unique(table.ranks.data[slow], return_inverse=True)
+    pace = np.ones((stage_count(table), 2, len(replicas)))
+    worst = np.zeros((stage_count(table), len(replicas)))
+    np.maximum.at(worst, (table.ranks.pipeline[slow], replica), effects[slow])
+    pace[:, 0] = np.where(worst > 0, worst, 1.0)
+    return pace
 
 
-def _typical_seconds(table: StepTable, operation: str, chunk: int, effects: Floats, stages: int) -> Floats:
-    """(stages,): median over a stage's ranks of one such operation's compute seconds, their effects taken away."""
-    rows, ranks, typical = table.rows, table.ranks, np.zeros(stages)
-    if operation not in table.operations:
-        return typical
-    mine = (rows.operation == table.operations.index(operation)) & (rows.count > 0)
-    mine &= (rows.chunk == chunk) | ((rows.chunk < 0) & (chunk == 0))
-    rank = rows.rank[mine]
-    measured = np.where(ranks.on_cpu[rank], rows.cpu[mine], rows.duration[mine]) / rows.count[mine]
-    for stage in range(stages):
-        here = ranks.pipeline[rank] == stage
-        if here.any():
-            typical[stage] = np.median((measured / effects[rank])[here])
-    return typical
+def _by_stage(table: StepTable, of_ranks: Floats, typical: Callable[[Floats], float]) -> Floats:
+    """(stages,): the typical value of a stage's ranks, 0 where none is known."""
+    known = ~np.isnan(of_ranks)
+    return np.array(
+        [
+            typical(of_ranks[here]) if (here := known & (table.ranks.pipeline == stage)).any() else 0.0
+            for stage in range(stage_count(table))
+        ]
+    )
 
 
-def _transfers(table: StepTable, stages: int) -> tuple[Floats, Floats]:
-    """(stages,) each: seconds of collectives within one microbatch's pass, and of those at the step's end.
-
-    The member that waits least tells a collective's own time. Collectives among the ranks of one worker belong to the
-    passes, evenly; all others come once, after the last backward.
-    """
-    rows, ranks = table.rows, table.ranks
-    in_pass, at_end = np.zeros(stages), np.zeros(stages)
-    mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
-    if not mine.any():
-        return in_pass, at_end
-    rank = rows.rank[mine]
-    _, group = np.unique(rows.communicator[mine] * len(table.operations) + rows.operation[mine], return_inverse=True)
-    own = _least(group, rows.duration[mine])[group]
-    worker = ranks.pipeline[rank] * (int(ranks.data.max()) + 1) + ranks.data[rank]
-    within = (_least(group, worker) == -_least(group, -worker))[group]
-    passes = 2 * max(1, table.microbatches) * max(1, table.virtual_stages)
-    per_rank = [np.bincount(rank[part], own[part], minlength=len(ranks)) for part in (within, ~within)]
-    for stage in range(stages):
-        here = ranks.pipeline == stage
-        in_pass[stage], at_end[stage] = np.median(per_rank[0][here]) / passes, np.median(per_rank[1][here])
-    return in_pass, at_end
-
-
-def _least(group: Ints, values: Floats | Ints) -> Floats:
-    """Smallest value of each group."""
-    least = np.full(int(group.max()) + 1, np.inf)
-    np.minimum.at(least, group, values)
-    return least
+def _by_worker(table: StepTable, of_ranks: Floats) -> Floats:
+    """(stages, replicas): the slowest rank of each worker; its stage's median where a worker reported nothing."""
+    replicas, replica = np.unique(table.ranks.data, return_inverse=True)
+    workers = np.full((stage_count(table), len(replicas)), -np.inf)
+    known = ~np.isnan(of_ranks)
+    np.maximum.at(workers, (table.ranks.pipeline[known], replica[known]), of_ranks[known])
+    return np.where(np.isfinite(workers), workers, _by_stage(table, of_ranks, np.median)[:, None])

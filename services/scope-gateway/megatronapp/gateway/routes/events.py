@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import views

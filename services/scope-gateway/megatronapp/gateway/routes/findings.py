@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.findings import Finding, State
 from megatronapp.gateway.deps import GatewayParts
@@ -28,9 +29,7 @@ async def list_findings(
 
 
 @router.get("/{id}")
-async def get_finding(
-    gateway: GatewayParts, finding_id: Annotated[str, Path(alias="id", max_length=256)]
-) -> Finding:
+async def get_finding(gateway: GatewayParts, finding_id: Annotated[str, Path(alias="id", max_length=256)]) -> Finding:
     found = gateway.platform.findings.get(finding_id)
     if found is None:
         raise NotFoundError(f"there is no finding {finding_id!r}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
+
 from megatronapp.core.bus import Topic
 from megatronapp.gateway import views
-from megatronapp.gateway.deps import GatewayParts, KnownJob, Now, Operator
+from megatronapp.gateway.deps import GatewayParts, KnownJob, Now, operator
 from megatronapp.gateway.errors import ConflictError
 from megatronapp.gateway.models import Job, JobState, Metrics, Rank, TraceControl, TraceControlStatus
 from megatronapp.gateway.state import MAX_STEPS
@@ -47,10 +48,8 @@ async def get_trace_control(job: KnownJob) -> TraceControlStatus:
     return views.control_status(job)
 
 
-@router.put("/{run}/trace-control")
-async def put_trace_control(
-    body: TraceControl, job: KnownJob, gateway: GatewayParts, now: Now, asking: Operator
-) -> TraceControlStatus:
+@router.put("/{run}/trace-control", dependencies=[Depends(operator)])
+async def put_trace_control(body: TraceControl, job: KnownJob, gateway: GatewayParts, now: Now) -> TraceControlStatus:
     """Switch detailed tracing of a running job; its ranks confirm with their next heartbeats (operators only)."""
     if views.job_state(job, now) in {JobState.FINISHED, JobState.LOST}:
         raise ConflictError("the job has ended: nobody is left to trace")

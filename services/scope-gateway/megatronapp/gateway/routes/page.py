@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
+
 from megatronapp.gateway import pages
 from megatronapp.gateway.deps import GatewayParts, MaybeCaller
 from megatronapp.gateway.routes.session import set_cookie
@@ -23,7 +24,8 @@ async def front_door(
 ) -> Response:
     """The page; with `?token=` it opens a session first, and the token leaves the address."""
     if token is None:
-        return await pages.index(request)
+        page: pages.Page | None = request.app.state.page
+        return await page.get_response("index.html", request.scope) if page else pages.not_built()
     role = gateway.links.use(token)
     if role is None and (asking is None or asking.session is None):
         return pages.link_refused()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response, status
+
 from megatronapp.gateway.deps import GatewayParts, MaybeCaller
 from megatronapp.gateway.models import Session, SignIn
 from megatronapp.gateway.sessions import COOKIE, Sessions, Ticket

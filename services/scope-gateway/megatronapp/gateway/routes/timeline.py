@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from pydantic_core import to_json
+
 from megatronapp.gateway.collector import timeline_columns
 from megatronapp.gateway.deps import GatewayParts, KnownJob
 from megatronapp.gateway.models import Clock, Timeline
-from pydantic_core import to_json
 
 router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
+
 from megatronapp.core.errors import NotFoundError, UsageError
 from megatronapp.gateway.deps import GatewayParts, KnownJob
 from megatronapp.gateway.routes.timeline import FromStep, ToStep
@@ -48,12 +49,12 @@ async def get_trace(
     ranks: Annotated[
         str, Query(max_length=4096, pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$", description="as 0,2,8-15; empty: all")
     ] = "",
-    format: Annotated[TraceFormat, Query(description="perfetto: .pftrace; chrome: trace event JSON")] = (
-        TraceFormat.PERFETTO
-    ),
+    trace_format: Annotated[
+        TraceFormat, Query(alias="format", description="perfetto: .pftrace; chrome: trace event JSON")
+    ] = (TraceFormat.PERFETTO),
 ) -> StreamingResponse:
     """Download the spans of some steps."""
-    number, media_type, suffix = EXPORTS[format]
+    number, media_type, suffix = EXPORTS[trace_format]
     request = trace_pb2.ExportRequest(
         run=job.run, from_step=from_step, to_step=to_step, ranks=parse_ranks(ranks), format=number
     )

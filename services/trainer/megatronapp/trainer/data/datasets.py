@@ -13,6 +13,7 @@ import numpy.typing as npt
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.datasets.indexed_dataset import DType
+
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import DataConfig
@@ -45,7 +46,7 @@ def build_datasets(
     Every rank must call this together: the first one builds the sample indices, the others read them. Raises UsageError
     on wrong flags, ConfigError when files are missing and DataError when they are broken or too small.
     """
-    sizes = (train_samples, valid_samples, test_samples)
+    sizes: tuple[int, ...] = (train_samples, valid_samples, test_samples)
     if config.mock_data:
         kind, blend, split, cache = MockGPTDataset, None, None, None
     else:
@@ -129,7 +130,7 @@ def fitting_sizes(
 
 
 def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:
-    """Tokens of each sequence in <prefix>.bin. Raises ConfigError when a file is missing, DataError when it is broken."""
+    """Tokens of each sequence of <prefix>.bin. Raises ConfigError for a missing file and DataError for a broken one."""
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (binary, index):
         if not path.is_file():

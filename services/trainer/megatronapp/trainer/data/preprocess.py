@@ -22,6 +22,7 @@ from typing import BinaryIO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, TypedDict
 
 import torch
-from megatronapp.core.errors import UsageError
 from torch.utils.data import DataLoader, Sampler
+
+from megatronapp.core.errors import UsageError
 
 
 class Microbatch(TypedDict):

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from megatronapp.core.errors import ConfigError, DataError, UsageError
-from megatronapp.trainer.config import DataConfig
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers import Tokenizer as FastTokenizer
+
+from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.trainer.config import DataConfig
 
 END_OF_DOCUMENT = "<|endoftext|>"
 END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")

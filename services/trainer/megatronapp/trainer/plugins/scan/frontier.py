@@ -14,18 +14,22 @@ from megatronapp.v1 import trace_pb2
 
 
 @dataclass(slots=True)
-class _Pending:
+class Pending:
+    """An operation on its way. The marks are those of its span, known once the call has returned."""
+
     sequence: int
     operation: int
-    started: Callable[[], bool] | None = None
-    completed: Callable[[], bool] | None = None
+    begin: Any = None
+    end: Any = None
+    work: Any = None
+    """The handle of an asynchronous operation nobody has waited for yet."""
 
 
 @dataclass(slots=True)
 class Track:
     """One communicator's (peer < 0) or directed pair's operations on this rank, counted from 1.
 
-    The training thread enters and leaves operations; the heartbeat polls what is on its way on the device.
+    The training thread enters operations and notes their marks; side threads poll.
     """
 
     communicator: int
@@ -36,30 +40,30 @@ class Track:
     completed: int = 0
     enqueued_at_ns: int = 0
     completed_at_ns: int = 0
-    pending: deque[_Pending] = field(default_factory=deque)
+    pending: deque[Pending] = field(default_factory=deque)
 
-    def enter(self, operation: int) -> _Pending:
+    def enter(self, operation: int) -> Pending:
         """The next operation is handed over now."""
         self.enqueued += 1
         self.enqueued_at_ns = now_ns()
-        entry = _Pending(self.enqueued, operation)
+        entry = Pending(self.enqueued, operation)
         self.pending.append(entry)
         return entry
 
-    def poll(self) -> None:
-        """Move the frontier past all that has happened, in order."""
+    def poll(self, done: Callable[[Any], bool]) -> None:
+        """Move the frontier past all that has happened, in order. `done` says whether the device passed a mark."""
         while self.pending:
             entry = self.pending[0]
-            if entry.started is None or entry.started():
-                self.started = max(self.started, entry.sequence)
-            if entry.completed is None or not entry.completed():
+            if entry.begin is None or done(entry.begin):
+                self.started = entry.sequence
+            if not _completed(entry, done):
                 return
             self.started = self.completed = entry.sequence
             self.completed_at_ns = now_ns()
             self.pending.popleft()
 
     def message(self) -> trace_pb2.Frontier:
-        oldest = self.pending[0].operation if self.pending else -1
+        oldest = next(iter(self.pending), None)
         return trace_pb2.Frontier(
             communicator=self.communicator,
             enqueued=self.enqueued,
@@ -67,14 +71,20 @@ class Track:
             completed=self.completed,
             enqueued_at_ns=self.enqueued_at_ns,
             completed_at_ns=self.completed_at_ns,
-            operation=NAMES[oldest] if oldest >= 0 else "",
+            operation=NAMES[oldest.operation] if oldest else "",
             peer=self.peer,
             sending=self.sending,
         )
 
 
+def _completed(entry: Pending, done: Callable[[Any], bool]) -> bool:
+    if entry.end is not None:
+        return done(entry.end)
+    return entry.work is not None and bool(entry.work.is_completed())
+
+
 class Frontiers:
-    """All tracks of the rank. Tracks are made by the training thread and polled by side threads."""
+    """All tracks of the rank."""
 
     def __init__(self, done: Callable[[Any], bool]) -> None:
         self._done = done
@@ -82,24 +92,22 @@ class Frontiers:
         self._tracks: dict[tuple[int, int, bool], Track] = {}
 
     def track(self, communicator: int, peer: int = -1, sending: bool = False) -> Track:
+        """The track of a communicator, or of a directed pair. For the training thread."""
         key = (communicator, peer, sending)
         track = self._tracks.get(key)
         if track is None:
+            track = Track(*key)
             with self._lock:
-                track = self._tracks[key] = Track(*key)
+                self._tracks[key] = track
         return track
 
-    def leave(self, track: Track, entry: _Pending, begin: Any, end: Any) -> None:
-        """The call has returned: the operation starts and completes as the device passes these marks."""
-        done = self._done
-        entry.started = lambda: done(begin)
-        entry.completed = lambda: done(end)
-
     def poll(self) -> None:
+        """From side threads."""
         with self._lock:
-            for track in list(self._tracks.values()):
-                track.poll()
+            for track in self._tracks.values():
+                track.poll(self._done)
 
     def messages(self) -> list[trace_pb2.Frontier]:
         self.poll()
-        return [track.message() for track in list(self._tracks.values())]
+        with self._lock:
+            return [track.message() for track in self._tracks.values()]

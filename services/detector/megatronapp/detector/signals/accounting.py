@@ -1,0 +1,65 @@
+"""Where each rank's step went, on its own clock: what it did itself, and what it waited for others.
+
+As in StageFrontier (arXiv 2606.06751) no clocks are compared: in a synchronous job only a rank that makes others wait
+spends time of its own while they wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.v1 import trace_pb2
+
+COMMUNICATION = (trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE)
+GPU_OPERATIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Seconds of one step, one entry a rank; a rank without a summary has nan."""
+
+    compute: Floats
+    """The optimizer too; thread CPU time on CPU ranks."""
+    communication: Floats
+    """Waiting and transfer, p2p and collectives."""
+    data: Floats
+    garbage: Floats
+    host: Floats
+    """Neither of these: on CPU ranks wall time in compute without CPU time, on all ranks time outside any span."""
+    checkpoint: Floats
+    launch_lag: Floats
+    """GPU ranks: mean time from enqueue to start of a forward or backward; small where the host can't keep up."""
+
+
+def account(table: StepTable) -> Accounts:
+    rows, n = table.rows, len(table.ranks)
+    absent = np.where(np.isfinite(table.duration), 0.0, np.nan)
+    kind = table.kinds[rows.operation]
+
+    def total(mask: np.ndarray, column: Floats) -> Floats:
+        summed: Floats = np.bincount(rows.rank[mask], column[mask], minlength=n) + absent
+        return summed
+
+    def named(*names: str) -> np.ndarray:
+        return np.isin(rows.operation, [table.operations.index(name) for name in names if name in table.operations])
+
+    computing = (kind == trace_pb2.SPAN_KIND_COMPUTE) & named("forward", "backward", "optimizer")
+    communicating = np.isin(kind, COMMUNICATION)
+    wall = total(computing, rows.duration)
+    compute = np.where(table.ranks.on_cpu, total(computing, rows.cpu), wall)
+    communication = total(communicating, rows.duration)
+    data, garbage, checkpoint = (total(named(name), rows.duration) for name in ("data", "gc", "checkpoint"))
+    spent = wall + communication + data + garbage + checkpoint
+    passes = named(*GPU_OPERATIONS)
+    lag = total(passes, rows.launch_lag) / np.maximum(total(passes, rows.count.astype(np.float64)), 1)
+    return Accounts(
+        compute=compute,
+        communication=communication,
+        data=data,
+        garbage=garbage,
+        host=np.maximum(wall - compute, 0.0) + np.maximum(table.duration - spent, 0.0),
+        checkpoint=checkpoint,
+        launch_lag=lag,
+    )

@@ -1,0 +1,91 @@
+"""Compute effect: how much slower a rank computes than its peers, and than itself before. Log-ratios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.detector.signals import matrix, peers
+from megatronapp.detector.signals.work import WorkModel
+from megatronapp.detector.steps import Floats, Microbatches, StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeEffect:
+    """All arrays have one entry a rank, nan: not known this step."""
+
+    beside_peers: Floats
+    """log(time / time of the median same-stage peer for the same work)."""
+    level: Floats
+    """log(seconds for the stage's mean work); meaningful against the rank's own history only."""
+    by_operation: dict[str, Floats]
+    """beside_peers of each operation apart."""
+    seconds: Floats
+    """Compute in this step."""
+
+
+def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
+    """healthy: ranks that others may be compared with."""
+    compute = matrix.compute(table)
+    seconds = np.nansum(compute.seconds, axis=1)
+    if table.detail is not None:
+        return _of_microbatches(table, table.detail, compute, seconds)
+    stage = table.ranks.pipeline
+    ratio = work.relative(compute, stage)
+    work.learn(compute, stage, healthy)
+    alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
+    reference = peers.beside_stage_peers(alike, stage, healthy)
+    return ComputeEffect(
+        beside_peers=_log_ratio(alike, reference),
+        level=np.log(_positive(np.nansum(alike, axis=1) + 0.0 * _all_known(alike, compute.count))),
+        by_operation=_by_operation(compute, alike, reference),
+        seconds=seconds,
+    )
+
+
+def _by_operation(compute: matrix.Compute, alike: Floats, reference: Floats) -> dict[str, Floats]:
+    by_operation = {}
+    for name in dict.fromkeys(compute.operations):
+        columns = [i for i, operation in enumerate(compute.operations) if operation == name]
+        by_operation[name] = _log_ratio(alike[:, columns], reference[:, columns])
+    return by_operation
+
+
+def _log_ratio(values: Floats, reference: Floats) -> Floats:
+    """log of the sums' ratio over the keys that both know: keys weigh by their time."""
+    both = np.isfinite(values) & np.isfinite(reference)
+    over = np.where(both, values, 0.0).sum(axis=1)
+    under = np.where(both, reference, 0.0).sum(axis=1)
+    return np.log(_positive(over)) - np.log(_positive(under))
+
+
+def _all_known(alike: Floats, count: Floats) -> Floats:
+    """0 for ranks whose every row could be valued, else nan."""
+    return np.where((np.isnan(alike) & (count > 0)).any(axis=1), np.nan, 0.0)
+
+
+def _positive(values: Floats) -> Floats:
+    return np.where(values > 0, values, np.nan)
+
+
+def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Compute, seconds: Floats) -> ComputeEffect:
+    """With every microbatch's time on every stage no covariate is needed: a heavy microbatch is heavy everywhere.
+
+    What a microbatch takes more on one stage than on the others is that worker's doing.
+    """
+    logs = np.log(_positive(detail.compute))
+    shape = logs - np.nanmedian(logs, axis=1, keepdims=True)
+    heavier = peers.median_of_others(shape, np.ones(len(shape), bool))
+    own = logs - np.where(np.isfinite(heavier), heavier, 0.0)
+    replicas = np.unique(detail.replica)
+    workers = np.stack([np.nanmedian(own[:, detail.replica == r], axis=1) for r in replicas], axis=1)
+    level = np.full(len(table.ranks), np.nan)
+    place = np.searchsorted(replicas, table.ranks.data)
+    known = (place < len(replicas)) & (table.ranks.pipeline < len(workers))
+    known &= replicas[np.minimum(place, len(replicas) - 1)] == table.ranks.data
+    level[known] = workers[table.ranks.pipeline[known], place[known]]
+    reference = peers.median_of_others(workers.T, np.ones(len(replicas), bool)).T
+    beside = np.full(len(table.ranks), np.nan)
+    beside[known] = (workers - reference)[table.ranks.pipeline[known], place[known]]
+    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds)

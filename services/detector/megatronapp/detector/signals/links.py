@@ -1,0 +1,101 @@
+"""Link effect: how long a message or a collective takes when nobody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from megatronapp.detector.steps import Floats, Ints, StepTable
+from megatronapp.v1 import trace_pb2
+
+SENDS = ("forward_send", "backward_send")
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What each rank sends to each peer, one entry a (sender, peer, direction)."""
+
+    sender: Ints
+    """Global rank."""
+    peer: Ints
+    direction: Ints
+    """Index into SENDS."""
+    seconds: Floats
+    """The shortest of the step's messages."""
+    total: Floats
+    """All of them."""
+    count: Ints
+    bytes: Floats
+
+    def keys(self) -> list[tuple[int, int, int]]:
+        return list(zip(self.sender.tolist(), self.peer.tolist(), self.direction.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """One entry a (communicator, operation) of which every member told."""
+
+    group: Ints
+    """Index into StepTable.communicators."""
+    operation: Ints
+    seconds: Floats
+    """The shortest duration of any member: the transfer, for the last to come does not wait."""
+    count: Ints
+    bytes: Floats
+
+
+def messages(table: StepTable) -> Messages:
+    rows = table.rows
+    direction = np.full(len(rows), -1)
+    for number, name in enumerate(SENDS):
+        if name in table.operations:
+            direction[rows.operation == table.operations.index(name)] = number
+    mine = np.flatnonzero((direction >= 0) & (rows.count > 0) & (rows.peer >= 0))
+    code = (rows.rank[mine] << 33) | (rows.peer[mine] << 1) | direction[mine]
+    keys, key = np.unique(code, return_inverse=True)
+    shortest = np.full(len(keys), np.inf)
+    np.minimum.at(shortest, key, rows.duration_min[mine])
+    return Messages(
+        sender=table.ranks.rank[keys >> 33],
+        peer=(keys >> 1) & 0xFFFFFFFF,
+        direction=keys & 1,
+        seconds=shortest,
+        total=np.bincount(key, rows.duration[mine], minlength=len(keys)),
+        count=np.bincount(key, rows.count[mine], minlength=len(keys)).astype(np.int64),
+        bytes=np.bincount(key, rows.bytes[mine], minlength=len(keys)),
+    )
+
+
+def received_seconds(table: StepTable) -> dict[tuple[int, int, int], float]:
+    """Total seconds that each receiver spent on messages: (sender, receiver, direction) → seconds."""
+    rows, found = table.rows, dict[tuple[int, int, int], float]()
+    for number, name in enumerate(("forward_recv", "backward_recv")):
+        if name not in table.operations:
+            continue
+        for row in np.flatnonzero(rows.operation == table.operations.index(name)):
+            key = (int(rows.peer[row]), int(table.ranks.rank[rows.rank[row]]), number)
+            found[key] = found.get(key, 0.0) + float(rows.duration[row])
+    return found
+
+
+def collectives(table: StepTable) -> Collectives:
+    rows = table.rows
+    mine = np.flatnonzero(
+        (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0) & (rows.count > 0)
+    )
+    names = len(table.operations)
+    keys, key = np.unique(rows.communicator[mine] * names + rows.operation[mine], return_inverse=True)
+    shortest = np.full(len(keys), np.inf)
+    np.minimum.at(shortest, key, rows.duration_min[mine])
+    told = np.bincount(key, minlength=len(keys))
+    group = keys // names if len(keys) else keys
+    complete = told >= np.array([len(g.ranks) for g in table.communicators] or [0])[group]
+    count = np.bincount(key, rows.count[mine], minlength=len(keys)) / np.maximum(told, 1)
+    size = np.bincount(key, rows.bytes[mine], minlength=len(keys)) / np.maximum(told, 1)
+    return Collectives(
+        group=group[complete],
+        operation=(keys % max(names, 1))[complete],
+        seconds=shortest[complete],
+        count=count.astype(np.int64)[complete],
+        bytes=size[complete],
+    )

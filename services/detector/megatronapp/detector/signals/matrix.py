@@ -1,0 +1,53 @@
+"""Rows of a step as a matrix: ranks × (operation, chunk)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from megatronapp.detector.steps import Floats, Ints, StepTable
+
+COMPUTE_OPERATIONS = ("forward", "backward")
+"""What every rank of a stage does alike; the optimizer's share is judged apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Work of each rank and key: all arrays (ranks × keys), nan or 0 where the rank has no such row."""
+
+    operations: tuple[str, ...]
+    """Of each key."""
+    chunks: tuple[int, ...]
+    seconds: Floats
+    """Self time: thread CPU time on CPU ranks, device time on GPU ranks."""
+    count: Floats
+    tokens: Floats
+    length_squares: Floats
+
+
+def measured(table: StepTable) -> Floats:
+    """Seconds of each row in the measure of compute that its rank has."""
+    return np.where(table.ranks.on_cpu[table.rows.rank], table.rows.cpu, table.rows.duration)
+
+
+def compute(table: StepTable, operations: tuple[str, ...] = COMPUTE_OPERATIONS) -> Compute:
+    """The step's compute, key by key."""
+    rows = table.rows
+    numbers = [table.operations.index(name) for name in operations if name in table.operations]
+    mine = np.isin(rows.operation, numbers) & (rows.count > 0)
+    code = rows.operation[mine] * 4096 + np.maximum(rows.chunk[mine], 0)
+    keys, key = np.unique(code, return_inverse=True)
+    cells, shape = rows.rank[mine] * len(keys) + key, (len(table.ranks), len(keys))
+
+    def total(column: Floats | Ints) -> Floats:
+        return np.bincount(cells, column[mine], minlength=shape[0] * shape[1]).reshape(shape)
+
+    seconds = total(measured(table))
+    return Compute(
+        operations=tuple(table.operations[k // 4096] for k in keys),
+        chunks=tuple(int(k % 4096) for k in keys),
+        seconds=np.where(seconds > 0, seconds, np.nan),
+        count=total(rows.count),
+        tokens=total(rows.tokens),
+        length_squares=total(rows.length_squares),
+    )

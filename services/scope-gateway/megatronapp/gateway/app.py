@@ -1,0 +1,147 @@
+"""The gateway as a service: state, feed and web server put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from megatronapp.core.auth import Authenticator, Role
+from megatronapp.core.bus import Bus
+from megatronapp.core.errors import UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.gateway import web
+from megatronapp.gateway.collector import CollectorClient
+from megatronapp.gateway.deps import Parts
+from megatronapp.gateway.feed import Feed
+from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
+from megatronapp.gateway.sessions import Sessions, SignInLinks
+from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.gateway.state import Platform
+from megatronapp.gateway.viewers import Viewers
+
+log = get_logger(__name__)
+
+GRACE_SECONDS = 3
+
+
+class Gateway:
+    """REST, WebSocket and page on one port. Start it in a running event loop."""
+
+    def __init__(
+        self, settings: GatewaySettings, bus: Bus, registry: CollectorRegistry, authenticator: Authenticator
+    ) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._authenticator = authenticator
+        self._metrics = GatewayMetrics(registry)
+        self._links = SignInLinks(settings.sign_in_link_seconds)
+        self._collector: CollectorClient | None = None
+        self._server: _Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.port = settings.port
+
+    async def start(self) -> None:
+        """Return when listening. Raises UsageError when the port is taken."""
+        listener = _listen(self._settings.host, self._settings.port)
+        self.port = int(listener.getsockname()[1])
+        self._collector = CollectorClient(self._settings)
+        parts = self._parts(self._collector)
+        app = web.build(self._settings)
+        app.state.parts = parts
+        app.add_middleware(RequestTimer, metrics=self._metrics)
+        self._server = _Server(_uvicorn_config(app))
+        feed = Feed(
+            self._bus,
+            parts.platform,
+            parts.viewers,
+            self._collector,
+            self._metrics,
+            self._settings.ended_job_seconds,
+        )
+        self._tasks = [
+            asyncio.create_task(feed.run(), name="gateway feed"),
+            asyncio.create_task(self._server.serve([listener]), name="gateway server"),
+        ]
+        await self._server.listening.wait()
+        log.info("gateway_listening", host=self._settings.host, port=self.port)
+
+    async def stop(self) -> None:
+        """Let running answers finish, disconnect viewers, and return."""
+        if self._server is None or self._collector is None:
+            return
+        feed, serving = self._tasks
+        self._server.should_exit = True
+        await serving
+        feed.cancel()
+        await asyncio.gather(feed, return_exceptions=True)
+        await self._collector.close()
+        self._server = None
+
+    def ready(self) -> bool:
+        return self._server is not None and not any(task.done() for task in self._tasks)
+
+    def sign_in_url(self, role: Role = Role.OPERATOR) -> str:
+        """The page's address with a token that signs in once."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"http://{host}:{self.port}/?token={self._links.new(role)}"
+
+    def _parts(self, collector: CollectorClient) -> Parts:
+        key = self._settings.session_key
+        signing_key = key.get_secret_value().encode() if key else secrets.token_bytes(32)
+        return Parts(
+            settings=self._settings,
+            bus=self._bus,
+            authenticator=self._authenticator,
+            platform=Platform(),
+            viewers=Viewers(self._settings.max_viewers),
+            collector=collector,
+            sessions=Sessions(signing_key, self._settings.session_seconds),
+            links=self._links,
+        )
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves signals to the process that it runs in."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _uvicorn_config(app: web.Application) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        ws="websockets-sansio",
+        # Costs twenty times the CPU of sending, for messages that are small.
+        ws_per_message_deflate=False,
+        ws_max_size=1 << 16,
+        lifespan="off",
+        # Its access log would hold sign-in links.
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UsageError(f"port {port} on {host} is not free ({error.strerror}); choose another with --port") from error

@@ -1,0 +1,50 @@
+"""What the gateway tells Prometheus of itself."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class GatewayMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Histogram(
+            "megatronapp_gateway_request_seconds",
+            "Time to answer a request, to its first byte.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self.messages = Counter(
+            "megatronapp_gateway_messages_total", "Messages read from the bus.", ["topic"], registry=registry
+        )
+        self.bad_messages = Counter(
+            "megatronapp_gateway_bad_messages_total",
+            "Messages of the bus that could not be understood.",
+            ["topic"],
+            registry=registry,
+        )
+        self.viewers = Gauge("megatronapp_gateway_viewers", "Event streams that are open.", registry=registry)
+        self.jobs = Gauge("megatronapp_gateway_jobs", "Jobs that are listed.", registry=registry)
+
+
+class RequestTimer:
+    """Observes each request under its route's template, so that the number of series is bounded."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin = time.perf_counter()
+
+        async def observed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route: BaseRoute | None = scope.get("route")
+                labels = (scope["method"], getattr(route, "path", "static"), str(message["status"]))
+                self._metrics.requests.labels(*labels).observe(time.perf_counter() - begin)
+            await send(message)
+
+        await self._app(scope, receive, observed if scope["type"] == "http" else send)

@@ -1,0 +1,172 @@
+"""What is known of jobs now: attempts, their ranks, clocks, and the rows that are not in the store yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
+from megatronapp.collector.clocks import Clocks
+from megatronapp.collector.received import Received
+from megatronapp.core.errors import DataError, NotFoundError
+from megatronapp.v1 import trace_pb2
+
+AttemptKey = tuple[str, int]
+"""(run, attempt)"""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}/[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+MAX_RANK = 1_000_000
+
+
+def check_identity(identity: trace_pb2.Identity) -> None:
+    """Raises DataError for what can't name a rank; names become folders, so they are plain."""
+    if not _RUN.fullmatch(identity.run):
+        raise DataError("run must be letters, digits, '.', '_' or '-', at most 128; set MEGATRONAPP_RUN_ID")
+    if not _JOB.fullmatch(identity.job):
+        raise DataError("job must be <namespace>/<name>; set MEGATRONAPP_JOB")
+    if identity.attempt < 1:
+        raise DataError("attempt counts from 1; set MEGATRONAPP_ATTEMPT")
+    if identity.rank > MAX_RANK:
+        raise DataError(f"rank {identity.rank} is more than {MAX_RANK}")
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of an attempt; its newest incarnation."""
+
+    hello: trace_pb2.Hello
+    last_seen_unix_ns: int
+    streams: int = 0
+    closing: bool = False
+    communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)
+    """Communicator index → id, as tables want it."""
+
+    def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:
+        for communicator in communicators:
+            self.communicators[communicator.index] = communicator
+            self.ids[communicator.index] = communicator.id
+
+
+@dataclass(slots=True)
+class Attempt:
+    run: str
+    job: str
+    attempt: int
+    first_seen_unix_ns: int
+    last_seen_unix_ns: int
+    sizes: trace_pb2.ParallelSizes = field(default_factory=trace_pb2.ParallelSizes)
+    schedule: trace_pb2.Schedule = field(default_factory=trace_pb2.Schedule)
+    first_step: int = 0
+    last_step: int = 0
+    events: int = 0
+    dropped: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Events lost on the way, by (rank, incarnation)."""
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
+    buffer: Buffer = field(default_factory=Buffer)
+    writing: Buffer = field(default_factory=Buffer)
+    """Rows that the store is taking now; they count as in memory until it has them."""
+    changed: bool = True
+    """Whether the ranks' Hellos or the counters differ from what the store keeps."""
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.run, self.attempt
+
+    def take(self, received: Received) -> int:
+        """Apply a new message. Returns how many more events the rank has lost."""
+        identity, message = received.identity, received.message
+        self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
+        self.changed = True
+        if received.kind == "hello":
+            self._hello(message.hello, received.received_unix_ns)
+            return 0
+        rank = self.ranks.get(identity.rank)
+        if rank is None or rank.hello.identity.incarnation != identity.incarnation:
+            return 0  # A late message of a process that another has replaced.
+        rank.last_seen_unix_ns = received.received_unix_ns
+        if received.kind == "batch":
+            rank.learn(message.batch.communicators)
+            return self._batch(rank, received)
+        if received.kind == "summary":
+            rank.learn(message.summary.communicators)
+            return self._summary(rank, received)
+        rank.learn(message.heartbeat.communicators)
+        rank.closing = message.heartbeat.closing
+        return self._count_dropped(identity, message.heartbeat.dropped)
+
+    def _hello(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
+        number = hello.identity.rank
+        old = self.ranks.get(number)
+        rank = Rank(hello, received_unix_ns, streams=old.streams if old else 0)
+        if old and old.hello.identity.incarnation == hello.identity.incarnation:
+            rank.learn(old.communicators.values())
+        rank.learn(hello.communicators)
+        self.ranks[number] = rank
+        self.sizes = hello.placement.sizes
+        self.schedule = hello.schedule
+        self.clocks.hello(number, hello.placement, hello.device)
+
+    def _batch(self, rank: Rank, received: Received) -> int:
+        batch, number = received.message.batch, received.identity.rank
+        self.events += batch.count
+        self.clocks.add(number, batch, received.columns, rank.ids)
+        if batch.count:
+            at = int(received.columns["start_ns"][0])
+            block = SpanBlock(number, batch, received.columns, rank.ids, self.clocks.at(number, at))
+            self.buffer.add_spans(block)
+        return self._count_dropped(received.identity, batch.dropped)
+
+    def _summary(self, rank: Rank, received: Received) -> int:
+        summary, number = received.message.summary, received.identity.rank
+        self.first_step = min(self.first_step or summary.step, summary.step)
+        self.last_step = max(self.last_step, summary.step)
+        reading = self.clocks.at(number, summary.start_ns)
+        on_cpu = rank.hello.device == trace_pb2.DEVICE_CPU
+        self.buffer.add_summary(SummaryBlock(number, summary, received.columns, rank.ids, reading, on_cpu))
+        return self._count_dropped(received.identity, summary.dropped)
+
+    def _count_dropped(self, identity: trace_pb2.Identity, total: int) -> int:
+        key = (identity.rank, identity.incarnation)
+        more = max(0, total - self.dropped.get(key, 0))
+        if more:
+            self.dropped[key] = total
+        return more
+
+
+class Jobs:
+    """All attempts, newest last within a run."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[AttemptKey, Attempt] = {}
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._attempts.values()))
+
+    def add(self, attempt: Attempt) -> None:
+        self._attempts[attempt.key] = attempt
+
+    def of(self, received: Received) -> Attempt:
+        """The attempt a message belongs to, made on its first message."""
+        identity = received.identity
+        key = (identity.run, identity.attempt)
+        if key not in self._attempts:
+            now = received.received_unix_ns
+            self._attempts[key] = Attempt(identity.run, identity.job, identity.attempt, now, now)
+        return self._attempts[key]
+
+    def get(self, run: str, attempt: int = 0) -> Attempt:
+        """The attempt, or the run's newest for 0. Raises NotFoundError."""
+        numbers = [number for key, number in self._attempts if key == run]
+        if not numbers:
+            raise NotFoundError(f"no run {run!r} here; list the jobs to see what there is")
+        if attempt and attempt not in numbers:
+            raise NotFoundError(f"run {run!r} has no attempt {attempt}; it has {sorted(numbers)}")
+        return self._attempts[run, attempt or max(numbers)]
+
+    def forget(self, keys: Iterable[AttemptKey]) -> None:
+        for key in keys:
+            self._attempts.pop(key, None)

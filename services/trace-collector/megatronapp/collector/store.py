@@ -1,0 +1,217 @@
+"""The store: Parquet files per attempt, written whole or not at all, and the note of what they hold.
+
+    <folder>/manifest.json                                      what counts: the last complete write
+    <folder>/<run>/attempt-<n>/attempt.pb                       identity and the ranks' Hellos
+    <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans
+
+A write puts its files first and the manifest last. Files of a write that the manifest does not name are left-overs of a
+crash and are deleted: their rows come again from the journal. Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatronapp.collector import tables
+from megatronapp.collector.blocks import Buffer
+from megatronapp.core.errors import DataError, UnavailableError
+from megatronapp.core.logging import get_logger
+
+log = get_logger(__name__)
+
+AttemptKey = tuple[str, int]
+TABLES = ("steps", "summaries", "spans")
+
+
+@dataclass
+class Manifest:
+    """State that belongs together with the files: positions are those of the journal."""
+
+    write: int = 0
+    stored: int = 0
+    """Everything before this position is in the files."""
+    published: int = 0
+    """Everything before this position is on the bus."""
+    dedup: list[list[object]] = field(default_factory=list)
+    controls: dict[str, str] = field(default_factory=dict)
+    """Run → the last TraceControl, as hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Parquet file and what its name says."""
+
+    path: Path
+    table: str
+    write: int
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, path: Path) -> Part | None:
+        try:
+            table, write, first, last = path.stem.split("-")
+            return cls(path, table, int(write), int(first), int(last))
+        except ValueError:
+            return None
+
+
+class Store:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = self._read_manifest()
+        self._remove_leftovers()
+
+    def write(self, buffers: Mapping[AttemptKey, Buffer], notes: Mapping[AttemptKey, bytes], manifest: Manifest) -> None:
+        """Add the buffers' rows and replace the attempts' notes, then the manifest.
+
+        Raises UnavailableError, after which the store is as before and the same write may be tried again.
+        """
+        try:
+            for key, buffer in buffers.items():
+                self._write_parts(self._attempt_folder(key), manifest.write, buffer)
+            for key, note in notes.items():
+                _replace(self._attempt_folder(key) / "attempt.pb", note)
+            _replace(self.folder / "manifest.json", json.dumps(asdict(manifest)).encode())
+        except OSError as error:
+            self._remove_leftovers()
+            raise UnavailableError(f"the store can't be written: {error.strerror}; free some disk space") from error
+        self.manifest = manifest
+
+    def notes(self) -> Iterator[tuple[Path, bytes]]:
+        """The attempts' notes."""
+        for path in sorted(self.folder.glob("*/attempt-*/attempt.pb")):
+            yield path, path.read_bytes()
+
+    def parts(self, key: AttemptKey, table: str) -> list[Part]:
+        """Files of one table, oldest write first."""
+        found = (Part.of(path) for path in self._path(key).glob(f"{table}-*.parquet"))
+        known = [part for part in found if part is not None and part.write <= self.manifest.write]
+        return sorted(known, key=lambda part: part.write)
+
+    def read(
+        self, key: AttemptKey, table: str, from_step: int, to_step: int, ranks: Sequence[int] = ()
+    ) -> Iterator[Any]:
+        """Arrow tables with the rows of steps [from_step, to_step], of the ranks named or of all; a file that can't be
+        read is logged and passed over."""
+        for part in self.parts(key, table):
+            if part.first <= to_step and from_step <= part.last:
+                try:
+                    yield _read_part(part, from_step, to_step, ranks)
+                except DataError as error:
+                    log.error("store_file_unreadable", error=str(error))
+
+    def size_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("*/attempt-*/*"))
+
+    def attempt_bytes(self, key: AttemptKey) -> int:
+        return sum(path.stat().st_size for path in self._path(key).glob("*"))
+
+    def expire(self, max_age_seconds: float, max_bytes: int) -> list[AttemptKey]:
+        """Delete the oldest files until age and size are kept; returns the attempts that are gone altogether."""
+        files = sorted(self.folder.glob("*/attempt-*/*.parquet"), key=lambda path: path.stat().st_mtime)
+        total, oldest = self.size_bytes(), time.time() - max_age_seconds
+        touched: set[Path] = set()
+        for path in files:
+            state = path.stat()
+            if total > max_bytes or state.st_mtime < oldest:
+                path.unlink()
+                total -= state.st_size
+                touched.add(path.parent)
+        gone = [folder for folder in sorted(touched) if not any(folder.glob("*.parquet"))]
+        for folder in gone:
+            shutil.rmtree(folder)
+        if touched:
+            log.info("store_expired", attempts=len(gone), bytes=total)
+        return [(folder.parent.name, int(folder.name.removeprefix("attempt-"))) for folder in gone]
+
+    def _path(self, key: AttemptKey) -> Path:
+        return self.folder / key[0] / f"attempt-{key[1]}"
+
+    def _attempt_folder(self, key: AttemptKey) -> Path:
+        path = self._path(key)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _write_parts(self, folder: Path, write: int, buffer: Buffer) -> None:
+        makers = (
+            ("steps", tables.step_table, buffer.summaries),
+            ("summaries", tables.summary_table, buffer.summaries),
+            ("spans", tables.span_table, buffer.spans),
+        )
+        for table, make, blocks in makers:
+            if blocks:
+                steps = [block.step for block in blocks]
+                name = f"{table}-{write:08d}-{min(steps)}-{max(steps)}.parquet"
+                _write_parquet(folder / name, make(blocks))  # type: ignore[operator]
+
+    def _read_manifest(self) -> Manifest:
+        path = self.folder / "manifest.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = path.read_text() if path.exists() else "{}"
+        except OSError as error:
+            raise UnavailableError(f"the store in {self.folder} can't be opened: {error.strerror}") from error
+        try:
+            return Manifest(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path} can't be read; move {self.folder} away to begin with an empty store") from error
+
+    def _remove_leftovers(self) -> None:
+        for path in self.folder.glob("*/attempt-*/*"):
+            part = Part.of(path)
+            if path.suffix == ".part" or (part is not None and part.write > self.manifest.write):
+                path.unlink(missing_ok=True)
+
+
+def _write_parquet(path: Path, table: Any) -> None:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    temporary = path.with_suffix(".part")
+    numbers = [name for name in table.column_names if name.endswith("_ns") and name != "clock_error_ns"]
+    labels = [name for name in table.column_names if name not in numbers]
+    pq.write_table(
+        table,
+        temporary,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=labels,
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+    )
+    _sync(temporary)
+    temporary.rename(path)
+
+
+def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    filters: list[tuple[str, str, Any]] = [("step", ">=", from_step), ("step", "<=", to_step)]
+    if ranks:
+        filters.append(("rank", "in", list(ranks)))
+    try:
+        return pq.read_table(part.path, filters=filters)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{part.path} can't be read ({error}); its steps {part.first}-{part.last} are lost") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(data)
+    _sync(temporary)
+    temporary.rename(path)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

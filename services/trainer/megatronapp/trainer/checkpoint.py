@@ -1,0 +1,323 @@
+"""Checkpoints: written whole or not at all, read back under any layout.
+
+    <folder>/latest_checkpointed_iteration.txt   the newest complete step, replaced atomically
+    <folder>/claim.json                          which attempt may write here
+    <folder>/iter_0000100/                       one checkpoint in megatron-core's distributed format
+    <folder>/iter_0000100/complete.json          the size of each file, written last
+
+A checkpoint is written into a folder of another name and renamed when every rank has written and synced its part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.utils import unwrap_model
+from megatronapp.core.errors import DataError, TrainingError
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer.config import CheckpointConfig
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.optimizer import unshare_steps
+
+log = get_logger(__name__)
+
+LATEST = "latest_checkpointed_iteration.txt"
+CLAIM = "claim.json"
+COMPLETE = "complete.json"
+_FOLDER = re.compile(r"^iter_(\d{7,})$")
+
+
+@dataclass
+class TrainingState:
+    """All that a checkpoint holds. `consumed_samples` is the position in the data."""
+
+    chunks: list[torch.nn.Module]
+    optimizer: Any
+    scheduler: OptimizerParamScheduler
+    layout: Layout
+    distributed_optimizer: bool
+    step: int = 0
+    consumed_samples: int = 0
+
+
+# ---- finding
+
+
+def find_latest(folder: Path) -> int | None:
+    """The step of the newest complete checkpoint; None in a folder without any.
+
+    A torn checkpoint (files missing or cut short) is passed over with a warning. Raises DataError when there are
+    checkpoints but none is complete.
+    """
+    tracker = folder / LATEST
+    if not tracker.exists():
+        return None
+    text = tracker.read_text().strip()
+    steps = sorted(_steps_in(folder), reverse=True)
+    if text.isdigit():
+        steps = [step for step in steps if step <= int(text)]
+    else:
+        log.warning("checkpoint_tracker_unreadable", file=str(tracker), content=text[:40])
+    for step in steps:
+        reason = _torn(folder / folder_name(step))
+        if reason is None:
+            return step
+        log.warning("checkpoint_torn", folder=str(folder / folder_name(step)), reason=reason)
+    raise DataError(f"{folder} has no complete checkpoint; give another --load, or an empty folder to start anew")
+
+
+def folder_name(step: int) -> str:
+    return f"iter_{step:07d}"
+
+
+def _steps_in(folder: Path) -> list[int]:
+    names = (_FOLDER.match(path.name) for path in folder.iterdir())
+    return [int(name[1]) for name in names if name]
+
+
+def _torn(checkpoint: Path) -> str | None:
+    """Why this checkpoint can't be used, or None."""
+    try:
+        sizes: dict[str, int] = json.loads((checkpoint / COMPLETE).read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        return f"{COMPLETE} is missing or unreadable"
+    for name, size in sizes.items():
+        file = checkpoint / name
+        if not file.exists():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    return None
+
+
+# ---- one writer
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to write: held by the newest attempt of the run that started last."""
+
+    folder: Path
+    run: str
+    attempt: int
+
+    def take(self) -> None:
+        """Raises TrainingError when a newer attempt of the same run holds the folder. Call on one rank."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        holder = self._holder()
+        if holder is not None and holder["run"] == self.run and holder["attempt"] > self.attempt:
+            raise TrainingError(self._refusal(holder))
+        _replace(self.folder / CLAIM, json.dumps({"run": self.run, "attempt": self.attempt}))
+
+    def check(self) -> None:
+        """Raises TrainingError when somebody else has claimed the folder since."""
+        holder = self._holder()
+        if holder != {"run": self.run, "attempt": self.attempt}:
+            raise TrainingError(self._refusal(holder))
+
+    def _holder(self) -> dict[str, Any] | None:
+        try:
+            holder = json.loads((self.folder / CLAIM).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise DataError(f"{self.folder / CLAIM} is unreadable; remove it if no run writes there") from error
+        return {"run": str(holder["run"]), "attempt": int(holder["attempt"])}
+
+    def _refusal(self, holder: dict[str, Any] | None) -> str:
+        now = f"attempt {holder['attempt']} of run {holder['run']}" if holder else "nobody"
+        return (
+            f"attempt {self.attempt} of run {self.run} must not write checkpoints to {self.folder}: {now} holds it "
+            "now; this process is stale and ends"
+        )
+
+
+# ---- saving
+
+
+def save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Path:
+    """Write a checkpoint of `state`; every rank calls it. Returns its folder.
+
+    Raises TrainingError on all ranks when the attempt is stale, and OSError when the disk does not take it.
+    """
+    final = claim.folder / folder_name(state.step)
+    partial = claim.folder / f".{final.name}.partial"
+    _on_first_rank(lambda: _prepare(claim, partial))
+    dist_checkpointing.save(
+        _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False), str(partial)
+    )
+    _on_first_rank(lambda: _publish(claim, partial, final, state.step))
+    return final
+
+
+def _prepare(claim: Claim, partial: Path) -> None:
+    claim.check()
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+
+
+def _publish(claim: Claim, partial: Path, final: Path, step: int) -> None:
+    files = {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
+    _replace(partial / COMPLETE, json.dumps({"step": step, "attempt": claim.attempt, "files": files}, indent=1))
+    claim.check()
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync_folder(claim.folder)
+    _replace(claim.folder / LATEST, str(step))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a small file so that a reader finds the old content or the new, also after a power loss."""
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _on_first_rank(action: Any) -> None:
+    """Run `action` on rank 0; its error is raised on every rank, so that none waits for another."""
+    outcome: list[BaseException | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            action()
+        except (TrainingError, DataError, OSError) as error:
+            outcome[0] = error
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def take_claim(claim: Claim) -> None:
+    """`Claim.take` on rank 0, for all ranks."""
+    _on_first_rank(claim.take)
+
+
+# ---- loading
+
+
+def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig) -> None:
+    """Fill `state` from the checkpoint of `step`; every rank calls it. The layout may differ from the one saved.
+
+    Random states are loaded only into the same layout; under another one the seeds of a fresh start are kept.
+    Raises DataError when the checkpoint's content does not fit the flags.
+    """
+    checkpoint = folder / folder_name(step)
+    common = dist_checkpointing.load_common_state_dict(str(checkpoint))
+    if "step" not in common or "layout" not in common:
+        raise DataError(f"{checkpoint} was not written by this trainer")
+    weights_only = config.finetune
+    without_optimizer = weights_only or config.no_load_optim or not common["has_optimizer"]
+    without_random = weights_only or config.no_load_rng or not common["has_random"]
+    if not without_optimizer and common["distributed_optimizer"] != state.distributed_optimizer:
+        saved = "with" if common["distributed_optimizer"] else "without"
+        raise DataError(
+            f"{checkpoint} was saved {saved} --use-distributed-optimizer: start the same way, or give --no-load-optim"
+        )
+    if common["layout"] != _layout_key(state.layout):
+        log.info("checkpoint_resharded", saved=common["layout"], now=_layout_key(state.layout))
+        without_random = True
+    wanted = _sharded_state(state, without_optimizer, without_random, is_loading=True)
+    try:
+        loaded = dist_checkpointing.load(wanted, str(checkpoint))
+    except dist_checkpointing.core.CheckpointingException as error:
+        raise DataError(f"{checkpoint} does not fit these flags: {error}") from error
+    for index, chunk in enumerate(unwrap_model(state.chunks)):
+        chunk.load_state_dict(loaded[_chunk_key(index)])
+    if not without_optimizer:
+        state.optimizer.load_state_dict(loaded["optimizer"])
+        unshare_steps(state.optimizer)
+    elif not weights_only or state.optimizer is not None:
+        state.optimizer.reload_model_params()
+    if not weights_only:
+        state.scheduler.load_state_dict(loaded["scheduler"])
+        state.step, state.consumed_samples = loaded["step"], loaded["consumed_samples"]
+    if not without_random:
+        _set_random_states(loaded["random"])
+
+
+def _sharded_state(
+    state: TrainingState, without_optimizer: bool, without_random: bool, *, is_loading: bool
+) -> dict[str, Any]:
+    # Of the optimizer's shardings this is the one that loads under every layout.
+    metadata = {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+    weights = {
+        _chunk_key(index): chunk.sharded_state_dict(metadata=metadata)
+        for index, chunk in enumerate(unwrap_model(state.chunks))
+    }
+    content: dict[str, Any] = {
+        "step": state.step,
+        "consumed_samples": state.consumed_samples,
+        "layout": _layout_key(state.layout),
+        "distributed_optimizer": state.distributed_optimizer,
+        "has_optimizer": not without_optimizer,
+        "has_random": not without_random,
+        "scheduler": state.scheduler.state_dict(),
+        **weights,
+    }
+    if not without_optimizer:
+        content["optimizer"] = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=metadata)
+    if not without_random:
+        content["random"] = _sharded_random_states()
+    return content
+
+
+def _chunk_key(index: int) -> str:
+    return f"model{index}"
+
+
+def _layout_key(layout: Layout) -> str:
+    return f"tp{layout.tensor}-pp{layout.pipeline}-cp{layout.context}-ep{layout.expert}-dp{layout.data}"
+
+
+# ---- random states
+
+
+def _sharded_random_states() -> ShardedObject:
+    """Every rank's own generators."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return ShardedObject("random", _random_states(), (world,), (rank,), replica_id=0)
+
+
+def _random_states() -> dict[str, Any]:
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+        "device": torch.cuda.get_rng_state(),
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    torch.cuda.set_rng_state(states["device"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(states["tracker"])

@@ -1,0 +1,86 @@
+"""The plug-ins of a run as one, nested: the first is the outermost."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
+from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
+
+
+class PluginChain:
+    """Calls every hook on every plug-in: what begins, outermost first; what wraps or ends, innermost first."""
+
+    def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
+        self.plugins = tuple(plugins)
+
+    @classmethod
+    def create(
+        cls, kinds: Sequence[type[Plugin]], args: argparse.Namespace, context: PluginContext
+    ) -> PluginChain:
+        """Those of the plug-ins that the flags turn on."""
+        created = (kind.create(args, context) for kind in kinds)
+        return cls([plugin for plugin in created if plugin is not None])
+
+    @property
+    def names(self) -> list[str]:
+        return [plugin.name for plugin in self.plugins]
+
+    def configure(self, config: TransformerConfig) -> None:
+        for plugin in self.plugins:
+            plugin.configure(config)
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        for plugin in self.plugins:
+            plugin.models(chunks)
+
+    def forward_step(self, function: ForwardStep) -> ForwardStep:
+        for plugin in reversed(self.plugins):
+            function = plugin.forward_step(function)
+        return function
+
+    def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for plugin in reversed(self.plugins):
+            iterator = plugin.data(iterator)
+        return iterator
+
+    def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
+        for plugin in reversed(self.plugins):
+            function = plugin.schedule(function)
+        return function
+
+    def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        for plugin in reversed(self.plugins):
+            step = plugin.optimizer(step)
+        return step
+
+    def step_begin(self, step: int) -> None:
+        for plugin in self.plugins:
+            plugin.step_begin(step)
+
+    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+        for plugin in reversed(self.plugins):
+            plugin.step_end(step, progress)
+
+    def phase_begin(self, phase: trace_pb2.Phase) -> None:
+        for plugin in self.plugins:
+            plugin.phase_begin(phase)
+
+    def phase_end(self, phase: trace_pb2.Phase) -> None:
+        for plugin in reversed(self.plugins):
+            plugin.phase_end(phase)
+
+    def close(self) -> None:
+        """Never raises: a plug-in that fails to close must not hide how training ended."""
+        for plugin in reversed(self.plugins):
+            try:
+                plugin.close()
+            except Exception:  # noqa: BLE001
+                log.exception("plugin_close_failed", plugin=plugin.name)

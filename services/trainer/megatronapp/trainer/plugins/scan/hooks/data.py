@@ -1,0 +1,46 @@
+"""data: the wait for a microbatch, and the work it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from megatronapp.trainer.plugins.scan.hooks.probe import Probe, Work
+from megatronapp.trainer.plugins.scan.operations import Operation
+
+
+class TracedData:
+    """The iterator of one model chunk's microbatches. The forward span around a wait begins when the data is there."""
+
+    def __init__(self, probe: Probe, iterator: Iterator[dict[str, Any]]) -> None:
+        self._probe = probe
+        self._iterator = iterator
+
+    def __iter__(self) -> TracedData:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        probe = self._probe
+        if not probe.on:
+            return next(self._iterator)
+        recorder = probe.recorder
+        recorder.begin(Operation.DATA)
+        tokens = length_squares = 0
+        try:
+            batch = next(self._iterator)
+            tokens, length_squares = probe.works[recorder.microbatch, recorder.chunk] = work_of(batch)
+        finally:
+            recorder.end(tokens=tokens, length_squares=length_squares)
+        if recorder.innermost()[0] == Operation.FORWARD:
+            recorder.restart()
+        return batch
+
+
+def work_of(batch: dict[str, Any]) -> Work:
+    """(tokens, sum of squared sequence lengths): what the batch says of itself under "work", or, without that, that of
+    one sequence per row. tokens: [batch, sequence]."""
+    if "work" in batch:
+        tokens, length_squares = batch["work"]
+        return int(tokens), int(length_squares)
+    rows, length = batch["tokens"].shape
+    return rows * length, rows * length * length

@@ -1,0 +1,79 @@
+"""forward and backward of each microbatch: around forward_step and backward_step of megatron-core's schedules.
+
+A backward step is told from the others by its output tensor, which is the object that the forward step returned; so
+the ids are right under every schedule, a plug-in's own included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron.core.pipeline_parallel import schedules
+from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
+from megatronapp.trainer.plugins.scan.operations import Operation
+
+NOWHERE = (-1, -1)
+
+
+class MicrobatchHooks:
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._patches = Patches()
+        self._of_output: dict[int, tuple[int, int]] = {}
+
+    def install(self) -> None:
+        self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
+        self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
+
+    def remove(self) -> None:
+        self._patches.restore()
+
+    def step_begin(self) -> None:
+        """Outputs of a step that broke off mean nothing to the next one."""
+        self._of_output.clear()
+
+    def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        probe, begin, end = self._probe, self._probe.recorder.begin, self._probe.recorder.end
+
+        def forward_step(
+            *args: Any, current_microbatch: int | None = None, vp_stage: int | None = None, **kwargs: Any
+        ) -> Any:
+            if not probe.on:
+                return function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
+            where = (-1 if current_microbatch is None else current_microbatch, vp_stage or 0)
+            probe.recorder.microbatch, probe.recorder.chunk = where
+            begin(Operation.FORWARD)
+            result = function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
+            tokens, length_squares = probe.works.get(where, (0, 0))
+            end(tokens=tokens, length_squares=length_squares)
+            probe.recorder.microbatch, probe.recorder.chunk = NOWHERE
+            probe.last_forward = self._of_output[id(_tensor(result[0]))] = where
+            return result
+
+        return forward_step
+
+    def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        probe, begin, end = self._probe, self._probe.recorder.begin, self._probe.recorder.end
+
+        def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not probe.on:
+                return function(input_tensor, output_tensor, *args, **kwargs)
+            where = self._of_output.pop(id(_tensor(output_tensor)), NOWHERE)
+            probe.recorder.microbatch, probe.recorder.chunk = where
+            begin(Operation.BACKWARD)
+            depth = probe.recorder.depth()
+            result = function(input_tensor, output_tensor, *args, **kwargs)
+            if (inside := probe.recorder.depth() - depth) > 0:
+                probe.recorder.switch(inside, -1, -1, -1)
+            tokens, length_squares = probe.works.get(where, (0, 0))
+            end(tokens=tokens, length_squares=length_squares)
+            probe.recorder.microbatch, probe.recorder.chunk = NOWHERE
+            probe.last_backward = where
+            return result
+
+        return backward_step
+
+
+def _tensor(output: Any) -> Any:
+    return output[0] if isinstance(output, list) else output

@@ -1,0 +1,56 @@
+"""What all hooks write to, and how they attach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatronapp.trainer.plugins.scan.communicators import Communicators
+from megatronapp.trainer.plugins.scan.frontier import Frontiers
+from megatronapp.trainer.plugins.scan.recorder import Recorder
+
+Work = tuple[int, int]
+"""(tokens, sum of squared sequence lengths) of a microbatch."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """The hooks' shared state. `on` is true inside a training step and outside of its phases; outside of it spans are
+    not recorded, but the frontiers still move."""
+
+    recorder: Recorder
+    communicators: Communicators
+    frontiers: Frontiers
+    on: bool = False
+    full: bool = False
+    works: dict[tuple[int, int], Work] = field(default_factory=dict)
+    """Of this step's microbatches, by (microbatch, chunk)."""
+    last_forward: tuple[int, int] = (-1, -1)
+    last_backward: tuple[int, int] = (-1, -1)
+    """(microbatch, chunk) computed last, which is what is sent next."""
+
+
+@dataclass(slots=True)
+class Patches:
+    """Attributes rebound, and how to put them back."""
+
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Rebind an attribute; one that was inherited is removed again on restore."""
+        own = name in vars(owner)
+        original = vars(owner).get(name)
+
+        def undo() -> None:
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+
+        setattr(owner, name, value)
+        self._undo.append(undo)
+
+    def restore(self) -> None:
+        while self._undo:
+            self._undo.pop()()

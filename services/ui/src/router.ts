@@ -1,0 +1,14 @@
+import { createRouter, createWebHistory } from 'vue-router'
+import JobsView from './views/JobsView.vue'
+
+export const router = createRouter({
+  history: createWebHistory(),
+  routes: [
+    { path: '/', redirect: '/jobs' },
+    { path: '/jobs', name: 'jobs', component: JobsView },
+    { path: '/jobs/:run', name: 'job', component: () => import('./views/JobView.vue'), props: true },
+    { path: '/jobs/:run/timeline', name: 'timeline', component: () => import('./views/TimelineView.vue'), props: true },
+    { path: '/health', name: 'health', component: () => import('./views/HealthView.vue') },
+    { path: '/:path(.*)*', name: 'nowhere', component: () => import('./views/NowhereView.vue') },
+  ],
+})
