@@ -13,11 +13,11 @@ def test_without_pipeline_the_step_is_as_slow_as_its_slowest_replica():
     assert cost_ratio(table, {2: 1.2}) == pytest.approx(1.2)
 
 
-def test_in_a_pipeline_only_the_steady_phase_is_slowed():
-    table = step_table(4, 1, np.array([1.0, 1.5, 1.0, 1.0]), microbatches=8)
+def test_a_slow_last_stage_slows_the_steady_phase_and_not_the_bubble():
+    table = step_table(4, 1, np.array([1.0, 1.0, 1.0, 1.5]), microbatches=8)
 
     slow, healthy = 8 * 4.5 + 3 * 3.0, 8 * 3.0 + 3 * 3.0
-    assert cost_ratio(table, {1: 1.5}) == pytest.approx(slow / healthy)
+    assert cost_ratio(table, {3: 1.5}) == pytest.approx(slow / healthy)
 
 
 def test_another_slow_rank_does_not_hide_the_cost():

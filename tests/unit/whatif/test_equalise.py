@@ -12,6 +12,17 @@ from tests.unit.whatif.recordings import Layout, record
 LAYOUTS = [Layout(1, 1, 4, 2), Layout(2, 1, 4, 3), Layout(4, 1, 8, 1), Layout(2, 2, 4, 2), Layout(4, 3, 8, 2)]
 
 
+def only(recording, kept):
+    """The recording with some of its operations."""
+    return type(recording)(
+        tuple(recording.operations[i] for i in kept),
+        recording.steps,
+        recording.replicas,
+        recording.start[kept],
+        recording.duration[kept],
+    )
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_equal_work_has_no_slowdown(layout):
     result = slowdown(record(layout))
@@ -63,16 +74,17 @@ def test_messages_that_do_not_pair_are_an_error_that_names_the_stage():
     recording = record(Layout(2, 1, 4, 1))
     lost = next(i for i, o in enumerate(recording.operations) if o.key == (1, "forward-recv", 3))
     kept = [i for i in range(len(recording.operations)) if i != lost]
-    broken = type(recording)(
-        tuple(recording.operations[i] for i in kept),
-        recording.steps,
-        recording.replicas,
-        recording.start[kept],
-        recording.duration[kept],
-    )
 
     with pytest.raises(DataError, match="forward-recv"):
-        slowdown(broken)
+        slowdown(only(recording, kept))
+
+
+@pytest.mark.parametrize("layout", [Layout(4, 1, 8, 2), Layout(2, 2, 4, 2)])
+def test_a_trace_without_messages_still_knows_how_a_pipeline_works(layout):
+    recording = record(layout, scale=lambda key, shape: 1.5 if key.stage == 1 else 1.0)
+    kept = [i for i, o in enumerate(recording.operations) if not o.key.type.endswith(("-send", "-recv"))]
+
+    assert slowdown(only(recording, kept)).ratio == pytest.approx(slowdown(recording).ratio, rel=0.01)
 
 
 @settings(max_examples=20, deadline=None)

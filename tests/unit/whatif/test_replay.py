@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from megatronapp.detector.whatif import GraphBuilder, replay, schedule_graph, step_seconds
 
-LAYOUTS = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
+LAYOUTS = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 12))
 
 
 def test_an_operation_ends_after_the_last_one_it_waits_for():

@@ -17,6 +17,7 @@ from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.core.auth import Role, StaticTokens
 from megatronapp.core.bus import MemoryBus
+from megatronapp.core.service import Service
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 from megatronapp.gateway.app import Gateway
@@ -66,9 +67,10 @@ async def platform(options: Options) -> AsyncIterator[Platform]:
         registry,
         tokens,
     )
-    started = [collector]
+    started: list[Service] = [collector]
+    services: tuple[Service, ...] = (gateway, detector)
     try:
-        for service in (gateway, detector):
+        for service in services:
             await service.start()
             started.append(service)
         token = gateway.links.new(Role.OPERATOR)

@@ -11,7 +11,7 @@ from collections.abc import Generator
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core.auth import Authenticator, Role
+from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
@@ -31,7 +31,10 @@ GRACE_SECONDS = 3
 
 
 class Gateway:
-    """REST, WebSocket and page on one port. Start it in a running event loop."""
+    """REST, WebSocket and page on one port. Start it in a running event loop.
+
+    `port` is the real one after start; `links.new(role)` gives a token for a sign-in link, `/?token=…`.
+    """
 
     def __init__(
         self, settings: GatewaySettings, bus: Bus, registry: CollectorRegistry, authenticator: Authenticator
@@ -40,7 +43,7 @@ class Gateway:
         self._bus = bus
         self._authenticator = authenticator
         self._metrics = GatewayMetrics(registry)
-        self._links = SignInLinks(settings.sign_in_link_seconds)
+        self.links = SignInLinks(settings.sign_in_link_seconds)
         self._collector: CollectorClient | None = None
         self._server: _Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,11 +89,6 @@ class Gateway:
     def ready(self) -> bool:
         return self._server is not None and not any(task.done() for task in self._tasks)
 
-    def sign_in_url(self, role: Role = Role.OPERATOR) -> str:
-        """The page's address with a token that signs in once."""
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        return f"http://{host}:{self.port}/?token={self._links.new(role)}"
-
     def _parts(self, collector: CollectorClient) -> Parts:
         key = self._settings.session_key
         signing_key = key.get_secret_value().encode() if key else secrets.token_bytes(32)
@@ -102,7 +100,7 @@ class Gateway:
             viewers=Viewers(self._settings.max_viewers),
             collector=collector,
             sessions=Sessions(signing_key, self._settings.session_seconds),
-            links=self._links,
+            links=self.links,
         )
 
 

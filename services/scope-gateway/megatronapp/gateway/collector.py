@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 from grpc import aio
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
@@ -35,35 +36,22 @@ class CollectorClient:
         await self._channel.close(grace=None)
 
     async def jobs(self) -> Sequence[trace_pb2.JobRecord]:
-        request = trace_pb2.ListJobsRequest()
-        with self._explained():
-            answer: trace_pb2.ListJobsResponse = await self._query.ListJobs(
-                request, timeout=CALL_SECONDS, metadata=self._metadata
-            )
+        answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest())
         return answer.jobs
 
     async def ranks(self, run: str) -> Sequence[trace_pb2.RankRecord]:
         request = trace_pb2.ListRanksRequest(run=run)
-        with self._explained():
-            answer: trace_pb2.ListRanksResponse = await self._query.ListRanks(
-                request, timeout=CALL_SECONDS, metadata=self._metadata
-            )
+        answer: trace_pb2.ListRanksResponse = await self._ask(self._query.ListRanks, request)
         return answer.ranks
 
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
         request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)
-        with self._explained():
-            answer: trace_pb2.ListStepsResponse = await self._query.ListSteps(
-                request, timeout=CALL_SECONDS, metadata=self._metadata
-            )
+        answer: trace_pb2.ListStepsResponse = await self._ask(self._query.ListSteps, request)
         return answer
 
     async def clocks(self, run: str) -> list[Clock]:
         request = trace_pb2.ListClocksRequest(run=run)
-        with self._explained():
-            answer: trace_pb2.ListClocksResponse = await self._query.ListClocks(
-                request, timeout=CALL_SECONDS, metadata=self._metadata
-            )
+        answer: trace_pb2.ListClocksResponse = await self._ask(self._query.ListClocks, request)
         return [_clock(record) for record in answer.clocks]
 
     async def export(self, request: trace_pb2.ExportRequest) -> AsyncIterator[bytes]:
@@ -72,6 +60,10 @@ class CollectorClient:
             call = self._query.Export(request, timeout=EXPORT_SECONDS, metadata=self._metadata)
             async for chunk in call:
                 yield chunk.data
+
+    async def _ask(self, method: Any, request: Message) -> Any:
+        with self._explained():
+            return await method(request, timeout=CALL_SECONDS, metadata=self._metadata)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

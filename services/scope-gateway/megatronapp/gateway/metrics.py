@@ -14,7 +14,7 @@ class GatewayMetrics:
         self.requests = Histogram(
             "megatronapp_gateway_request_seconds",
             "Time to answer a request, to its first byte.",
-            ["method", "route", "status"],
+            ["method", "operation", "status"],
             registry=registry,
         )
         self.messages = Counter(
@@ -31,7 +31,7 @@ class GatewayMetrics:
 
 
 class RequestTimer:
-    """Observes each request under its route's template, so that the number of series is bounded."""
+    """Observes each request under its operation's name, so that the number of series is bounded."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -43,7 +43,7 @@ class RequestTimer:
         async def observed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route: BaseRoute | None = scope.get("route")
-                labels = (scope["method"], getattr(route, "path", "static"), str(message["status"]))
+                labels = (scope["method"], getattr(route, "name", "static"), str(message["status"]))
                 self._metrics.requests.labels(*labels).observe(time.perf_counter() - begin)
             await send(message)
 

@@ -1,4 +1,4 @@
-"""What holds for every request, before any route: who may ask from where, how much, and what a browser may do."""
+"""What holds for every request, before any route: who may ask from where, and what a browser may do."""
 
 from __future__ import annotations
 
@@ -79,48 +79,20 @@ class SameSite:
         return ForbiddenError(f"pages of {origin!r} may not do this; set --allowed-origins to accept them")
 
 
-class BodyLimit:
-    """Refuses a request body of more than `max_bytes`, announced or not."""
+class AnnouncedBodyLimit:
+    """Refuses a request that announces a body of more than `max_bytes`; the router counts those that do not."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        length = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if length.isdecimal() and int(length) > self._max_bytes:
+            response = respond(TOO_LARGE, f"the request's body of {length} bytes is too large")
+            await response(scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
-        announced = Headers(scope=scope).get("content-length", "0")
-        body = None if int(announced) > self._max_bytes else await self._read(receive)
-        if body is None:
-            message = f"the request body is larger than {self._max_bytes} bytes"
-            await respond(TOO_LARGE, message)(scope, receive, send)
-            return
-        await self._app(scope, _replay(body, receive), send)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large."""
-        body = bytearray()
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self._max_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    first: Message | None = {"type": "http.request", "body": body, "more_body": False}
-
-    async def replayed() -> Message:
-        nonlocal first
-        if first is not None:
-            message, first = first, None
-            return message
-        return await receive()
-
-    return replayed
 
 
 def hostname(host: str) -> str:

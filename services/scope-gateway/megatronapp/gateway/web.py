@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from megatronapp.core.errors import NotFoundError
 from megatronapp.gateway import errors, pages
 from megatronapp.gateway.deps import caller
-from megatronapp.gateway.middleware import LOOPBACK_NAMES, BodyLimit, SameSite, SecurityHeaders
+from megatronapp.gateway.middleware import LOOPBACK_NAMES, AnnouncedBodyLimit, SameSite, SecurityHeaders
 from megatronapp.gateway.models import ErrorResponse, Event
 from megatronapp.gateway.routes import events, findings, jobs, page, session, timeline, traces
 from megatronapp.gateway.settings import GatewaySettings
@@ -48,11 +48,11 @@ def build(settings: GatewaySettings) -> Application:
         generate_unique_id_function=_operation_id,
         responses={"default": {"model": ErrorResponse, "description": "what went wrong, and what to do"}},
     )
-    app.add_middleware(BodyLimit, max_bytes=settings.max_request_bytes)
+    app.add_middleware(AnnouncedBodyLimit, max_bytes=settings.max_request_bytes)
     app.add_middleware(SameSite, hosts=accepted_hosts(settings), origins=settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     errors.install(app)
-    app.include_router(_api(), prefix=API)
+    app.include_router(_api(), prefix=API, max_body_size=settings.max_request_bytes)
     app.add_api_route("/api/{rest:path}", _unknown, methods=METHODS, include_in_schema=False)
     app.include_router(page.router)
     _mount_pages(app, settings)
@@ -89,8 +89,8 @@ def _mount_pages(app: FastAPI, settings: GatewaySettings) -> None:
         app.mount("/", app.state.page)
 
 
-async def _unknown(rest: str) -> None:
-    raise NotFoundError(f"/api/{rest} is not served")
+async def _unknown(request: Request) -> None:
+    raise NotFoundError(f"{request.method} {request.url.path} is not served")
 
 
 def _operation_id(route: APIRoute) -> str:

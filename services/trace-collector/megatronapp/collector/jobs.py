@@ -82,7 +82,7 @@ class Attempt:
         self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
         self.changed = True
         if received.kind == "hello":
-            self._hello(message.hello, received.received_unix_ns)
+            self.greet(message.hello, received.received_unix_ns)
             return 0
         rank = self.ranks.get(identity.rank)
         if rank is None or rank.hello.identity.incarnation != identity.incarnation:
@@ -98,7 +98,8 @@ class Attempt:
         rank.closing = message.heartbeat.closing
         return self._count_dropped(identity, message.heartbeat.dropped)
 
-    def _hello(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
+    def greet(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
+        """A rank's process has connected, for the first time or again."""
         number = hello.identity.rank
         old = self.ranks.get(number)
         rank = Rank(hello, received_unix_ns, streams=old.streams if old else 0)
@@ -109,6 +110,18 @@ class Attempt:
         self.sizes = hello.placement.sizes
         self.schedule = hello.schedule
         self.clocks.hello(number, hello.placement, hello.device)
+
+    def begin_write(self) -> None:
+        """The rows so far are for the store; new ones gather apart. A write that failed takes them along."""
+        self.writing = self.writing.join(self.buffer)
+        self.buffer = Buffer()
+        self.changed = False
+
+    def end_write(self) -> None:
+        self.writing = Buffer()
+
+    def undo_write(self) -> None:
+        self.changed = True
 
     def _batch(self, rank: Rank, received: Received) -> int:
         batch, number = received.message.batch, received.identity.rank

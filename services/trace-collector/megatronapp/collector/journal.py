@@ -78,8 +78,8 @@ class Journal:
     def replay(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """(position, payload) of every whole record from `start` on."""
         segments = self._segments()
-        for path, following in zip(segments, [*segments[1:], None], strict=True):
-            if following is None or _first(following) > start:
+        for index, path in enumerate(segments):
+            if path == segments[-1] or _first(segments[index + 1]) > start:
                 yield from ((p, payload) for p, payload, _ in _records(path) if p >= start)
 
     def trim(self, position: int) -> int:

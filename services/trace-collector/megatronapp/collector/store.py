@@ -185,8 +185,7 @@ def _write_parquet(path: Path, table: Any) -> None:
         use_dictionary=labels,
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
     )
-    _sync(temporary)
-    temporary.rename(path)
+    _publish(temporary, path)
 
 
 def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:
@@ -205,8 +204,13 @@ def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".part")
     temporary.write_bytes(data)
+    _publish(temporary, path)
+
+
+def _publish(temporary: Path, path: Path) -> None:
     _sync(temporary)
     temporary.rename(path)
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
@@ -31,6 +32,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import CheckpointConfig
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
+from megatronapp.trainer.parallel import on_first_rank
 
 log = get_logger(__name__)
 
@@ -155,11 +157,11 @@ def save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Path:
     """
     final = claim.folder / folder_name(state.step)
     partial = claim.folder / f".{final.name}.partial"
-    _on_first_rank(lambda: _prepare(claim, partial))
+    on_first_rank(lambda: _prepare(claim, partial))
     dist_checkpointing.save(
         _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False), str(partial)
     )
-    _on_first_rank(lambda: _publish(claim, partial, final, state.step))
+    on_first_rank(lambda: _publish(claim, partial, final, state.step))
     return final
 
 
@@ -198,30 +200,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _on_first_rank(action: Any) -> None:
-    """Run `action` on rank 0; its error is raised on every rank, so that none waits for another."""
-    outcome: list[BaseException | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            action()
-        except (TrainingError, DataError, OSError) as error:
-            outcome[0] = error
-    dist.broadcast_object_list(outcome, src=0)
-    if outcome[0] is not None:
-        raise outcome[0]
-
-
-def take_claim(claim: Claim) -> None:
-    """`Claim.take` on rank 0, for all ranks."""
-    _on_first_rank(claim.take)
-
-
 # ---- loading
 
 
-def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig) -> None:
+def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig, *, fresh: bool) -> None:
     """Fill `state` from the checkpoint of `step`; every rank calls it. The layout may differ from the one saved.
 
+    `fresh`: a new run starts from another one's checkpoint, and may take less than all of it (--finetune, --no-load-*).
     Random states are loaded only into the same layout; under another one the seeds of a fresh start are kept.
     Raises DataError when the checkpoint's content does not fit the flags.
     """
@@ -229,9 +214,9 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "step" not in common or "layout" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")
-    weights_only = config.finetune
-    without_optimizer = weights_only or config.no_load_optim or not common["has_optimizer"]
-    without_random = weights_only or config.no_load_rng or not common["has_random"]
+    weights_only = fresh and config.finetune
+    without_optimizer = weights_only or (fresh and config.no_load_optim) or not common["has_optimizer"]
+    without_random = weights_only or (fresh and config.no_load_rng) or not common["has_random"]
     if not without_optimizer and common["distributed_optimizer"] != state.distributed_optimizer:
         saved = "with" if common["distributed_optimizer"] else "without"
         raise DataError(
@@ -243,14 +228,14 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     wanted = _sharded_state(state, without_optimizer, without_random, is_loading=True)
     try:
         loaded = dist_checkpointing.load(wanted, str(checkpoint))
-    except dist_checkpointing.core.CheckpointingException as error:
+    except CheckpointingException as error:
         raise DataError(f"{checkpoint} does not fit these flags: {error}") from error
     for index, chunk in enumerate(unwrap_model(state.chunks)):
         chunk.load_state_dict(loaded[_chunk_key(index)])
     if not without_optimizer:
         state.optimizer.load_state_dict(loaded["optimizer"])
         unshare_steps(state.optimizer)
-    elif not weights_only or state.optimizer is not None:
+    else:
         state.optimizer.reload_model_params()
     if not weights_only:
         state.scheduler.load_state_dict(loaded["scheduler"])

@@ -3,27 +3,224 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import get_batch_on_this_cp_rank
+from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import checkpoint
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
 from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.stop import StopSignal
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
+
+
+@dataclass(kw_only=True)
+class Window:
+    """What has gathered since the last line of the log."""
+
+    loss: torch.Tensor
+    """[2], float64: sum of the losses and number of tokens."""
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Trainer:
+    """Drives `state` from its step to the last one."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        transformer: TransformerConfig,
+        state: TrainingState,
+        batches: Batches,
+        plugins: PluginChain,
+        reporters: Sequence[Reporter],
+        *,
+        device: torch.device,
+        flops_per_step: float,
+        claim: Claim | None,
+    ) -> None:
+        self._config = config
+        self._transformer = transformer
+        self._state = state
+        self._batches = batches
+        self._plugins = plugins
+        self._reporters = reporters
+        self._device = device
+        self._flops_per_step = flops_per_step
+        self._claim = claim
+        self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        self._window = self._new_window()
+        self._forward_step = plugins.forward_step(build_forward_step(device))
+        self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
+        self._schedule = plugins.schedule(get_forward_backward_func())
+        self._optimizer_step = plugins.optimizer(state.optimizer.step)
+
+    def train(self, stop: StopSignal) -> None:
+        """Train to the last step or to SIGTERM; a checkpoint is left at the end.
+
+        Raises TrainingError when the loss is no number any more.
+        """
+        state, intervals = self._state, self._config
+        saved_at = state.step
+        while state.step < self._config.training.train_iters:
+            self._step(state.step + 1)
+            if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
+                self._evaluate("valid")
+            last = stop.after(state.step)
+            if self._due(intervals.checkpoint.save_interval):
+                self._save()
+                saved_at = state.step
+            if last:
+                break
+        if saved_at < state.step:
+            self._save()
+        if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
+            self._evaluate("test")
+
+    def _due(self, interval: int | None) -> bool:
+        return bool(interval) and self._state.step % int(interval or 1) == 0
+
+    # ---- one step
+
+    def _step(self, step: int) -> None:
+        self._plugins.step_begin(step)
+        start = time.perf_counter()
+        for chunk in self._state.chunks:
+            chunk.zero_grad_buffer()
+        self._state.optimizer.zero_grad()
+        outputs = self._run_schedule(self._data, forward_only=False)
+        _, grad_norm, _ = self._optimizer_step()
+        if grad_norm is None and self._device.type == "cuda":
+            torch.cuda.synchronize()  # the norm's value would have waited; without it the host runs steps ahead
+        learning_rate = self._learning_rate()
+        self._state.scheduler.step(1)
+        self._state.step = step
+        self._state.consumed_samples += self._batches.layout.global_batch_size
+        self._gather(outputs, time.perf_counter() - start)
+        report = self._report(grad_norm, learning_rate) if self._due(self._config.logging.log_interval) else None
+        self._plugins.step_end(step, report.progress() if report else None)
+
+    def _run_schedule(self, data: list[Iterator[Any]], *, forward_only: bool) -> list[torch.Tensor]:
+        layout = self._batches.layout
+        outputs: list[torch.Tensor] = self._schedule(
+            forward_step_func=self._forward_step,
+            data_iterator=data if layout.virtual else data[0],
+            model=self._state.chunks,
+            num_microbatches=layout.microbatches,
+            seq_length=self._config.training.seq_length,
+            micro_batch_size=layout.micro_batch_size,
+            forward_only=forward_only,
+        )
+        return outputs
+
+    def _learning_rate(self) -> float:
+        return float(next(g["lr"] for g in self._state.optimizer.param_groups if g.get("default_config", True)))
+
+    # ---- the log
+
+    def _new_window(self) -> Window:
+        return Window(loss=torch.zeros(2, dtype=torch.float64, device=self._device))
+
+    def _gather(self, outputs: list[torch.Tensor], seconds: float) -> None:
+        if self._knows_loss:
+            self._window.loss += torch.stack(outputs).sum(0)
+        self._window.steps += 1
+        self._window.seconds += seconds
+
+    def _report(self, grad_norm: float | None, learning_rate: float) -> StepReport:
+        window, self._window = self._window, self._new_window()
+        loss = self._mean_loss(window.loss) if self._knows_loss else None
+        if loss is not None and not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at step {self._state.step}: lower --lr, lengthen --lr-warmup-iters or set --clip-grad"
+            )
+        layout = self._batches.layout
+        step_seconds = window.seconds / window.steps
+        report = StepReport(
+            step=self._state.step,
+            total_steps=self._config.training.train_iters,
+            loss=loss,
+            learning_rate=learning_rate,
+            grad_norm=None if grad_norm is None else float(grad_norm),
+            step_seconds=step_seconds,
+            tokens_per_second=layout.global_batch_size * self._config.training.seq_length / step_seconds,
+            tflops_per_gpu=self._flops_per_step / step_seconds / layout.world / 1e12,
+        )
+        for reporter in self._reporters:
+            reporter.step(report)
+        return report
+
+    def _mean_loss(self, loss: torch.Tensor) -> float:
+        """Mean over the tokens of all data-parallel ranks, from [sum, tokens]; the last stage calls it together."""
+        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        total, tokens = loss.tolist()
+        return float(total / tokens) if tokens else math.nan
+
+    # ---- between steps
+
+    @contextmanager
+    def _phase(self, phase: trace_pb2.Phase) -> Iterator[None]:
+        """A phase known to the plug-ins, in which every rank holds the newest weights."""
+        self._plugins.phase_begin(phase)
+        synchronizing = self._transformer.param_sync_func
+        overlap = self._config.parallel.overlap_param_gather
+        if overlap:
+            self._transformer.param_sync_func = None
+            for chunk in self._state.chunks:
+                chunk.disable_forward_pre_hook()
+        try:
+            yield
+        finally:
+            if overlap:
+                self._transformer.param_sync_func = synchronizing
+                for chunk in self._state.chunks:
+                    chunk.enable_forward_pre_hook()
+            self._plugins.phase_end(phase)
+
+    def _evaluate(self, split: str) -> None:
+        if not self._batches.has(split):
+            return
+        with self._phase(trace_pb2.PHASE_EVALUATION), torch.no_grad():
+            loss = torch.zeros(2, dtype=torch.float64, device=self._device)
+            data = self._batches.evaluate(split)
+            for chunk in self._state.chunks:
+                chunk.eval()
+            for _ in range(self._config.evaluation.eval_iters):
+                outputs = self._run_schedule(data, forward_only=True)
+                if self._knows_loss:
+                    loss += torch.stack(outputs).sum(0)
+            for chunk in self._state.chunks:
+                chunk.train()
+            if self._knows_loss:
+                mean = self._mean_loss(loss)
+                report = EvaluationReport(
+                    step=self._state.step, split=split, loss=mean, perplexity=math.exp(min(mean, 20.0))
+                )
+                for reporter in self._reporters:
+                    reporter.evaluation(report)
+
+    def _save(self) -> None:
+        if self._claim is None:
+            return
+        with self._phase(trace_pb2.PHASE_CHECKPOINT):
+            start = time.perf_counter()
+            folder = checkpoint.save(self._state, self._claim, self._config.checkpoint)
+            if dist.get_rank() == 0:
+                seconds = round(time.perf_counter() - start, 3)
+                log.info("checkpoint_saved", step=self._state.step, folder=str(folder), seconds=seconds)

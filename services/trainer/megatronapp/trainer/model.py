@@ -172,20 +172,22 @@ def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int |
         normalization=model.normalization,
     )
     if transformer.sequence_parallel:
-        spec.submodules.input_layernorm = norm
-        spec.submodules.pre_mlp_layernorm = norm
+        spec.submodules.input_layernorm = Norm
+        spec.submodules.pre_mlp_layernorm = Norm
     layers = get_num_layers_to_build(transformer, stage)
-    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=norm)
+    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
 
 
-def norm(config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
+class Norm:
     """torch's norm, for sequence parallelism too: its parameters are marked, so that their gradients, of which each
     tensor rank has only its part of the sequence, are summed. megatron-core's own wrapper refuses that case."""
-    kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
-    module: torch.nn.Module = kind(hidden_size, eps=eps)
-    for parameter in module.parameters():
-        parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-    return module
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        module = kind(hidden_size, eps=eps)
+        for parameter in module.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return module
 
 
 def wrap(

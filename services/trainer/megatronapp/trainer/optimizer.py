@@ -111,6 +111,8 @@ def build_scheduler(config: TrainerConfig, optimizer: Any) -> OptimizerParamSche
         end_wd=end,
         wd_incr_steps=steps,
         wd_incr_style=settings.weight_decay_incr_style,
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,  # after a restart the flags hold, the checkpoint gives the position alone
         wsd_decay_steps=schedule.lr_wsd_decay_iters,
         lr_wsd_decay_style=schedule.lr_wsd_decay_style,
     )

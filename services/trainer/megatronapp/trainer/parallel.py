@@ -6,17 +6,21 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import MegatronAppError, UsageError
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
 from megatronapp.v1 import trace_pb2
+
+T = TypeVar("T")
 
 
 def start(environment: Environment, config: ParallelConfig, layout: Layout) -> tuple[torch.device, dist.Store]:
@@ -41,6 +45,21 @@ def start(environment: Environment, config: ParallelConfig, layout: Layout) -> t
         distributed_timeout_minutes=config.distributed_timeout_minutes,
     )
     return device, dist.PrefixStore("trainer", store)
+
+
+def on_first_rank(action: Callable[[], T]) -> T:
+    """What `action` returns on rank 0, on every rank. Its error is raised on every rank, so that none waits."""
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = action()
+        except (MegatronAppError, OSError) as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    result: T = outcome[0]
+    return result
 
 
 def stop() -> None:

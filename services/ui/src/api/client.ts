@@ -1,6 +1,6 @@
 import createClient from 'openapi-fetch'
 import type { paths } from './schema'
-import type { Clock, Job, Metrics, Rank, Session, Timeline, TraceControl, TraceControlStatus } from './types'
+import type { Clock, Metrics, Rank, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -36,9 +36,6 @@ export const getSession = (): Promise<Session> => expect(client.GET('/api/v1/ses
 
 export const signIn = (token: string): Promise<Session> => expect(client.POST('/api/v1/session', { body: { token } }))
 
-export const getJob = (run: string, signal?: AbortSignal): Promise<Job> =>
-  expect(client.GET('/api/v1/jobs/{run}', { params: of(run), signal }))
-
 export const getRanks = (run: string, signal?: AbortSignal): Promise<Rank[]> =>
   expect(client.GET('/api/v1/jobs/{run}/ranks', { params: of(run), signal }))
 
@@ -56,8 +53,6 @@ export const getTraceControl = (run: string, signal?: AbortSignal): Promise<Trac
 
 export const putTraceControl = (run: string, body: TraceControl): Promise<TraceControlStatus> =>
   expect(client.PUT('/api/v1/jobs/{run}/trace-control', { params: of(run), body }))
-
-export type TraceFormat = 'pftrace' | 'json'
 
 /** Where the spans of the steps, both included, can be downloaded. */
 export function traceUrl(run: string, fromStep: number, toStep: number, format: TraceFormat): string {

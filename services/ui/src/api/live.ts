@@ -4,8 +4,8 @@ import { computed, inject, shallowReactive, shallowRef } from 'vue'
 import { backoffMs } from '@/lib/backoff'
 import type { Finding, Job, LiveEvent } from './types'
 
-/** The gateway says something at least every few seconds; silence for so long means that the picture is old. */
-const STALE_SECONDS = 15
+/** The gateway says something at least every 15 seconds; a longer silence means that the picture is old. */
+const STALE_SECONDS = 20
 
 export type LiveState = 'connecting' | 'live' | 'stale' | 'offline'
 export type StepListener = (event: Extract<LiveEvent, { type: 'step' }>) => void
@@ -22,8 +22,7 @@ export interface Live {
   readonly onStep: (listener: StepListener) => () => void
 }
 
-const LIVE: InjectionKey<Live> = Symbol('live')
-export { LIVE }
+export const LIVE: InjectionKey<Live> = Symbol('live')
 
 export function useLive(): Live {
   const live = inject(LIVE)

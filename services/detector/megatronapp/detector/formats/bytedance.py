@@ -98,6 +98,9 @@ def _read_rows(path: Path) -> dict[str, npt.NDArray[Any]]:
         if missing:
             raise DataError(f"{path}: column {', '.join(missing)} is missing; it is not a straggler-analysis trace")
         table = pq.read_table(path, columns=list(COLUMNS)).combine_chunks()
+        empty = [name for name in COLUMNS if table[name].null_count]
+        if empty:
+            raise DataError(f"{path}: column {', '.join(empty)} has rows without a value")
         rows = {name: table[name].to_numpy(zero_copy_only=False) for name in COLUMNS if name != "optype"}
         rows["optype"] = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
     except (pa.ArrowException, OSError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,12 +43,17 @@ OPERATIONS = tuple(sorted({name for name, _ in NAMES.values()}))
 KINDS = np.array([dict(NAMES.values())[name] for name in OPERATIONS])
 
 
-class _Row(NamedTuple):
-    """Operations of a stage that make one row of each of its ranks."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The operations of a stage that make one row of each of its ranks, and what is the same for it in all steps."""
 
-    stage: int
-    type: str
+    operations: list[int]
+    name: int
     chunk: int
+    rank: Ints
+    """(replicas,): index of the rank in the RankTable."""
+    communicator: Ints
+    peer: Ints
 
 
 def step_tables(trace: Trace) -> Iterator[StepTable]:
@@ -56,12 +61,9 @@ def step_tables(trace: Trace) -> Iterator[StepTable]:
 
     A worker without any operation in a step is among the step's missing ranks.
     """
-    members: defaultdict[_Row, list[int]] = defaultdict(list)
-    for index, operation in enumerate(trace.recording.operations):
-        chunk = operation.chunk if operation.key.type in (op.FORWARD, op.BACKWARD) else 0
-        members[_Row(operation.key.stage, operation.key.type, chunk)].append(index)
     ranks, position = _ranks(trace)
     groups = _Groups(trace)
+    rows = _rows(trace, position, groups)
     microbatches = {o.microbatch for o in trace.recording.operations if o.key.type == op.FORWARD}
     chunks = {o.chunk for o in trace.recording.operations if o.key.type == op.FORWARD}
     for index, step in enumerate(trace.recording.steps):
@@ -70,7 +72,7 @@ def step_tables(trace: Trace) -> Iterator[StepTable]:
         yield StepTable(
             step=int(step),
             ranks=ranks,
-            rows=make_rows(_columns(trace, duration, dict(members), position, groups)),
+            rows=make_rows(_columns(rows, duration)),
             operations=OPERATIONS,
             kinds=KINDS,
             communicators=tuple(groups.table),
@@ -136,41 +138,53 @@ class _Groups:
         return self._index[group]
 
 
-def _columns(
-    trace: Trace, duration: Floats, members: dict[_Row, list[int]], position: Ints, groups: _Groups
-) -> dict[str, Floats]:
+def _rows(trace: Trace, position: Ints, groups: _Groups) -> list[_Row]:
+    members: defaultdict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for index, operation in enumerate(trace.recording.operations):
+        chunk = operation.chunk if operation.key.type in (op.FORWARD, op.BACKWARD) else 0
+        members[operation.key.stage, operation.key.type, chunk].append(index)
+    replicas = trace.recording.replicas.tolist()
+    return [
+        _Row(
+            operations=indices,
+            name=OPERATIONS.index(NAMES[type_][0]),
+            chunk=chunk,
+            rank=position[stage, trace.recording.replicas],
+            communicator=np.array([groups.of(type_, stage, replica) for replica in replicas]),
+            peer=np.array([_peer(trace, type_, stage, replica) for replica in replicas]),
+        )
+        for (stage, type_, chunk), indices in members.items()
+    ]
+
+
+def _columns(rows: list[_Row], duration: Floats) -> dict[str, Floats]:
     """Columns of one step's rows; duration: (operations, replicas)."""
-    rows: list[tuple[float, ...]] = []
-    for row, indices in members.items():
-        taken = duration[indices]
+    columns: defaultdict[str, list[Floats]] = defaultdict(list)
+    for row in rows:
+        taken = duration[row.operations]
         count = (~np.isnan(taken)).sum(axis=0)
-        name = OPERATIONS.index(NAMES[row.type][0])
-        for column in np.flatnonzero(count):
-            replica = int(trace.recording.replicas[column])
-            values = taken[:, column][~np.isnan(taken[:, column])]
-            rows.append(
-                (
-                    position[row.stage, replica],
-                    name,
-                    row.chunk,
-                    groups.of(row.type, row.stage, replica),
-                    _peer(trace, row, replica),
-                    count[column],
-                    values.sum(),
-                    values.min(),
-                    values.max(),
-                )
-            )
-    names = ("rank", "operation", "chunk", "communicator", "peer", "count", "duration", "duration_min", "duration_max")
-    return dict(zip(names, np.array(rows).T, strict=True))
+        here = count > 0
+        for name, values in (
+            ("rank", row.rank),
+            ("operation", np.full(len(count), row.name)),
+            ("chunk", np.full(len(count), row.chunk)),
+            ("communicator", row.communicator),
+            ("peer", row.peer),
+            ("count", count),
+            ("duration", np.nansum(taken, axis=0)),
+            ("duration_min", np.fmin.reduce(taken)),
+            ("duration_max", np.fmax.reduce(taken)),
+        ):
+            columns[name].append(values[here])
+    return {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def _peer(trace: Trace, row: _Row, replica: int) -> int:
+def _peer(trace: Trace, type_: str, stage: int, replica: int) -> int:
     """Global rank at the other end of a message, −1 for anything else."""
-    if row.type not in op.MESSAGES:
+    if type_ not in op.MESSAGES:
         return -1
-    forward = row.type in ("forward-send", "backward-recv")
-    return int(trace.rank[(row.stage + (1 if forward else -1)) % len(trace.rank), replica])
+    towards = 1 if type_ in ("forward-send", "backward-recv") else -1
+    return int(trace.rank[(stage + towards) % len(trace.rank), replica])
 
 
 def _extent(trace: Trace, step: int, position: Ints, ranks: int) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from megatronapp.detector.signals import matrix, peers
 from megatronapp.detector.signals.work import WorkModel
-from megatronapp.detector.steps import Floats, Microbatches, StepTable
+from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class ComputeEffect:
     """beside_peers of each operation apart."""
     seconds: Floats
     """Compute in this step."""
+    work: Floats
+    """Work of the rank's microbatches ÷ that of its stage's mean rank, by what the data says."""
 
 
 def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
@@ -36,12 +38,24 @@ def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) ->
     work.learn(compute, stage, healthy)
     alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
     reference = peers.beside_stage_peers(alike, stage, healthy)
+    whole = ~(np.isnan(alike) & (compute.count > 0)).any(axis=1)
     return ComputeEffect(
         beside_peers=_log_ratio(alike, reference),
-        level=np.log(_positive(np.nansum(alike, axis=1) + 0.0 * _all_known(alike, compute.count))),
+        level=np.log(_positive(np.where(whole, np.nansum(alike, axis=1), np.nan))),
         by_operation=_by_operation(compute, alike, reference),
         seconds=seconds,
+        work=_weighted(ratio * compute.count, np.nanmean(compute.seconds, axis=0), stage),
     )
+
+
+def _weighted(work: Floats, weights: Floats, stage: Ints) -> Floats:
+    """Each rank's work over all keys ÷ its stage's mean; 1 where unknown."""
+    total = np.nansum(work * np.nan_to_num(weights), axis=1)
+    mean = np.ones_like(total)
+    for s in np.unique(stage):
+        some = total[(stage == s) & (total > 0)]
+        mean[stage == s] = some.mean() if len(some) else 1.0
+    return np.where(total > 0, total / mean, 1.0)
 
 
 def _by_operation(compute: matrix.Compute, alike: Floats, reference: Floats) -> dict[str, Floats]:
@@ -58,11 +72,6 @@ def _log_ratio(values: Floats, reference: Floats) -> Floats:
     over = np.where(both, values, 0.0).sum(axis=1)
     under = np.where(both, reference, 0.0).sum(axis=1)
     return np.log(_positive(over)) - np.log(_positive(under))
-
-
-def _all_known(alike: Floats, count: Floats) -> Floats:
-    """0 for ranks whose every row could be valued, else nan."""
-    return np.where((np.isnan(alike) & (count > 0)).any(axis=1), np.nan, 0.0)
 
 
 def _positive(values: Floats) -> Floats:
@@ -88,4 +97,8 @@ def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Com
     reference = peers.median_of_others(workers.T, np.ones(len(replicas), bool)).T
     beside = np.full(len(table.ranks), np.nan)
     beside[known] = (workers - reference)[table.ranks.pipeline[known], place[known]]
-    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds)
+    heaviness = np.nanmedian(detail.compute / np.nanmedian(detail.compute, axis=1, keepdims=True), axis=0)
+    by_replica = np.array([np.nansum(heaviness[detail.replica == r]) for r in replicas])
+    work = np.ones(len(table.ranks))
+    work[known] = (by_replica / by_replica.mean())[place[known]]
+    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds, work)

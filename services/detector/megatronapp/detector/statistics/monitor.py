@@ -34,6 +34,8 @@ class Noise:
     """A constant offset that healthy items may have; inf: only a change is judged."""
     smallest: float
     """Effects below are never worth a page, however certain."""
+    changes: bool = True
+    """False: only the offset is judged, never a change against the item's own history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Monitor:
         self._clean[items] = _push(self._clean[items], x[items])
         self._cleaned[items] += 1
         self._until_refresh -= 1
-        if self._until_refresh <= 0 or np.any(self._cleaned[items] == WARM_UP):
+        if self.noise.changes and (self._until_refresh <= 0 or np.any(self._cleaned[items] == WARM_UP)):
             self._refresh()
 
     def _refresh(self) -> None:

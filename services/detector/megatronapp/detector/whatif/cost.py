@@ -11,7 +11,7 @@ import numpy as np
 
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, Compute, schedule_graph
+from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, schedule_graph
 from megatronapp.detector.whatif.table import compute_seconds, stage_count, transfer_seconds
 
 PASSES = (FORWARD, BACKWARD)
@@ -65,7 +65,6 @@ def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
     in_pass, at_end = transfer_seconds(table)
     durations = np.zeros((len(graph), *shape[1:]))
     for index, operation in enumerate(graph.operations):
-        assert isinstance(operation, Compute)  # noqa: S101  # what schedule_graph promises
         name, stage, chunk, _ = operation
         if name in PASSES:
             durations[index] = of[name, chunk][stage] + in_pass[stage]
@@ -80,13 +79,13 @@ def _pace(table: StepTable, effects: Floats) -> Floats:
 
     Ranks of one worker wait for each other in every layer, so the slowest sets its pace.
     """
-    slow = effects != 1.0
-    replicas, replica = np.unique(table.ranks.data[slow], return_inverse=True)
-    pace = np.ones((stage_count(table), 2, len(replicas)))
+    replicas = np.unique(table.ranks.data[effects != 1.0])
+    here = np.isin(table.ranks.data, replicas)
     worst = np.zeros((stage_count(table), len(replicas)))
-    np.maximum.at(worst, (table.ranks.pipeline[slow], replica), effects[slow])
-    pace[:, 0] = np.where(worst > 0, worst, 1.0)
-    return pace
+    place = (table.ranks.pipeline[here], np.searchsorted(replicas, table.ranks.data[here]))
+    np.maximum.at(worst, place, effects[here])
+    with_slow = np.where(worst > 0, worst, 1.0)
+    return np.stack([with_slow, np.ones_like(with_slow)], axis=1)
 
 
 def _by_stage(table: StepTable, of_ranks: Floats, typical: Callable[[Floats], float]) -> Floats:

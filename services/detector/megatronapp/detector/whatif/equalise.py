@@ -12,7 +12,15 @@ import numpy as np
 
 from megatronapp.detector.steps import Floats
 from megatronapp.detector.whatif.graph import Graph
-from megatronapp.detector.whatif.recording import COMPUTE, GC, Recording, own_seconds, recorded_seconds, recording_graph
+from megatronapp.detector.whatif.recording import (
+    COMPUTE,
+    GC,
+    Key,
+    Recording,
+    own_seconds,
+    recorded_seconds,
+    recording_graph,
+)
 from megatronapp.detector.whatif.replay import step_seconds
 
 
@@ -101,7 +109,7 @@ def _reported_type(name: str) -> str:
     return f"{direction}-pp-comm" if end in ("send", "recv") else name
 
 
-def _breakdown(graph: Graph, seconds: Floats, equalised: Floats, ideal: Floats, labels: np.ndarray) -> Breakdown:
+def _breakdown(graph: Graph[Key], seconds: Floats, equalised: Floats, ideal: Floats, labels: np.ndarray) -> Breakdown:
     keys = np.unique(labels)
     kept = np.stack([step_seconds(graph, np.where(labels == key, seconds, equalised)) for key in keys])
     return Breakdown(tuple(keys.tolist()), kept.mean(axis=1) / ideal.mean(), kept / ideal)

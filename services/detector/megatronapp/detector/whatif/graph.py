@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from typing import Generic, TypeVar
 
 from megatronapp.core.errors import DataError
+
+Operation = TypeVar("Operation", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    operations: tuple[Hashable, ...]
+class Graph(Generic[Operation]):
+    operations: tuple[Operation, ...]
     events: tuple[Event, ...]
     """In an order that never puts an event before one that it waits for."""
 
@@ -37,26 +40,26 @@ class Graph:
 
 
 @dataclass(slots=True)
-class GraphBuilder:
+class GraphBuilder(Generic[Operation]):
     """Collects operations, what they wait for, and which of them start together."""
 
-    _index: dict[Hashable, int] = field(default_factory=dict)
+    _index: dict[Operation, int] = field(default_factory=dict)
     _after: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     _leader: dict[int, int] = field(default_factory=dict)
     _across: set[int] = field(default_factory=set)
 
-    def add(self, operation: Hashable, after: Iterable[Hashable] = ()) -> None:
+    def add(self, operation: Operation, after: Iterable[Operation] = ()) -> None:
         """Declare an operation (again), and operations that it waits for."""
         self._after[self._number(operation)].update(self._number(before) for before in after)
 
-    def chain(self, operations: Iterable[Hashable]) -> None:
+    def chain(self, operations: Iterable[Operation]) -> None:
         """Each operation waits for the one before: one stream, one thread."""
-        previous: tuple[Hashable, ...] = ()
+        previous: tuple[Operation, ...] = ()
         for operation in operations:
             self.add(operation, previous)
             previous = (operation,)
 
-    def together(self, operations: Iterable[Hashable], *, across_replicas: bool = False) -> None:
+    def together(self, operations: Iterable[Operation], *, across_replicas: bool = False) -> None:
         """The operations' work begins when the last of them has arrived, of all replicas if asked."""
         members = [self._number(operation) for operation in operations]
         for member in members:
@@ -64,7 +67,7 @@ class GraphBuilder:
         if across_replicas:
             self._across.update(members)
 
-    def build(self) -> Graph:
+    def build(self) -> Graph[Operation]:
         """Raises DataError when operations wait for each other in a circle."""
         members: defaultdict[int, list[int]] = defaultdict(list)
         for number in self._index.values():
@@ -85,5 +88,5 @@ class GraphBuilder:
         )
         return Graph(tuple(self._index), events)
 
-    def _number(self, operation: Hashable) -> int:
+    def _number(self, operation: Operation) -> int:
         return self._index.setdefault(operation, len(self._index))

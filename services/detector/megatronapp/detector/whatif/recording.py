@@ -71,7 +71,7 @@ def recorded_seconds(recording: Recording) -> Floats:
     return np.asarray(np.nanmax(recording.end, axis=(0, 2)) - first)
 
 
-def own_seconds(recording: Recording, graph: Graph) -> Floats:
+def own_seconds(recording: Recording, graph: Graph[Key]) -> Floats:
     """Each operation's own time: its duration without the wait for the last member of its event to arrive.
 
     An end that lies before that arrival by more than clocks may be off (10 ms) counts as no time at all.
@@ -88,9 +88,9 @@ def own_seconds(recording: Recording, graph: Graph) -> Floats:
     return np.where(seconds <= -10e-3, 0.0, seconds)
 
 
-def recording_graph(recording: Recording) -> Graph:
+def recording_graph(recording: Recording) -> Graph[Key]:
     """The step's graph; its operations are the recording's keys, in their order. Raises DataError."""
-    builder = GraphBuilder()
+    builder = GraphBuilder[Key]()
     for operation in recording.operations:
         builder.add(operation.key)
     stages = sorted({operation.key.stage for operation in recording.operations})
@@ -104,7 +104,10 @@ def recording_graph(recording: Recording) -> Graph:
         for direction in ("forward", "backward"):
             for end in ("send", "recv"):
                 edges[f"{direction}-{end}", stage] = _messages(builder, mine, direction, end, parts)
-    _pair_messages(builder, edges, stages)
+    for direction, towards in (("forward", 1), ("backward", -1)):
+        _pair_messages(builder, edges, stages, direction, towards)
+        if not any(edges[f"{direction}-send", stage] for stage in stages):
+            _hand_over(builder, recording.operations, direction, towards)
     _synchronise(builder, recording.operations)
     return builder.build()
 
@@ -127,11 +130,11 @@ class _Stage:
         return sorted(operation.key for operation in self.of(*types))
 
 
-def _compute_stream(builder: GraphBuilder, stage: _Stage) -> None:
+def _compute_stream(builder: GraphBuilder[Key], stage: _Stage) -> None:
     builder.chain(operation.key for operation in stage.compute)
 
 
-def _parameter_stream(builder: GraphBuilder, stage: _Stage) -> None:
+def _parameter_stream(builder: GraphBuilder[Key], stage: _Stage) -> None:
     """Parameter gathers and gradient scatters share a stream; a chunk's first forward needs its gathered parameters."""
     builder.chain(operation.key for operation in stage.of(PARAMS, GRADS))
     gathered = {operation.chunk: operation for operation in sorted(stage.of(PARAMS), key=lambda o: o.key)}
@@ -143,7 +146,7 @@ def _parameter_stream(builder: GraphBuilder, stage: _Stage) -> None:
         _overlapped_gradients(builder, stage)
 
 
-def _overlapped_gradients(builder: GraphBuilder, stage: _Stage) -> None:
+def _overlapped_gradients(builder: GraphBuilder[Key], stage: _Stage) -> None:
     """The first scatter of a chunk's gradients needs the chunk's last backward."""
     scatters = {operation.chunk: operation for operation in sorted(stage.of(GRADS), key=lambda o: o.key, reverse=True)}
     for chunk, scatter in scatters.items():
@@ -152,7 +155,7 @@ def _overlapped_gradients(builder: GraphBuilder, stage: _Stage) -> None:
             builder.add(scatter.key, [max(backward, key=lambda o: o.end).key])
 
 
-def _after_compute(builder: GraphBuilder, stage: _Stage) -> None:
+def _after_compute(builder: GraphBuilder[Key], stage: _Stage) -> None:
     """Last computation → gc → layernorm → embedding → gradients → clip → optimizer.
 
     Where gradients are scattered during backward, only the separate ones stand in that line, and it also waits for the
@@ -167,7 +170,7 @@ def _after_compute(builder: GraphBuilder, stage: _Stage) -> None:
         builder.add(tail[0], stage.keys(GRADS)[-1:])
 
 
-def _messages(builder: GraphBuilder, stage: _Stage, direction: str, end: str, parts: int) -> list[Key]:
+def _messages(builder: GraphBuilder[Key], stage: _Stage, direction: str, end: str, parts: int) -> list[Key]:
     """Tie the sends or receives of a stage to the computations they serve; return those that have a peer, in order.
 
     A receive needs the computation before the one it serves (its buffer), and the first message of the backward phase
@@ -226,22 +229,31 @@ def _serve(
     )
 
 
-def _pair_messages(builder: GraphBuilder, edges: dict[tuple[str, int], list[Key]], stages: list[int]) -> None:
+def _pair_messages(
+    builder: GraphBuilder[Key], edges: dict[tuple[str, int], list[Key]], stages: list[int], direction: str, towards: int
+) -> None:
     """The n-th send towards a stage and the n-th receive there are one message: streams keep their order."""
-    for direction, towards in (("forward", 1), ("backward", -1)):
-        for index, stage in enumerate(stages):
-            peer = stages[(index + towards) % len(stages)]
-            sends, receives = edges[f"{direction}-send", stage], edges[f"{direction}-recv", peer]
-            if len(sends) != len(receives):
-                raise DataError(
-                    f"stage {stage} recorded {len(sends)} {direction}-send operations with a peer and stage {peer} "
-                    f"{len(receives)} {direction}-recv; messages were lost"
-                )
-            for pair in zip(sends, receives, strict=True):
-                builder.together(pair)
+    for index, stage in enumerate(stages):
+        peer = stages[(index + towards) % len(stages)]
+        sends, receives = edges[f"{direction}-send", stage], edges[f"{direction}-recv", peer]
+        if len(sends) != len(receives):
+            raise DataError(
+                f"stage {stage} recorded {len(sends)} {direction}-send operations with a peer and stage {peer} "
+                f"{len(receives)} {direction}-recv; messages were lost"
+            )
+        for pair in zip(sends, receives, strict=True):
+            builder.together(pair)
 
 
-def _synchronise(builder: GraphBuilder, operations: tuple[Operation, ...]) -> None:
+def _hand_over(builder: GraphBuilder[Key], operations: tuple[Operation, ...], direction: str, towards: int) -> None:
+    """Where a trace tells of no messages: a microbatch goes straight from one part of the model to the next."""
+    computes = {(o.part, o.microbatch): o.key for o in operations if o.key.type == f"{direction}-compute"}
+    for (part, microbatch), key in computes.items():
+        if part >= 0 and (part - towards, microbatch) in computes:
+            builder.add(key, [computes[part - towards, microbatch]])
+
+
+def _synchronise(builder: GraphBuilder[Key], operations: tuple[Operation, ...]) -> None:
     for key in (operation.key for operation in operations if operation.key.type in ACROSS_REPLICAS):
         builder.together([key], across_replicas=True)
     for name, across_replicas in ((EMBEDDING, False), (CLIP, True)):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from megatronapp.detector.steps import Floats
 from megatronapp.detector.whatif.graph import Graph
 
 
-def replay(graph: Graph, durations: Floats) -> Floats:
+def replay(graph: Graph[Any], durations: Floats) -> Floats:
     """End of every operation, in seconds from the step's begin: the longest path to it.
 
     durations: (operations, …, replicas) in seconds; the axes between may hold steps, scenarios or both. Of an operation
@@ -29,7 +31,7 @@ def replay(graph: Graph, durations: Floats) -> Floats:
     return ends
 
 
-def step_seconds(graph: Graph, durations: Floats) -> Floats:
+def step_seconds(graph: Graph[Any], durations: Floats) -> Floats:
     """How long the step takes: the last end over operations and replicas, of shape durations.shape[1:-1]."""
     seconds: Floats = replay(graph, durations).max(axis=(0, -1))
     return seconds

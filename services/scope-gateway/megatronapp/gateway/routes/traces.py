@@ -25,6 +25,11 @@ class TraceFormat(StrEnum):
     CHROME = "chrome"
 
 
+Format = Annotated[TraceFormat, Query(alias="format", description="perfetto: .pftrace; chrome: trace event JSON")]
+Ranks = Annotated[
+    str, Query(max_length=4096, pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$", description="as 0,2,8-15; empty: all")
+]
+
 EXPORTS = {
     TraceFormat.PERFETTO: (trace_pb2.EXPORT_FORMAT_PERFETTO, "application/octet-stream", "pftrace"),
     TraceFormat.CHROME: (trace_pb2.EXPORT_FORMAT_CHROME_JSON, "application/json", "json"),
@@ -46,12 +51,8 @@ async def get_trace(
     gateway: GatewayParts,
     from_step: FromStep = 0,
     to_step: ToStep = 0,
-    ranks: Annotated[
-        str, Query(max_length=4096, pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$", description="as 0,2,8-15; empty: all")
-    ] = "",
-    trace_format: Annotated[
-        TraceFormat, Query(alias="format", description="perfetto: .pftrace; chrome: trace event JSON")
-    ] = (TraceFormat.PERFETTO),
+    ranks: Ranks = "",
+    trace_format: Format = TraceFormat.PERFETTO,
 ) -> StreamingResponse:
     """Download the spans of some steps."""
     number, media_type, suffix = EXPORTS[trace_format]

@@ -75,9 +75,7 @@ def _kind(operation: Operation) -> SpanKind:
 NAMES: tuple[str, ...] = tuple(operation.name.lower() for operation in Operation)
 KINDS: tuple[SpanKind, ...] = tuple(_kind(operation) for operation in Operation)
 
-ON_HOST: tuple[bool, ...] = tuple(
-    operation in _HOST | {Operation.STEP, Operation.EVALUATE} for operation in Operation
-)
+ON_HOST: tuple[bool, ...] = tuple(operation in _HOST | {Operation.STEP, Operation.EVALUATE} for operation in Operation)
 """Measured by the host's clock also on a GPU; the others there by events on the current stream."""
 
 BLOCKING: tuple[bool, ...] = tuple(operation in P2P | COLLECTIVES | _HOST for operation in Operation)

@@ -76,8 +76,8 @@ class Recorder(Protocol):
     microbatch: int
     chunk: int
 
-    def begin(self, name: int) -> None:
-        """A span begins inside the innermost open one."""
+    def begin(self, name: int, at: Any = None) -> None:
+        """A span begins inside the innermost open one, now or at a mark."""
 
     def end(
         self,
@@ -93,6 +93,9 @@ class Recorder(Protocol):
     ) -> Any:
         """The innermost span ends. `issued` is the mark of an asynchronous operation's start. Returns the mark of the
         end, for `done`."""
+
+    def cancel(self) -> Any:
+        """The innermost open span never was; returns the mark of its beginning."""
 
     def restart(self) -> None:
         """The innermost open span begins only now; what has ended in it counts as before it."""
@@ -178,9 +181,8 @@ class PythonRecorder:
         self._blocked = 0
         self.done = timebase.done
 
-    def begin(self, name: int) -> None:
-        mark = self._host_mark() if ON_HOST[name] else self._stream_mark()
-        self._push(name, mark)
+    def begin(self, name: int, at: Mark | None = None) -> None:
+        self._push(name, at or (self._host_mark() if ON_HOST[name] else self._stream_mark()))
 
     def end(
         self,
@@ -200,6 +202,10 @@ class PythonRecorder:
         self._rows.append((name, first, self._blocked, self.microbatch, self.chunk, layer, *row))
         self._marks.append((issued or begin, begin, end))
         return end
+
+    def cancel(self) -> Mark:
+        _, begin, _, self._blocked = self._open.pop()
+        return begin
 
     def restart(self) -> None:
         name, _, _, self._blocked = self._open.pop()
@@ -246,9 +252,7 @@ class PythonRecorder:
 
 
 class _Sealed:
-    def __init__(
-        self, timebase: Timebase, rows: list[tuple[int, ...]], marks: list[tuple[Mark, Mark, Mark]]
-    ) -> None:
+    def __init__(self, timebase: Timebase, rows: list[tuple[int, ...]], marks: list[tuple[Mark, Mark, Mark]]) -> None:
         self._timebase, self._rows, self._marks = timebase, rows, marks
 
     def ready(self) -> bool:

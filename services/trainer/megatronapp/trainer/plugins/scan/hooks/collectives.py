@@ -54,9 +54,7 @@ class CollectiveHooks:
     def remove(self) -> None:
         self._patches.restore()
 
-    def _wrap(
-        self, function: Callable[..., Any], operation: Operation, data: str, position: int
-    ) -> Callable[..., Any]:
+    def _wrap(self, function: Callable[..., Any], operation: Operation, data: str, position: int) -> Callable[..., Any]:
         @functools.wraps(function)
         def collective(*args: Any, **kwargs: Any) -> Any:
             size = size_of(kwargs[data] if data in kwargs else args[position] if 0 <= position < len(args) else None)
@@ -64,6 +62,8 @@ class CollectiveHooks:
                 self._inside.note(operation, size)
                 return function(*args, **kwargs)
             group = kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
+            if group is dist.GroupMember.NON_GROUP_MEMBER:
+                return function(*args, **kwargs)
             call = _Call(self._probe, group, operation, size)
             call.begin()
             try:
@@ -71,7 +71,7 @@ class CollectiveHooks:
             except BaseException:
                 call.abandon()
                 raise
-            # Without async_op the functions return None, and also for a rank outside of the group.
+            # Without async_op the functions return None.
             return call.end() if result is None else call.issued(result)
 
         return collective
@@ -137,7 +137,7 @@ class _Call:
 
     def issued(self, work: Any) -> Any:
         """An asynchronous call has returned its handle: what is handed on records the wait."""
-        if self._entry is not None:
+        if self._entry is not None and hasattr(work, "is_completed"):
             self._entry.work = work
         if self._recorded:
             self._recorded = False
@@ -145,7 +145,8 @@ class _Call:
         return TracedWork(work, self)
 
     def wait_begin(self) -> None:
-        self._begin_span()
+        if self._entry is not None:
+            self._begin_span()
 
     def abandon(self) -> None:
         if self._recorded:

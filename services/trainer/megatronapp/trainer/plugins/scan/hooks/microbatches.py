@@ -45,6 +45,7 @@ class MicrobatchHooks:
             probe.recorder.microbatch, probe.recorder.chunk = where
             begin(Operation.FORWARD)
             result = function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
+            probe.settle()
             tokens, length_squares = probe.works.get(where, (0, 0))
             end(tokens=tokens, length_squares=length_squares)
             probe.recorder.microbatch, probe.recorder.chunk = NOWHERE
@@ -62,10 +63,8 @@ class MicrobatchHooks:
             where = self._of_output.pop(id(_tensor(output_tensor)), NOWHERE)
             probe.recorder.microbatch, probe.recorder.chunk = where
             begin(Operation.BACKWARD)
-            depth = probe.recorder.depth()
             result = function(input_tensor, output_tensor, *args, **kwargs)
-            if (inside := probe.recorder.depth() - depth) > 0:
-                probe.recorder.switch(inside, -1, -1, -1)
+            probe.settle()
             tokens, length_squares = probe.works.get(where, (0, 0))
             end(tokens=tokens, length_squares=length_squares)
             probe.recorder.microbatch, probe.recorder.chunk = NOWHERE

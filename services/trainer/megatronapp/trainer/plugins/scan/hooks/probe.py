@@ -29,6 +29,8 @@ class Probe:
     last_forward: tuple[int, int] = (-1, -1)
     last_backward: tuple[int, int] = (-1, -1)
     """(microbatch, chunk) computed last, which is what is sent next."""
+    settle: Callable[[], None] = lambda: None
+    """Ends the layer spans that are open when a microbatch's forward or backward ends."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,189 @@
+"""The demo itself: platform and training run side by side, and somebody who watches both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from megatronapp.cli.demo import corpus, view
+from megatronapp.cli.demo.story import Story
+from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.core.bus import Topic
+from megatronapp.core.findings import Finding
+from megatronapp.core.scenario import Scenario
+from megatronapp.core.trainingjob import TrainingJob
+from megatronapp.trainer.jobs import JobEvent, run_job
+from megatronapp.v1 import findings_pb2, trace_pb2
+
+SETTLE_STEPS = 10
+"""After the first page the check waits so many steps, so that a wrong second verdict would be seen."""
+GIVE_UP_STEPS = 120
+"""The check fails when nothing pages within so many steps of the fault."""
+GIVE_UP_SECONDS = 60.0
+"""And when no step ends any more for so long."""
+REFRESH_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Demo:
+    job: TrainingJob
+    scenario: Scenario
+    examples: Path
+    folder: Path
+    port: int = 8080
+    check: bool = False
+    steps: int | None = None
+
+
+@dataclass
+class _Run:
+    """What goes on while the demo plays."""
+
+    story: Story
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=40))
+    """The last lines of the ranks' output, shown when the run fails."""
+
+    def on_event(self, event: JobEvent) -> None:
+        self.log.append(event.text)
+
+
+async def play(demo: Demo) -> int:
+    """Run the demo; returns the exit code."""
+    run = _Run(Story(demo.scenario))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, run.stop.set)
+    console = Console(stderr=demo.check)
+    console.print("preparing the text …", style="dim")
+    data = await asyncio.to_thread(corpus.prepare, demo.examples, demo.folder / "data")
+    options = Options(demo.folder, page_port=0 if demo.check else demo.port)
+    async with platform(options) as running, _listening(running, run.story):
+        url = None if demo.check else running.url
+        training = asyncio.create_task(_train(demo, running, data, run))
+        await (_check(run, training) if demo.check else _show(console, run, training, url))
+        failed = await _end(run, training)
+        if not demo.check and not failed and not run.stop.is_set():
+            await _stay(console, url, run.stop)
+    if failed:
+        print("\n".join(run.log), file=sys.stderr)
+    if demo.check:
+        verdict = run.story.verdict()
+        print(json.dumps(verdict), flush=True)
+        return 0 if verdict["found"] == verdict["injected"] and not failed else 1
+    return 1 if failed else 0
+
+
+async def _train(demo: Demo, running: Platform, data: Path, run: _Run) -> bool:
+    """The training run to its end; True when it failed."""
+    result = await run_job(
+        _job(demo),
+        work_dir=demo.folder / "run",
+        collector_address=running.collector_address,
+        token_file=running.token_file,
+        storage={"data": data},
+        on_event=run.on_event,
+        stop=run.stop,
+    )
+    return result.exit_code != 0 and not result.stopped
+
+
+def _job(demo: Demo) -> TrainingJob:
+    faults = demo.job.spec.plugins.faults.model_copy(update={"scenario": demo.scenario})
+    plugins = demo.job.spec.plugins.model_copy(update={"faults": faults})
+    args = [*demo.job.spec.args, *([f"--train-iters={demo.steps}"] if demo.steps else [])]
+    spec = demo.job.spec.model_copy(update={"plugins": plugins, "args": args, "termination_grace_period_seconds": 15})
+    return demo.job.model_copy(update={"spec": spec})
+
+
+@asynccontextmanager
+async def _listening(running: Platform, story: Story) -> AsyncIterator[None]:
+    """Keep the story up to date from the bus."""
+
+    async def steps() -> None:
+        async for message in running.bus.subscribe(Topic.STEPS, group="demo", consumer="demo"):
+            story.hear(trace_pb2.RankMessage.FromString(message.value))
+            await running.bus.ack(message, group="demo")
+
+    async def findings() -> None:
+        async for message in running.bus.subscribe(Topic.FINDINGS, group="demo", consumer="demo"):
+            story.find(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+            await running.bus.ack(message, group="demo")
+
+    tasks = [asyncio.create_task(steps()), asyncio.create_task(findings())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: str | None) -> None:
+    """Progress and findings until training ends: a live screen on a terminal, lines elsewhere."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            while not _over(run, training):
+                live.update(view.render(run.story, url), refresh=True)
+                await asyncio.sleep(REFRESH_SECONDS)
+            live.update(view.render(run.story, url), refresh=True)
+        return
+    console.print(f"page  {url}", soft_wrap=True)
+    said: set[str] = set()
+    shown = 0
+    while not _over(run, training):
+        if run.story.step >= shown + 10:
+            shown = run.story.step
+            console.print(f"step {shown}/{run.story.total_steps}")
+        for text in map(view.line, run.story.findings.values()):
+            if text not in said:
+                said.add(text)
+                console.print(text, soft_wrap=True)
+        await asyncio.sleep(REFRESH_SECONDS)
+
+
+async def _check(run: _Run, training: asyncio.Task[bool]) -> None:
+    """Wait until the verdict has settled, or it is clear that none will come; one line of progress each 10 steps."""
+    paged_at: int | None = None
+    last, moved, story = 0, time.monotonic(), run.story
+    while not _over(run, training):
+        await asyncio.sleep(REFRESH_SECONDS)
+        if story.step // 10 > last // 10:
+            print(f"step {story.step}/{story.total_steps}", file=sys.stderr, flush=True)
+        if story.step > last:
+            last, moved = story.step, time.monotonic()
+        if story.found and paged_at is None:
+            paged_at = story.step
+            print(*map(view.line, story.findings.values()), sep="\n", file=sys.stderr, flush=True)
+        stands_still = time.monotonic() - moved > (SETTLE_STEPS if paged_at is not None else GIVE_UP_SECONDS)
+        settled = paged_at is not None and story.step >= paged_at + SETTLE_STEPS
+        if settled or stands_still or story.step >= story.from_step + GIVE_UP_STEPS:
+            return
+
+
+def _over(run: _Run, training: asyncio.Task[bool]) -> bool:
+    return training.done() or run.stop.is_set()
+
+
+async def _end(run: _Run, training: asyncio.Task[bool]) -> bool:
+    """Let the ranks save and end, if they have not; True when the run failed by itself."""
+    by_itself = training.done()
+    if not by_itself:
+        run.stop.set()
+    failed = await training
+    return failed and by_itself
+
+
+async def _stay(console: Console, url: str | None, stop: asyncio.Event) -> None:
+    """Keep the page up after the run has ended."""
+    console.print(f"the run has ended; the page stays at {url} — Ctrl-C ends the demo", soft_wrap=True)
+    await stop.wait()

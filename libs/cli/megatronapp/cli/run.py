@@ -1,0 +1,42 @@
+"""`run`: a TrainingJob file on this machine, as a cluster would run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatronapp.cli.extras import needs
+from megatronapp.cli.folders import data_folder
+from megatronapp.core.errors import UsageError
+from megatronapp.core.trainingjob import TrainingJob
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="a TrainingJob, e.g. examples/laptop/gpt-tiny.yaml")],
+    storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR for each storage of the job")] = None,
+    collector_address: Annotated[str, typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port")] = "",
+    token_file: Annotated[Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="the pods' token")] = None,
+    folder: Annotated[Path | None, typer.Option(help="checkpoints and logs; default: the user's data folder")] = None,
+) -> None:
+    """Start a TrainingJob by torchrun, restarting it from its last checkpoint as its failure policy says."""
+    job = TrainingJob.load(file)
+    with needs("trainer"):
+        from megatronapp.trainer.jobs import run_job_until_signal
+    result = run_job_until_signal(
+        job,
+        work_dir=folder or data_folder() / "runs" / job.metadata.name,
+        collector_address=collector_address,
+        token_file=token_file,
+        storage=dict(_storage(text) for text in storage or ()),
+        on_event=lambda event: print(event.text, flush=True),
+    )
+    raise typer.Exit(result.exit_code)
+
+
+def _storage(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UsageError(f"--storage {text}: write it as NAME=DIR")
+    return name, Path(folder).expanduser()

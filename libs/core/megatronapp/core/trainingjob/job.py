@@ -1,0 +1,71 @@
+"""The object itself, and how it is read from a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from megatronapp.core.errors import ConfigError
+from megatronapp.core.trainingjob.base import Model
+from megatronapp.core.trainingjob.spec import Spec
+from megatronapp.core.trainingjob.status import Status
+
+MAX_NAME_LENGTH = 63 - len("-999-9999")
+"""A child's name is `<job>-<attempt>-<index>`, and Kubernetes allows it 63 characters."""
+
+
+class Metadata(Model):
+    """What of Kubernetes' metadata the product reads; the rest is taken as it comes."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(max_length=MAX_NAME_LENGTH, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class TrainingJob(Model):
+    api_version: Literal["megatronapp.io/v1alpha1"]
+    kind: Literal["TrainingJob"]
+    metadata: Metadata
+    spec: Spec
+    status: Status | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> TrainingJob:
+        """Read a file. Raises ConfigError that names the file, the key and what is wrong with it."""
+        try:
+            return cls.parse(path.read_text(), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+
+    @classmethod
+    def parse(cls, text: str, source: str = "TrainingJob") -> TrainingJob:
+        """From YAML or JSON; `source` names it in errors."""
+        try:
+            return cls.model_validate(yaml.safe_load(text) or {})
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{source} is not YAML: {error}") from error
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {_first_message(error)}") from error
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a file: camelCase, without what is only a default."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _first_message(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(to_camel(part) if isinstance(part, str) else str(part) for part in first["loc"])
+    message = re.sub(r"^Value error, ", "", first["msg"])
+    if first["type"] == "extra_forbidden":
+        message = "there is no such key"
+    return f"{where}: {message}" if where else message

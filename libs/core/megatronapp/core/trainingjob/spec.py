@@ -1,0 +1,308 @@
+"""What a TrainingJob asks for. Rules on one object stand here; what is immutable is the operator's matter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from megatronapp.core.scenario import Scenario
+from megatronapp.core.trainingjob.base import Model
+
+RESERVED_ENV_PREFIXES = ("PET_", "MASTER_", "MEGATRONAPP_", "TORCHELASTIC_")
+RESERVED_ENV = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"})
+
+Quantity = Annotated[int | str, Field(description="a Kubernetes quantity, such as 8, 500m or 16Gi")]
+ExitCode = Annotated[int, Field(ge=1, le=255)]
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$")]
+
+
+class Parallelism(Model):
+    """Sizes of the model-parallel axes; what is left of the world is data parallelism."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    pipeline: int = Field(default=1, ge=1, le=1024)
+    context: int = Field(default=1, ge=1, le=1024)
+    expert: int = Field(default=1, ge=1, le=1024)
+    virtual_pipeline: int = Field(default=1, ge=1, le=1024)
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks of one data-parallel replica."""
+        return self.tensor * self.pipeline * self.context
+
+    @model_validator(mode="after")
+    def _chunks_need_a_pipeline(self) -> Self:
+        if self.virtual_pipeline > 1 and self.pipeline == 1:
+            raise ValueError("virtualPipeline needs pipeline of at least 2")
+        return self
+
+
+class ScanPlugin(Model):
+    """MegaScan: a window of `continuousIterations` steps every `interval` steps is traced in detail."""
+
+    enabled: bool = True
+    interval: int = Field(default=5, ge=1)
+    continuous_iterations: int = Field(default=2, ge=1)
+    granularity: Literal["base", "full"] = "full"
+
+
+class ScopePlugin(Model):
+    enabled: bool = False
+
+
+class DppPlugin(Model):
+    enabled: bool = False
+    policy: Literal["DepthFirst", "BreadthFirst"] = "BreadthFirst"
+    transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
+
+
+class FbdPlugin(Model):
+    enabled: bool = False
+    ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")
+
+
+class ConfigMapKey(Model):
+    name: DnsLabel
+    key: str = Field(min_length=1)
+
+
+class FaultsPlugin(Model):
+    """Faults injected on purpose, inline or from a ConfigMap in the job's namespace."""
+
+    scenario: Scenario | None = None
+    scenario_from: ConfigMapKey | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.scenario is not None and self.scenario_from is not None:
+            raise ValueError("give scenario or scenarioFrom, not both")
+        return self
+
+
+class Plugins(Model):
+    scan: ScanPlugin = ScanPlugin()
+    scope: ScopePlugin = ScopePlugin()
+    dpp: DppPlugin = DppPlugin()
+    fbd: FbdPlugin = FbdPlugin()
+    faults: FaultsPlugin = FaultsPlugin()
+
+
+class Resources(Model):
+    limits: dict[str, Quantity] = Field(default_factory=dict)
+    requests: dict[str, Quantity] = Field(default_factory=dict)
+
+
+class SharedMemory(Model):
+    """Shared memory of a pod; NCCL and the data loaders need far more than a container's default of 64 MiB."""
+
+    size: Quantity = "16Gi"
+
+
+class Rdma(Model):
+    resource_name: str = Field(min_length=1)
+    count: int = Field(default=1, ge=1)
+    networks: list[str] = Field(default_factory=list, max_length=16)
+
+
+class Topology(Model):
+    level: str = Field(min_length=1)
+    mode: Literal["Required", "Preferred"] = "Required"
+
+
+class Scheduling(Model):
+    queue: str = Field(default="", description="Kueue's LocalQueue")
+    gang: Literal["Auto", "None", "Coscheduling", "Volcano", "Native"] = "Auto"
+    topology: Topology | None = None
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
+    exclude_nodes: list[str] = Field(default_factory=list, max_length=256)
+    priority_class_name: str = ""
+
+
+class Elastic(Model):
+    min_nodes: int = Field(ge=1)
+    max_nodes: int = Field(ge=1)
+
+
+class FailurePolicy(Model):
+    max_restarts: int = Field(default=3, ge=0, le=998, description="attempts after the first, from the last checkpoint")
+    non_retriable_exit_codes: list[ExitCode] = Field(default_factory=lambda: [2], max_length=32)
+    stuck_termination_seconds: int = Field(default=60, ge=0, description="on a lost node; then the attempt has ended")
+
+
+class Remediation(Model):
+    mode: Literal["Observe", "ExcludeNode", "Taint"] = "Observe"
+    min_confidence: float = Field(default=0.9, ge=0, le=1)
+    confirmations: int = Field(default=3, ge=1)
+    cooldown_seconds: int = Field(default=900, ge=0)
+
+
+class Storage(Model):
+    """A volume claim mounted into every pod; on a laptop a folder that `--storage name=dir` gives."""
+
+    name: DnsLabel
+    claim_name: str = Field(min_length=1)
+    mount_path: AbsolutePath
+    read_only: bool = False
+
+
+class EnvVar(Model):
+    """As in a pod; `valueFrom` is handed to Kubernetes as it is."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+    value: str = ""
+    value_from: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _not_reserved(self) -> Self:
+        if self.name in RESERVED_ENV or self.name.startswith(RESERVED_ENV_PREFIXES):
+            raise ValueError(f"{self.name} is set by the platform; take another name")
+        return self
+
+
+class LocalReference(Model):
+    name: str = Field(min_length=1)
+
+
+class Spec(Model):
+    image: str = ""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
+    command: list[str] = Field(
+        default_factory=list, max_length=64, description="default: torchrun -m megatronapp.trainer"
+    )
+    args: list[str] = Field(default_factory=list, max_length=1024, description="the trainer's flags")
+    nodes: int = Field(default=1, ge=1, le=10_000)
+    proc_per_node: int = Field(ge=1, le=256)
+    parallelism: Parallelism = Parallelism()
+    resources: Resources = Resources()
+    plugins: Plugins = Plugins()
+    shared_memory: SharedMemory = SharedMemory()
+    rdma: Rdma | None = None
+    scheduling: Scheduling = Scheduling()
+    elastic: Elastic | None = None
+    failure_policy: FailurePolicy = FailurePolicy()
+    remediation: Remediation = Remediation()
+    storage: list[Storage] = Field(default_factory=list, max_length=32)
+    env: list[EnvVar] = Field(default_factory=list, max_length=256)
+    env_from: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
+    service_account_name: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    termination_grace_period_seconds: int = Field(default=120, ge=1, le=86_400)
+    active_deadline_seconds: int | None = Field(default=None, ge=1)
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    suspend: bool = False
+    managed_by: str = "megatronapp.io/operator"
+    pod_template: dict[str, Any] = Field(default_factory=dict, description="strategic overlay, the last resort")
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.proc_per_node
+
+    @model_validator(mode="after")
+    def _world_divides(self) -> Self:
+        sizes = self.parallelism
+        if self.plugins.fbd.enabled:
+            self._check_fbd()
+            return self
+        if self.world_size % sizes.model_ranks:
+            raise ValueError(
+                f"nodes x procPerNode = {self.world_size} is no multiple of tensor x pipeline x context = "
+                f"{sizes.tensor} x {sizes.pipeline} x {sizes.context} = {sizes.model_ranks}"
+            )
+        grid = sizes.tensor * sizes.pipeline * sizes.expert
+        if self.world_size % grid:
+            raise ValueError(
+                f"nodes x procPerNode = {self.world_size} is no multiple of tensor x pipeline x expert = {grid}"
+            )
+        return self
+
+    def _check_fbd(self) -> None:
+        sizes = self.parallelism
+        if sizes.context != 1 or sizes.expert != 1:
+            raise ValueError("plugins.fbd needs context and expert of 1")
+        pair = sizes.tensor + 1 if self.plugins.fbd.ignore_forward_tensor_parallel else 2 * sizes.tensor
+        if self.world_size % (pair * sizes.pipeline):
+            raise ValueError(
+                f"plugins.fbd needs nodes x procPerNode = {self.world_size} to be a multiple of {pair} forward and "
+                f"backward ranks x pipeline {sizes.pipeline}"
+            )
+
+    @model_validator(mode="after")
+    def _elastic_sizes_divide(self) -> Self:
+        if self.elastic is None:
+            return self
+        low, high, ranks = self.elastic.min_nodes, self.elastic.max_nodes, self.parallelism.model_ranks
+        if not low <= self.nodes <= high:
+            raise ValueError(f"elastic: nodes {self.nodes} must lie between minNodes {low} and maxNodes {high}")
+        if low * self.proc_per_node % ranks or (low != high and self.proc_per_node % ranks):
+            raise ValueError(f"elastic: every size from minNodes to maxNodes must be a multiple of {ranks} ranks")
+        return self
+
+    @model_validator(mode="after")
+    def _lanes_and_mounts(self) -> Self:
+        if self.plugins.dpp.enabled and self.plugins.dpp.transport == "ucx" and self.rdma is None:
+            raise ValueError("plugins.dpp.transport ucx needs rdma")
+        for what, values in (
+            ("name", [volume.name for volume in self.storage]),
+            ("mountPath", [volume.mount_path for volume in self.storage]),
+        ):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice:
+                raise ValueError(f"storage: {what} {twice} is there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _args_agree_with_parallelism(self) -> Self:
+        flags = _flag_values(self.args)
+        for flag, key in PARALLELISM_FLAGS.items():
+            wanted = str(getattr(self.parallelism, key))
+            if flag in flags and flags[flag] != wanted:
+                raise ValueError(
+                    f"args: {flag} {flags[flag]} differs from parallelism.{to_camel(key)} {wanted}: leave it out"
+                )
+        if "--num-layers-per-virtual-pipeline-stage" in flags:
+            raise ValueError("args: give parallelism.virtualPipeline, not --num-layers-per-virtual-pipeline-stage")
+        return self
+
+    def trainer_args(self, scenario_file: str = "") -> list[str]:
+        """All of the trainer's flags: those of `parallelism` and of the plug-ins that are on, then `args`.
+
+        `scenario_file` is where the rank finds the fault scenario.
+        """
+        given = _flag_values(self.args)
+        flags: list[str] = []
+        for flag, key in PARALLELISM_FLAGS.items():
+            size = getattr(self.parallelism, key)
+            if size > 1 and flag not in given:
+                flags += [flag, str(size)]
+        scan = self.plugins.scan
+        if scan.enabled and "--trace" not in given:
+            flags += ["--trace", "--trace-interval", str(scan.interval), "--trace-granularity", scan.granularity]
+            flags += ["--continuous-trace-iterations", str(scan.continuous_iterations)]
+        if scenario_file:
+            flags += ["--fault-scenario", scenario_file]
+        return [*flags, *self.args]
+
+
+PARALLELISM_FLAGS = {
+    "--tensor-model-parallel-size": "tensor",
+    "--pipeline-model-parallel-size": "pipeline",
+    "--context-parallel-size": "context",
+    "--expert-model-parallel-size": "expert",
+    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline",
+}
+
+
+def _flag_values(args: list[str]) -> dict[str, str]:
+    """Flags and their first values; both `--flag value` and `--flag=value`."""
+    found: dict[str, str] = {}
+    for argument, following in zip(args, [*args[1:], ""], strict=True):
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            found[name] = value if equals else following
+    return found

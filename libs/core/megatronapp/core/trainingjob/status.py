@@ -1,0 +1,118 @@
+"""What the operator says of a TrainingJob."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from megatronapp.core.trainingjob.base import Model
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionType(StrEnum):
+    SUSPENDED = "Suspended"
+    PODS_READY = "PodsReady"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    DEGRADED = "Degraded"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    INVALID_TEMPLATE = "InvalidTemplate"
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is: the closed list."""
+
+    CREATED = "Created"
+    UNSCHEDULABLE = "Unschedulable"
+    QUEUED = "Queued"
+    PODS_STARTING = "PodsStarting"
+    PODS_READY = "PodsReady"
+    TRAINING = "Training"
+    SUSPENDED_BY_USER = "SuspendedByUser"
+    RESUMED = "Resumed"
+    RANK_FAILED = "RankFailed"
+    NODE_LOST = "NodeLost"
+    PREEMPTED = "Preempted"
+    REMEDIATION = "Remediation"
+    SLOW_RANKS = "SlowRanks"
+    HEALTHY = "Healthy"
+    COMPLETED = "Completed"
+    NON_RETRIABLE_EXIT_CODE = "NonRetriableExitCode"
+    RESTARTS_EXHAUSTED = "RestartsExhausted"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    TEMPLATE_REFUSED = "TemplateRefused"
+
+
+class StatusModel(Model):
+    """Of what the operator itself wrote, perhaps a newer one."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Condition(StatusModel):
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: Reason
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+class BackendStatus(StatusModel):
+    kind: Literal["Job", "JobSet"]
+    name: str
+
+
+class NodesStatus(StatusModel):
+    desired: int = 0
+    ready: int = 0
+    summary: str = Field(default="", description="ready/desired, for the printer column")
+
+
+class Progress(StatusModel):
+    iteration: int = 0
+    total: int = 0
+    percent: int = 0
+    eta_seconds: int | None = None
+    iteration_millis: int | None = None
+    last_updated: str = ""
+
+
+class FindingsStatus(StatusModel):
+    slow_ranks: list[int] = Field(default_factory=list)
+    worst_slowdown: str = Field(default="", description="a ratio, as text: the API has no floating point")
+    node: str = ""
+    last_found: str = ""
+
+
+class ExcludedNode(StatusModel):
+    name: str
+    since: str = ""
+    until: str = ""
+
+
+class Status(StatusModel):
+    observed_generation: int = 0
+    phase: Phase = Phase.PENDING
+    conditions: list[Condition] = Field(default_factory=list)
+    attempt: int = 0
+    restarts: int = 0
+    backend: BackendStatus | None = None
+    nodes: NodesStatus = NodesStatus()
+    progress: Progress | None = None
+    findings: FindingsStatus | None = None
+    excluded_nodes: list[ExcludedNode] = Field(default_factory=list)
+    start_time: str | None = None
+    completion_time: str | None = None

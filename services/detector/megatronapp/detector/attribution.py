@@ -1,0 +1,58 @@
+"""From what the rules suspect to what is said: one verdict a rank, the best founded one; else `unknown`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from megatronapp.core.findings import Kind
+from megatronapp.detector.rules import fabric_slow, imbalance, slow_gpu, slow_host, slow_link, unknown
+from megatronapp.detector.rules.base import Rule, Suspicion, View
+
+RULES: tuple[Rule, ...] = (
+    slow_gpu.detect,
+    slow_host.detect,
+    slow_link.detect,
+    fabric_slow.detect,
+    imbalance.detect,
+    unknown.detect,
+)
+"""In order of precedence: what names a reason within the rank comes before what only shows between ranks."""
+FAR_MORE = 2.0
+"""A later rule takes a rank from an earlier one when it explains so many times the lost seconds."""
+OF_ONE_RANK = {Kind.SLOW_GPU, Kind.SLOW_HOST, Kind.SLOW_LINK, Kind.UNKNOWN}
+
+
+def attribute(view: View) -> list[Suspicion]:
+    """Everything there is to say of this step."""
+    return settle(suspicion for rule in RULES for suspicion in rule(view))
+
+
+def settle(suspicions: Iterable[Suspicion]) -> list[Suspicion]:
+    """Leave one verdict for each set of ranks, and drop what others explain.
+
+    A link is not slow when the fabric is; nothing is unknown where something is known.
+    """
+    chosen: dict[tuple[Kind | None, tuple[int, ...]], Suspicion] = {}
+    for suspicion in suspicions:
+        alone = suspicion.kind in OF_ONE_RANK and bool(suspicion.ranks)
+        key = (None if alone else suspicion.kind, suspicion.ranks)
+        known = chosen.get(key)
+        if known is None or _outweighs(suspicion, known):
+            chosen[key] = suspicion
+    return _explained(list(chosen.values()))
+
+
+def _outweighs(later: Suspicion, earlier: Suspicion) -> bool:
+    return later.kind is not Kind.UNKNOWN and later.lost_seconds > FAR_MORE * earlier.lost_seconds
+
+
+def _explained(suspicions: list[Suspicion]) -> list[Suspicion]:
+    kinds = {s.kind for s in suspicions}
+    culprits = {rank for s in suspicions if s.kind in {Kind.SLOW_GPU, Kind.SLOW_HOST} for rank in s.ranks}
+    kept = []
+    for s in suspicions:
+        by_fabric = s.kind is Kind.SLOW_LINK and Kind.FABRIC_SLOW in kinds
+        by_culprit = s.kind is Kind.UNKNOWN and bool(culprits)
+        if not (by_fabric or by_culprit):
+            kept.append(s)
+    return kept

@@ -1,0 +1,185 @@
+"""The life of findings: open with the evidence, page when it lasts and costs, resolve when it is over."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from megatronapp.core.findings import Finding, Kind, State, Worker
+from megatronapp.detector.attribution import OF_ONE_RANK
+from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.steps import RankTable
+
+PAGE_STEPS = 3
+PAGE_SECONDS = 10.0
+PAGE_COST = 1.01
+PAGE_SIGMAS = 3.0
+"""An effect must be so many standard deviations of its own estimate."""
+REFRESH_STEPS = 10
+"""An open finding is told again after so many steps, so that its evidence goes on."""
+MATERIAL = 0.1
+"""Relative change of the effect or the cost that is worth telling at once."""
+NS = 1e-9
+
+Key = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something is judged. unix_of tells the arrival of a step's first message."""
+
+    step: int
+    unix_ns: int
+    unix_of: Callable[[int], int]
+
+
+@dataclass(slots=True)
+class _Case:
+    finding: Finding
+    told_step: int
+
+
+class Ledger:
+    """All findings of one attempt. Deterministic: ids depend on what was found and when, not on chance."""
+
+    def __init__(self, run: str, job: str, attempt: int) -> None:
+        self._identity = {"run": run, "job": job, "attempt": attempt}
+        self._open: dict[str, dict[Key, _Case]] = {}
+
+    @property
+    def open(self) -> list[Finding]:
+        return [case.finding for cases in self._open.values() for case in cases.values()]
+
+    def update(
+        self,
+        source: str,
+        suspicions: Iterable[Suspicion],
+        ranks: RankTable | None,
+        cost_of: Callable[[Suspicion], float],
+        now: Moment,
+    ) -> list[Finding]:
+        """Take what one source suspects now; returns new and changed findings. What it no longer suspects is resolved."""
+        cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
+        for suspicion in suspicions:
+            key = _key(suspicion)
+            seen.add(key)
+            case = cases.get(key)
+            before = case.finding if case else None
+            finding = self._describe(suspicion, before, ranks, cost_of, now)
+            if case is None:
+                cases[key] = _Case(finding, now.step)
+                changed.append(finding)
+                continue
+            case.finding = finding
+            if _worth_telling(case.finding, before) or now.step - case.told_step >= REFRESH_STEPS:
+                case.told_step = now.step
+                changed.append(finding)
+        changed += [_resolved(cases.pop(key).finding, now) for key in list(cases) if key not in seen]
+        return changed
+
+    def close(self, now: Moment, sources: Sequence[str] | None = None) -> list[Finding]:
+        """Resolve everything (of these sources)."""
+        return [
+            finding
+            for source in (sources if sources is not None else list(self._open))
+            for finding in self.update(source, (), None, lambda _: 1.0, now)
+        ]
+
+    def _describe(
+        self,
+        suspicion: Suspicion,
+        before: Finding | None,
+        ranks: RankTable | None,
+        cost_of: Callable[[Suspicion], float],
+        now: Moment,
+    ) -> Finding:
+        since = before.since_step if before else suspicion.since_step
+        cost = cost_of(suspicion)
+        node, gpu, workers = _places(suspicion.ranks, ranks)
+        opened_step = before.opened_step if before else now.step
+        since_unix_ns = before.since_unix_ns if before else now.unix_of(since if since is not None else now.step)
+        return Finding(
+            **self._identity,
+            id=before.id if before else self._id(suspicion, now.step),
+            kind=suspicion.kind,
+            cause=suspicion.cause,
+            ranks=suspicion.ranks,
+            workers=workers,
+            node=node,
+            gpu_uuid=gpu,
+            since_step=since,
+            effect_ratio=suspicion.effect_ratio,
+            cost_ratio=cost,
+            confidence=suspicion.confidence,
+            state=State.OPEN,
+            page=(before is not None and before.page) or _pages(suspicion, cost, since, since_unix_ns, now),
+            evidence=suspicion.evidence,
+            summary=_with_cost(suspicion.summary, cost),
+            advice=suspicion.advice,
+            opened_unix_ns=before.opened_unix_ns if before else now.unix_ns,
+            opened_step=opened_step,
+            updated_unix_ns=now.unix_ns,
+            since_unix_ns=since_unix_ns,
+        )
+
+    def _id(self, suspicion: Suspicion, step: int) -> str:
+        parts = (*self._identity.values(), *_key(suspicion), step)
+        return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _key(suspicion: Suspicion) -> Key:
+    """One rank has one finding at a time, whose kind may become clearer; others are told apart by what they are."""
+    one_rank = suspicion.kind in OF_ONE_RANK and suspicion.ranks
+    return ("" if one_rank else f"{suspicion.kind}/{suspicion.cause}", suspicion.ranks)
+
+
+def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: int, now: Moment) -> bool:
+    if suspicion.kind is Kind.HANG:
+        return True
+    effect = math.log(suspicion.effect_ratio) if suspicion.effect_ratio > 0 else 0.0
+    lasting = now.step - (since if since is not None else now.step) + 1 >= PAGE_STEPS
+    lasting |= (now.unix_ns - since_unix_ns) * NS >= PAGE_SECONDS
+    large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
+    return suspicion.pages and lasting and large and cost >= PAGE_COST
+
+
+def _worth_telling(finding: Finding, before: Finding | None) -> bool:
+    if before is None or (finding.page, finding.kind, finding.cause) != (before.page, before.kind, before.cause):
+        return True
+    return any(
+        abs(new - old) > MATERIAL * max(abs(old - 1), 0.01)
+        for new, old in ((finding.effect_ratio, before.effect_ratio), (finding.cost_ratio, before.cost_ratio))
+        if math.isfinite(new) and math.isfinite(old)
+    )
+
+
+def _resolved(finding: Finding, now: Moment) -> Finding:
+    return finding.model_copy(
+        update={
+            "state": State.RESOLVED,
+            "resolved_unix_ns": now.unix_ns,
+            "resolved_step": now.step,
+            "updated_unix_ns": now.unix_ns,
+        }
+    )
+
+
+def _places(ranks: tuple[int, ...], table: RankTable | None) -> tuple[str, str, tuple[Worker, ...]]:
+    """Node and GPU where all ranks share one, and their workers."""
+    if table is None or not ranks:
+        return "", "", ()
+    rows = np.flatnonzero(np.isin(table.rank, ranks))
+    pairs = sorted({(int(table.data[row]), int(table.pipeline[row])) for row in rows})
+    nodes, gpus = set(table.node[rows]), set(table.gpu_uuid[rows])
+    return (
+        str(nodes.pop()) if len(nodes) == 1 else "",
+        str(gpus.pop()) if len(gpus) == 1 else "",
+        tuple(Worker(dp=dp, pp=pp) for dp, pp in pairs),
+    )
+
+
+def _with_cost(summary: str, cost: float) -> str:
+    return f"{summary} It costs the job {(cost - 1) * 100:.0f} %." if 1.005 <= cost < math.inf else summary

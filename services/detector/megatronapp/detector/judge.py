@@ -1,0 +1,158 @@
+"""Judge: StepTables of one attempt in, suspicions of each step out. Keeps what was learnt of the job's noise."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from megatronapp.detector import profiles
+from megatronapp.detector.attribution import attribute
+from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View
+from megatronapp.detector.signals import accounting, compute, imbalance, links, matrix, peers, waits
+from megatronapp.detector.signals.accounting import Accounts
+from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.work import WorkModel
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.v1 import trace_pb2
+
+STEPS_BETWEEN_FALSE_ALARMS = 1e5
+"""Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
+ANCHOR_STEPS = 5
+USUAL_STEPS = 64
+
+
+class Anchors:
+    """The median of each rank's first values: a constant that makes ranks with different work comparable."""
+
+    def __init__(self) -> None:
+        self._first: Floats = np.zeros((0, ANCHOR_STEPS))
+        self._seen = np.zeros(0, np.int64)
+
+    def subtract(self, ranks: npt.NDArray[np.int64], values: Floats) -> Floats:
+        """values less their anchors; nan until the anchor is known."""
+        more = int(ranks.max(initial=-1)) + 1 - len(self._seen)
+        if more > 0:
+            self._first = np.concatenate([self._first, np.full((more, ANCHOR_STEPS), np.nan)])
+            self._seen = np.concatenate([self._seen, np.zeros(more, np.int64)])
+        young = np.isfinite(values) & (self._seen[ranks] < ANCHOR_STEPS)
+        self._first[ranks[young], self._seen[ranks[young]]] = values[young]
+        self._seen[ranks[young]] += 1
+        known = self._seen[ranks] >= ANCHOR_STEPS
+        anchor = np.full(len(ranks), np.nan)
+        if known.any():
+            anchor[known] = np.median(self._first[ranks[known]], axis=1)
+        return values - anchor
+
+
+class Judge:
+    """Pure and deterministic: the same tables give the same suspicions. Tables must come in the order of steps."""
+
+    def __init__(self) -> None:
+        self.monitors: dict[str, Monitor] = {}
+        self.view: View | None = None
+        """The newest judged step."""
+        self._work = WorkModel()
+        self._transfers: dict[MessageKey | CollectiveKey, int] = {}
+        self._anchors: dict[str, Anchors] = {}
+        self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
+
+    def observe(self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None) -> list[Suspicion]:
+        """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
+        if not len(table.rows) or not len(table.ranks):
+            return attribute(self.view) if self.view else []
+        if table.phases:
+            return attribute(self.view) if self.view else []
+        self._prepare(table)
+        healthy = self._healthy(table)
+        effect = compute.effect(table, self._work, healthy)
+        accounts = accounting.account(table)
+        messages, collectives = links.messages(table), links.collectives(table)
+        usual = self._usual_seconds(table)
+        self._watch_compute(table, effect, healthy)
+        self._watch_shares(table, accounts, usual, healthy)
+        self._watch_links(table, messages, collectives)
+        self._watch_imbalance(table, effect)
+        self.view = View(
+            table, effect, accounts, messages, collectives, self.monitors, self._transfers, usual, telemetry or {}
+        )
+        return attribute(self.view)
+
+    def _prepare(self, table: StepTable) -> None:
+        if self.monitors:
+            return
+        profile = profiles.CPU if table.ranks.on_cpu.any() else profiles.GPU
+        threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * len(profile))
+        self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.items()}
+
+    def _healthy(self, table: StepTable) -> npt.NDArray[np.bool_]:
+        """Ranks with which others may be compared: those not found slow already."""
+        healthy = np.ones(len(table.ranks), bool)
+        for signal in ("compute_effect", "own_history"):
+            alarmed = self.monitors[signal].alarmed
+            known = table.ranks.rank < len(alarmed)
+            healthy[known] &= ~alarmed[table.ranks.rank[known]]
+        return healthy
+
+    def _usual_seconds(self, table: StepTable) -> float:
+        """Median duration of the job's recent steps in which nothing was found slow."""
+        duration = float(np.nanmedian(table.duration))
+        if not self._durations or not any(self.monitors[s].alarmed.any() for s in ("compute_effect", "host_gap")):
+            self._durations.append(duration)
+        return float(np.median(self._durations))
+
+    def _watch_compute(self, table: StepTable, effect: ComputeEffect, healthy: npt.NDArray[np.bool_]) -> None:
+        ranks, step = table.ranks.rank, table.step
+        self.monitors["compute_effect"].observe(step, ranks, effect.beside_peers)
+        since_start = self._anchored("own_history", table, effect.level)
+        everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
+        centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)
+        self.monitors["own_history"].observe(step, ranks, centred)
+        job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
+        self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
+        optimizer = matrix.compute(table, ("optimizer",)).seconds
+        beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
+        self.monitors["optimizer"].observe(step, ranks, beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan))
+
+    def _watch_shares(
+        self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]
+    ) -> None:
+        """What ranks spend beside compute, as shares of the usual step."""
+        shares = {
+            "host_gap": accounts.host,
+            "data_wait": accounts.data,
+            "garbage_collection": accounts.garbage,
+            "starved": -accounts.launch_lag,
+            "wait": waits.waited_for(table),
+        }
+        for signal, seconds in shares.items():
+            values = self._beside(signal, table, seconds / usual, healthy) if signal != "wait" else seconds / usual
+            self.monitors[signal].observe(table.step, table.ranks.rank, values)
+
+    def _beside(self, signal: str, table: StepTable, values: Floats, healthy: npt.NDArray[np.bool_]) -> Floats:
+        """values less the median peer's, or, without peers, less the rank's own first ones."""
+        reference = peers.beside_stage_peers(values[:, None], table.ranks.pipeline, healthy)[:, 0]
+        anchored = self._anchored(signal, table, values)
+        return np.where(np.isfinite(reference), values - reference, anchored)
+
+    def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:
+        return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)
+
+    def _watch_links(self, table: StepTable, messages: links.Messages, collectives: links.Collectives) -> None:
+        keys: list[MessageKey | CollectiveKey] = [*messages.keys()]
+        keys += [
+            (table.communicators[group].id, table.operations[operation])
+            for group, operation in zip(collectives.group, collectives.operation, strict=True)
+        ]
+        items = np.array([self._transfers.setdefault(key, len(self._transfers)) for key in keys], np.int64)
+        seconds = np.concatenate([messages.seconds, collectives.seconds])
+        self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
+
+    def _watch_imbalance(self, table: StepTable, effect: ComputeEffect) -> None:
+        stages = imbalance.of_stages(table.ranks, effect)
+        self.monitors["stage_imbalance"].observe(table.step, np.arange(len(stages)), stages)
+        sequences = np.array([imbalance.of_sequences(table.ranks, effect)])
+        self.monitors["sequence_imbalance"].observe(table.step, np.zeros(1, np.int64), sequences)

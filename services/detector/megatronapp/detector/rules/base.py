@@ -1,0 +1,104 @@
+"""What rules look at and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.detector.signals.accounting import Accounts
+from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.links import Collectives, Messages
+from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.steps import StepTable
+from megatronapp.v1 import trace_pb2
+
+MessageKey = tuple[int, int, int]
+"""Sender and receiver (global ranks), index into signals.links.SENDS."""
+CollectiveKey = tuple[str, str]
+"""Communicator id, operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One step with everything that was measured in it, and the monitors after they have seen it."""
+
+    table: StepTable
+    effect: ComputeEffect
+    accounts: Accounts
+    messages: Messages
+    collectives: Collectives
+    monitors: Mapping[str, Monitor]
+    """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages."""
+    transfers: Mapping[MessageKey | CollectiveKey, int]
+    step_seconds: float
+    """Duration of the job's usual step."""
+    telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)
+
+    def rank_index(self, rank: int) -> int | None:
+        """Place of a global rank in the table's arrays."""
+        place = int(np.searchsorted(self.table.ranks.rank, rank))
+        return place if place < len(self.table.ranks) and self.table.ranks.rank[place] == rank else None
+
+    def alarmed(self, signal: str) -> list[int]:
+        """Items of a signal that are slow now."""
+        return [int(item) for item in np.flatnonzero(self.monitors[signal].alarmed)]
+
+    def on_cpu(self) -> bool:
+        return bool(self.table.ranks.on_cpu.any())
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A verdict of one step; what becomes of it over steps is findings.py's matter."""
+
+    kind: Kind
+    cause: Cause
+    ranks: tuple[int, ...]
+    since_step: int | None
+    effect_ratio: float
+    evidence: tuple[Evidence, ...]
+    summary: str
+    advice: str
+    confidence: float
+    uncertainty: float = 0.0
+    """Standard deviation of log(effect_ratio)."""
+    smallest: float = 0.0
+    """log(effect_ratio) below which it never pages."""
+    lost_seconds: float = 0.0
+    """Time that the ranks themselves lose in a step."""
+    pages: bool = True
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """Compute time of each rank ÷ expected that costs as much, for the what-if; empty: the cost is cost_ratio."""
+    cost_ratio: float = 1.0
+
+
+class Rule(Protocol):
+    def __call__(self, view: View) -> Iterable[Suspicion]: ...
+
+
+def evidence(view: View, signal: str, item: int, text: str, *, logarithmic: bool = True) -> Evidence:
+    """The signal's recent series of one item as evidence, logs turned into ratios."""
+    series = view.monitors[signal].series(item)
+    values = np.exp(series.values) if logarithmic else np.asarray(series.values)
+    expected = float(np.exp(series.expected)) if logarithmic else series.expected
+    return Evidence(
+        signal=signal,
+        text=text,
+        unit="ratio",
+        steps=series.steps,
+        values=tuple(float(v) for v in values),
+        expected=(expected,) * len(series.steps),
+    )
+
+
+def confidence(monitor: Monitor, item: int, *, agreeing: bool = True) -> float:
+    """From the evidence of the test, less when only one of two independent signals says so."""
+    certainty = 1.0 - float(np.exp(-monitor.log_evidence[item] / monitor.log_threshold * 3.0))
+    return round(certainty * (1.0 if agreeing else 0.85), 3)
+
+
+def percent(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:.0f} %" if ratio >= 1.095 else f"{(ratio - 1) * 100:.1f} %"

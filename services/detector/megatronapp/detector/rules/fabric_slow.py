@@ -1,0 +1,43 @@
+"""fabric_slow: all groups of one operation slow together, and no member makes the others wait."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence
+from megatronapp.detector.rules.slow_link import MAJORITY
+
+SEVERAL = 3
+"""Groups (or pairs) that must be watched before "all" means something."""
+
+
+def detect(view: View) -> Iterator[Suspicion]:
+    watched: dict[str, list[int]] = defaultdict(list)
+    for key, item in view.transfers.items():
+        watched[key[1] if len(key) == 2 else "messages"].append(item)
+    monitor = view.monitors["transfer"]
+    for operation, items in watched.items():
+        slow = [item for item in items if monitor.alarmed[item]]
+        if len(items) < SEVERAL or len(slow) <= MAJORITY * len(items):
+            continue
+        worst = max(slow, key=lambda item: float(monitor.effect[item]))
+        ratio = float(np.exp(np.median(monitor.effect[slow])))
+        communicating = float(np.nanmedian(view.accounts.communication))
+        yield Suspicion(
+            kind=Kind.FABRIC_SLOW,
+            cause=Cause.UNKNOWN if view.on_cpu() else Cause.NIC,
+            ranks=(),
+            since_step=int(np.median(monitor.since[slow])),
+            effect_ratio=ratio,
+            evidence=(evidence(view, "transfer", worst, f"{operation}: {len(slow)} of {len(items)} are slow"),),
+            summary=f"{operation}: {len(slow)} of {len(items)} groups take {ratio:.1f} times as long.",
+            advice="Look at the network as a whole: switches, routing, congestion by other jobs.",
+            confidence=confidence(monitor, worst),
+            uncertainty=monitor.uncertainty(worst),
+            smallest=monitor.noise.smallest,
+            pages=not view.on_cpu(),
+            cost_ratio=1 + communicating * (1 - 1 / ratio) / view.step_seconds,
+        )

@@ -1,0 +1,122 @@
+"""slow_gpu: a device takes longer than its peers, or than it used to, for the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
+
+SIGNALS = ("compute_effect", "own_history")
+AGREE = 0.3
+"""The other signal must show at least this share of the effect, where it can show any."""
+THERMAL_REASONS = 0x08 | 0x20 | 0x40
+"""NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
+MEMORY_BOUND = 0.25
+"""Forward and backward must show less than this share of what the optimizer shows."""
+
+
+def detect(view: View) -> Iterator[Suspicion]:
+    for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)}):
+        signal = _stronger(view, rank)
+        if not _contradicted(view, signal, rank) and not _starved(view, rank):
+            yield _suspicion(view, signal, rank)
+    yield from _memory_bound(view)
+
+
+def _stronger(view: View, rank: int) -> str:
+    """The signal that says more of an alarmed rank; peers first when both are alarmed."""
+    return next(s for s in SIGNALS if rank < len(view.monitors[s]) and view.monitors[s].alarmed[rank])
+
+
+def _contradicted(view: View, signal: str, rank: int) -> bool:
+    """Whether the rank is as fast as ever and it is its peer that has become faster."""
+    if signal != "compute_effect":
+        return False
+    history, peers = view.monitors["own_history"], view.monitors[signal]
+    if rank >= len(history) or not history.ready[rank] or not peers.ready[rank]:
+        return False
+    steps = max(1, sum(1 for s in peers.series(rank).steps if s >= peers.since[rank]))
+    changed = float(np.nanmedian(history.excess(rank)[:steps]))
+    return changed < AGREE * float(peers.effect[rank])
+
+
+def _starved(view: View, rank: int) -> bool:
+    """Whether the device waits for its host within the measured spans; slow_host's matter."""
+    monitor = view.monitors["starved"]
+    return rank < len(monitor) and bool(monitor.alarmed[rank])
+
+
+def _suspicion(view: View, signal: str, rank: int) -> Suspicion:
+    monitor = view.monitors[signal]
+    ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
+    index = view.rank_index(rank)
+    seconds = float(view.effect.seconds[index]) if index is not None else 0.0
+    cause, hint = _cause(view, rank)
+    shown = [s for s in SIGNALS if rank < len(view.monitors[s]) and view.monitors[s].alarmed[rank]]
+    texts = {
+        "compute_effect": f"forward and backward take {percent(ratio)} longer than on the ranks with the same work",
+        "own_history": f"forward and backward take {percent(ratio)} longer than on this rank before",
+    }
+    return Suspicion(
+        kind=Kind.SLOW_GPU,
+        cause=cause,
+        ranks=(rank,),
+        since_step=since,
+        effect_ratio=ratio,
+        evidence=tuple(evidence(view, s, rank, texts[s]) for s in shown),
+        summary=f"Rank {rank} computes {percent(ratio)} slower since step {since}{hint}.",
+        advice=_ADVICE[cause],
+        confidence=confidence(monitor, rank, agreeing=len(shown) == len(SIGNALS)),
+        uncertainty=monitor.uncertainty(rank),
+        smallest=monitor.noise.smallest,
+        lost_seconds=seconds * (1 - 1 / ratio),
+        slow={rank: ratio},
+    )
+
+
+def _cause(view: View, rank: int) -> tuple[Cause, str]:
+    telemetry = view.telemetry.get(rank)
+    if telemetry is not None and telemetry.clock_event_reasons & THERMAL_REASONS:
+        return Cause.THERMAL, f" (clocks are held down at {telemetry.temperature_celsius} °C)"
+    if telemetry is not None and telemetry.other_processes:
+        return Cause.INTERFERENCE, f" ({telemetry.other_processes} other processes on its device)"
+    return Cause.COMPUTE, ""
+
+
+_ADVICE = {
+    Cause.COMPUTE: "Compare the device's clocks, power and ECC counters with its neighbours'; move the rank to another "
+    "device if it stays slow.",
+    Cause.THERMAL: "Check cooling and power of the node; move the rank to another device until it is fixed.",
+    Cause.INTERFERENCE: "Find the other processes on the device and stop or move them.",
+    Cause.MEMORY_BOUND: "Check the device's memory: ECC counters, remapped rows, memory clock.",
+}
+
+
+def _memory_bound(view: View) -> Iterator[Suspicion]:
+    """The optimizer streams through memory: slow there alone means slow memory, not a slow processor."""
+    monitor, compute = view.monitors["optimizer"], view.monitors["compute_effect"]
+    for rank in view.alarmed("optimizer"):
+        steps = max(1, sum(1 for s in monitor.series(rank).steps if s >= monitor.since[rank]))
+        beside = float(np.nanmedian(compute.excess(rank)[:steps])) if rank < len(compute) else 0.0
+        index = view.rank_index(rank)
+        if view.on_cpu() or index is None or beside > MEMORY_BOUND * float(monitor.effect[rank]):
+            continue
+        ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
+        lost = float(view.accounts.compute[index] - view.effect.seconds[index]) * (1 - 1 / ratio)
+        yield Suspicion(
+            kind=Kind.SLOW_GPU,
+            cause=Cause.MEMORY_BOUND,
+            ranks=(rank,),
+            since_step=since,
+            effect_ratio=ratio,
+            evidence=(evidence(view, "optimizer", rank, "the optimizer alone is slower than on its peers"),),
+            summary=f"Rank {rank}'s optimizer takes {percent(ratio)} longer since step {since}, its passes do not.",
+            advice=_ADVICE[Cause.MEMORY_BOUND],
+            confidence=confidence(monitor, rank, agreeing=False),
+            uncertainty=monitor.uncertainty(rank),
+            smallest=monitor.noise.smallest,
+            lost_seconds=lost,
+            cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
+        )

@@ -1,0 +1,60 @@
+"""unknown: a rank makes others wait, or the whole job has slowed, and no measured reason says why. Never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
+
+
+def detect(view: View) -> Iterator[Suspicion]:
+    yield from _waited_for(view)
+    yield from _whole_job(view)
+
+
+def _waited_for(view: View) -> Iterator[Suspicion]:
+    """On CPU ranks wall time is the host's more than the rank's: it is told, but nobody is woken."""
+    monitor = view.monitors["wait"]
+    for rank in view.alarmed("wait"):
+        lost, since = float(monitor.effect[rank]) * view.step_seconds, int(monitor.since[rank])
+        yield Suspicion(
+            kind=Kind.UNKNOWN,
+            cause=Cause.UNKNOWN,
+            ranks=(rank,),
+            since_step=since,
+            effect_ratio=1 + max(float(monitor.effect[rank]), 0.0),
+            evidence=(
+                evidence(view, "wait", rank, "what its group waits for it, as a share of the step", logarithmic=False),
+            ),
+            summary=f"The others wait {lost:.3f} s a step for rank {rank} since step {since}; the reason is not known.",
+            advice="Trace this rank and its peers in full detail for some steps.",
+            confidence=confidence(monitor, rank, agreeing=False),
+            uncertainty=monitor.uncertainty(rank),
+            smallest=monitor.noise.smallest,
+            lost_seconds=lost,
+            pages=not view.on_cpu(),
+            cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
+        )
+
+
+def _whole_job(view: View) -> Iterator[Suspicion]:
+    monitor = view.monitors["job_compute"]
+    for item in view.alarmed("job_compute"):
+        ratio, since = float(np.exp(monitor.effect[item])), int(monitor.since[item])
+        yield Suspicion(
+            kind=Kind.UNKNOWN,
+            cause=Cause.UNKNOWN,
+            ranks=(),
+            since_step=since,
+            effect_ratio=ratio,
+            evidence=(evidence(view, "job_compute", item, "the median rank's compute"),),
+            summary=f"All ranks compute {percent(ratio)} slower than before since step {since}.",
+            advice="Look for what the nodes share: power or clock limits, a changed batch, other load.",
+            confidence=confidence(monitor, item, agreeing=False),
+            uncertainty=monitor.uncertainty(item),
+            smallest=monitor.noise.smallest,
+            pages=False,
+            cost_ratio=ratio,
+        )

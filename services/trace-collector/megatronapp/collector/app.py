@@ -1,0 +1,138 @@
+"""The collector: starts its parts in order and stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from megatronapp.collector import notes
+from megatronapp.collector.control import Controls
+from megatronapp.collector.ingest import TraceIngest
+from megatronapp.collector.jobs import Jobs
+from megatronapp.collector.journal import Journal
+from megatronapp.collector.metrics import CollectorMetrics
+from megatronapp.collector.outbox import Outbox
+from megatronapp.collector.pipeline import Pipeline
+from megatronapp.collector.settings import CollectorSettings
+from megatronapp.collector.store import Store
+from megatronapp.core.auth import Authenticator
+from megatronapp.core.bus import Bus
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.logging import get_logger
+from prometheus_client import CollectorRegistry
+
+log = get_logger(__name__)
+
+GRACE_SECONDS = 2.0
+DRAIN_SECONDS = 5.0
+
+
+class Collector:
+    """Takes in what ranks send, keeps it, and hands it on. `port` is the gRPC port once started."""
+
+    def __init__(
+        self, settings: CollectorSettings, bus: Bus, registry: CollectorRegistry, authenticator: Authenticator
+    ) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._metrics = CollectorMetrics(registry)
+        self._authenticator = authenticator
+        self._tasks: list[asyncio.Task[None]] = []
+        self._running = False
+        self.port = 0
+
+    async def start(self) -> None:
+        """Take up what the journal holds, then listen.
+
+        Raises UnavailableError when the data folder can't be used, DataError when it can't be understood, UsageError
+        when the port is taken.
+        """
+        settings = self._settings
+        self._jobs = Jobs()
+        self._store = await asyncio.to_thread(Store, settings.data_dir / "store")
+        self._journal = await asyncio.to_thread(self._open_journal)
+        self._outbox = Outbox(self._bus)
+        self._load_notes()
+        self._pipeline = Pipeline(
+            settings, self._journal, self._store, self._outbox, self._jobs, self._metrics
+        )
+        replayed = self._pipeline.replay()
+        controls = Controls(self._bus, settings.instance, self._pipeline.controls)
+        self._ingest = TraceIngest(self._pipeline, controls, self._authenticator, self._metrics)
+        await self._listen()
+        pipeline = self._pipeline
+        self._start(pipeline.run_journal(), pipeline.run_store(), pipeline.run_probe())
+        self._start(self._outbox.run(), controls.run())
+        self._watch()
+        self._running = True
+        log.info("listening", grpc_port=self.port, replayed=replayed, attempts=len(list(self._jobs)))
+
+    async def stop(self) -> None:
+        """Let streams finish what they sent, hand on what is due, write the store."""
+        if not self._running:
+            return
+        self._running = False
+        self._ingest.stopping = True
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(GRACE_SECONDS)
+        await self._outbox.drain(DRAIN_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pipeline.flush()
+        self._journal.close()
+
+    def ready(self) -> bool:
+        """Whether messages are taken now: running, and the disk has room."""
+        return self._running and self._pipeline.journal_ok and self._pipeline.store_ok
+
+    def _open_journal(self) -> Journal:
+        settings = self._settings
+        return Journal(
+            settings.data_dir / "journal",
+            segment_bytes=settings.segment_bytes,
+            fsync=settings.fsync,
+            at_least=self._store.manifest.stored,
+        )
+
+    def _load_notes(self) -> None:
+        for path, note in self._store.notes():
+            try:
+                self._jobs.add(notes.unpack(note))
+            except DataError as error:
+                log.error("attempt_note_unreadable", path=str(path), error=str(error))
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.keepalive_time_ms", 20_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers((self._ingest.handler(),))
+        address = f"{settings.host}:{settings.grpc_port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise UsageError(f"{address} can't be listened on; set --grpc-port to a free port") from error
+        await self._server.start()
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def _start(self, *parts: Coroutine[Any, Any, None]) -> None:
+        self._tasks.extend(asyncio.create_task(part) for part in parts)
+
+    def _watch(self) -> None:
+        metrics = self._metrics
+        metrics.watch(metrics.bus_backlog, lambda: len(self._outbox))
+        metrics.watch(metrics.journal_bytes, self._journal.size_bytes)
+        metrics.watch(metrics.store_bytes, self._store.size_bytes)

@@ -1,0 +1,57 @@
+"""Run-time trace control: from the bus to the ranks that are connected, and to those that connect later."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+from megatronapp.core.bus import Bus, Topic
+from megatronapp.core.logging import get_logger
+from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
+
+
+class Listener(Protocol):
+    def control(self, control: trace_pb2.TraceControl) -> None:
+        """Send it to the rank."""
+
+
+class Controls:
+    """The last TraceControl of each run, and who is to be told of the next. `last` is run → serialized TraceControl,
+    shared with who makes it outlive the process."""
+
+    def __init__(self, bus: Bus, instance: str, last: dict[str, bytes]) -> None:
+        self._bus = bus
+        self._group = f"collector-{instance}"
+        self._last = last
+        self._listeners: dict[str, set[Listener]] = defaultdict(set)
+
+    def join(self, run: str, listener: Listener) -> None:
+        self._listeners[run].add(listener)
+        if run in self._last:
+            listener.control(trace_pb2.TraceControl.FromString(self._last[run]))
+
+    def leave(self, run: str, listener: Listener) -> None:
+        self._listeners[run].discard(listener)
+        if not self._listeners[run]:
+            del self._listeners[run]
+
+    async def run(self) -> None:
+        """Hand on what comes from the bus, until cancelled."""
+        async for message in self._bus.subscribe(Topic.TRACE_CONTROL, group=self._group, consumer=self._group):
+            self._hand_on(message.key, message.value)
+            await self._bus.ack(message, group=self._group)
+
+    def _hand_on(self, run: str, value: bytes) -> None:
+        try:
+            control = trace_pb2.TraceControl.FromString(value)
+        except DecodeError:
+            log.warning("trace_control_unreadable", run=run)
+            return
+        self._last[run] = value
+        listeners = list(self._listeners.get(run, ()))
+        log.info("trace_control", run=run, ranks=len(listeners), enabled=control.enabled)
+        for listener in listeners:
+            listener.control(control)

@@ -1,0 +1,115 @@
+"""TraceIngest: the stream of one rank. Hello first; then every message goes to the journal and is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+from megatronapp.collector import envelope
+from megatronapp.collector.control import Controls
+from megatronapp.collector.jobs import check_identity
+from megatronapp.collector.metrics import CollectorMetrics
+from megatronapp.collector.pipeline import Pipeline
+from megatronapp.collector.received import Received, from_wire, parse
+from megatronapp.collector.replies import Replies
+from megatronapp.collector.rpc import aborting
+from megatronapp.core.auth import Authenticator, bearer
+from megatronapp.core.errors import DataError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.metrics import job_labels
+from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
+
+HELLO_SECONDS = 30.0
+"""A stream that does not say who it is by then is closed."""
+
+Context = Any
+"""grpc.aio.ServicerContext of raw request bytes and TraceReply."""
+
+
+class TraceIngest:
+    """Requests stay bytes: they are parsed once, checked, and go to the journal as they came."""
+
+    def __init__(
+        self, pipeline: Pipeline, controls: Controls, authenticator: Authenticator, metrics: CollectorMetrics
+    ) -> None:
+        self._pipeline = pipeline
+        self._controls = controls
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self.stopping = False
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        method = grpc.stream_stream_rpc_method_handler(
+            self._stream, response_serializer=trace_pb2.TraceReply.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler("megatronapp.v1.TraceIngest", {"Stream": method})
+
+    async def _stream(self, _requests: Any, context: Context) -> None:
+        async with aborting(context, self._refused):
+            hello = await self._hello(context)
+            replies = Replies(context.write)
+            self._controls.join(hello.identity.run, replies)
+            self._pipeline.connected(hello.identity)
+            try:
+                await self._serve(hello, replies, context)
+            finally:
+                self._controls.leave(hello.identity.run, replies)
+                self._pipeline.disconnected(hello.identity, lost=not self.stopping)
+
+    async def _hello(self, context: Context) -> Received:
+        """Who is speaking: admitted, and in the journal when this returns."""
+        try:
+            data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
+        except TimeoutError as error:
+            raise DataError("no Hello came; a stream begins with one") from error
+        if data is grpc.aio.EOF:
+            raise DataError("the stream ended before its Hello")
+        message = parse(data)
+        if not message.HasField("hello"):
+            raise DataError("a stream begins with Hello")
+        identity = message.hello.identity
+        check_identity(identity)
+        await self._authenticator.pod(bearer(context.invocation_metadata()), identity.job)
+        received = from_wire(identity, envelope.sender(identity), data, time.time_ns())
+        await self._pipeline.store(received)
+        log.info("rank_connected", job=identity.job, attempt=identity.attempt, rank=identity.rank)
+        return received
+
+    async def _serve(self, hello: Received, replies: Replies, context: Context) -> None:
+        """Read to the end of the stream while acknowledging; whichever side fails first ends both."""
+        reading = asyncio.create_task(self._read(hello.identity, replies, context))
+        replying = asyncio.create_task(replies.run())
+        try:
+            await asyncio.wait({reading, replying}, return_when=asyncio.FIRST_COMPLETED)
+            if replying.done():
+                await replying
+            await reading
+        finally:
+            for task in (reading, replying):
+                task.cancel()
+            await asyncio.gather(reading, replying, return_exceptions=True)
+        await replies.finish()
+
+    async def _read(self, identity: trace_pb2.Identity, replies: Replies, context: Context) -> None:
+        sender = envelope.sender(identity)
+        last = 0
+        while (data := await context.read()) is not grpc.aio.EOF:
+            received = from_wire(identity, sender, data, time.time_ns())
+            seq = received.message.seq
+            if seq <= last:
+                raise DataError(f"seq {seq} after {last}; it grows by one with each message, and Hello comes once")
+            last = seq
+            replies.expect()
+            if self._pipeline.seen(received):
+                self._metrics.duplicates.labels(**job_labels(identity.job)).inc()
+                replies.settle(seq)
+            else:
+                await self._pipeline.submit(received, lambda error, seq=seq: replies.settle(seq, error))
+
+    def _refused(self, reason: str) -> None:
+        self._metrics.refused.labels(reason=reason).inc()
+        log.warning("stream_refused", reason=reason)

@@ -1,0 +1,63 @@
+"""What the store keeps of an attempt besides its rows: a JobRecord, then each rank's Hello with its arrival."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from google.protobuf import proto
+from google.protobuf.message import DecodeError
+from megatronapp.collector.jobs import Attempt
+from megatronapp.core.errors import DataError
+from megatronapp.v1 import trace_pb2
+
+
+def pack(attempt: Attempt) -> bytes:
+    out = BytesIO()
+    proto.serialize_length_prefixed(job_record(attempt), out)
+    for rank in attempt.ranks.values():
+        hello = trace_pb2.Hello()
+        hello.CopyFrom(rank.hello)
+        del hello.communicators[:]
+        hello.communicators.extend(rank.communicators.values())
+        message = trace_pb2.TraceMessage(hello=hello)
+        record = trace_pb2.RankMessage(
+            identity=hello.identity, message=message, received_unix_ns=rank.last_seen_unix_ns
+        )
+        proto.serialize_length_prefixed(record, out)
+    return out.getvalue()
+
+
+def unpack(data: bytes) -> Attempt:
+    """Raises DataError."""
+    source = BytesIO(data)
+    try:
+        job = proto.parse_length_prefixed(trace_pb2.JobRecord, source)
+        if job is None:
+            raise DataError("an empty note of an attempt")
+        attempt = Attempt(job.run, job.job, job.attempt, job.first_seen_unix_ns, job.last_seen_unix_ns)
+        while (record := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
+            attempt.greet(record.message.hello, record.received_unix_ns)
+    except (DecodeError, ValueError) as error:
+        raise DataError(f"the note of an attempt can't be read: {error}") from error
+    attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events
+    attempt.dropped[-1, 0] = job.dropped
+    attempt.changed = False
+    return attempt
+
+
+def job_record(attempt: Attempt) -> trace_pb2.JobRecord:
+    """The attempt as TraceQuery shows it, without the size of its files."""
+    return trace_pb2.JobRecord(
+        run=attempt.run,
+        job=attempt.job,
+        attempt=attempt.attempt,
+        sizes=attempt.sizes,
+        schedule=attempt.schedule,
+        first_step=attempt.first_step,
+        last_step=attempt.last_step,
+        first_seen_unix_ns=attempt.first_seen_unix_ns,
+        last_seen_unix_ns=attempt.last_seen_unix_ns,
+        ranks_connected=sum(rank.streams > 0 for rank in attempt.ranks.values()),
+        events=attempt.events,
+        dropped=sum(attempt.dropped.values()),
+    )

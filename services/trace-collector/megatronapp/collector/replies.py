@@ -1,0 +1,67 @@
+"""What goes back to a rank on its stream: the newest acknowledgement and the newest control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.v1 import trace_pb2
+
+Write = Callable[[trace_pb2.TraceReply], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class Replies:
+    """Acknowledgements of one stream; several that are due at once become one."""
+
+    write: Write
+    _pending: int = 0
+    _durable: int = 0
+    _acknowledged: int = 0
+    _error: UnavailableError | None = None
+    _control: trace_pb2.TraceControl | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def expect(self) -> None:
+        """A message is under way."""
+        self._pending += 1
+
+    def settle(self, seq: int, error: UnavailableError | None = None) -> None:
+        """A message is durable, or will not be; after an error nothing more is acknowledged."""
+        self._pending -= 1
+        self._error = self._error or error
+        if not self._error:
+            self._durable = max(self._durable, seq)
+        self._changed.set()
+
+    def control(self, control: trace_pb2.TraceControl) -> None:
+        self._control = control
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Send what is due until cancelled. Raises the error of a message that could not be kept."""
+        while True:
+            await self._turn()
+
+    async def finish(self) -> None:
+        """Send the acknowledgements of everything that is under way. Raises as run does."""
+        while self._pending:
+            await self._turn()
+        await self._send()
+
+    async def _turn(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+        await self._send()
+
+    async def _send(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            await self.write(trace_pb2.TraceReply(control=control))
+        if self._durable > self._acknowledged:
+            self._acknowledged = self._durable
+            await self.write(trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=self._acknowledged)))
+        if self._error:
+            raise self._error

@@ -1,0 +1,110 @@
+"""The iterators over this rank's microbatches, one per model chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.data import SequentialSampler, Tokenizer, build_datasets, microbatches
+from megatronapp.trainer.layout import Layout
+
+
+Split = Literal["valid", "test"]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Datasets, and who reads them: chunks with the embedding or the loss; the others get empty iterators."""
+
+    train_set: Any
+    valid_set: Any
+    test_set: Any
+    splits: frozenset[str]
+    layout: Layout
+    reads: tuple[bool, ...]
+    """One entry per model chunk."""
+    document_end: int
+    num_workers: int
+    pin_memory: bool
+
+    @classmethod
+    def build(
+        cls,
+        config: TrainerConfig,
+        layout: Layout,
+        tokenizer: Tokenizer,
+        chunks: list[torch.nn.Module],
+        device: torch.device,
+    ) -> Batches:
+        """Every rank calls this together, as the first one builds the sample indices for all."""
+        reads = tuple(bool(chunk.pre_process or chunk.post_process) for chunk in chunks)
+        evaluation_samples = config.evaluation.eval_iters * layout.global_batch_size
+        train, valid, test = build_datasets(
+            config.data,
+            tokenizer,
+            train_samples=config.training.train_iters * layout.global_batch_size,
+            valid_samples=evaluation_samples,
+            test_samples=evaluation_samples,
+            sequence_length=config.training.seq_length,
+            seed=config.training.seed,
+            is_built_on_rank=lambda: any(reads),
+        )
+        here = [name for name, dataset in (("valid", valid), ("test", test)) if dataset is not None]
+        return cls(
+            train_set=train,
+            valid_set=valid,
+            test_set=test,
+            splits=frozenset(_first_rank_says(here)),
+            layout=layout,
+            reads=reads,
+            document_end=tokenizer.eod,
+            num_workers=config.data.num_workers,
+            pin_memory=device.type == "cuda",
+        )
+
+    def train(self, consumed_samples: int) -> list[Iterator[Any]]:
+        """Microbatches from the given position in the data on."""
+        return self._iterators(self.train_set, consumed_samples)
+
+    def has(self, split: Split) -> bool:
+        """Whether the data leaves anything for this split; the same answer on every rank."""
+        return split in self.splits
+
+    def evaluate(self, split: Split) -> list[Iterator[Any]]:
+        """The same microbatches at every evaluation."""
+        return self._iterators(self._set(split), 0)
+
+    def _set(self, split: Split) -> Any:
+        return self.valid_set if split == "valid" else self.test_set
+
+    def _iterators(self, dataset: Any, consumed_samples: int) -> list[Iterator[Any]]:
+        return [self._iterator(dataset, consumed_samples) if reads else iter(()) for reads in self.reads]
+
+    def _iterator(self, dataset: Any, consumed_samples: int) -> Iterator[Any]:
+        sampler = SequentialSampler(
+            total_samples=len(dataset),
+            consumed_samples=consumed_samples,
+            micro_batch_size=self.layout.micro_batch_size,
+            data_parallel_rank=parallel_state.get_data_parallel_rank(),
+            data_parallel_size=self.layout.data,
+        )
+        with torch.random.fork_rng(devices=[]):  # a loader draws a seed: training must not see who reads when
+            return microbatches(
+                dataset,
+                sampler,
+                document_end=self.document_end,
+                num_workers=self.num_workers,
+                pin_memory=self.pin_memory,
+            )
+
+
+def _first_rank_says(names: list[str]) -> list[str]:
+    """Middle stages hold no dataset, but must take part in the evaluations of the others."""
+    said = [names]
+    dist.broadcast_object_list(said, src=0)
+    return said[0]

@@ -1,0 +1,54 @@
+"""torchrun that ends with the exit code of the rank that failed, and with its starter.
+
+torchrun itself ends with 1 whatever a rank said; `failurePolicy.nonRetriableExitCodes` needs the code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main
+
+ORDINARY = 1
+
+
+def exit_code(codes: Iterable[int]) -> int:
+    """One exit code for the ranks that failed, the first failure first; signals are 128 + number.
+
+    A code that a rank chose says more than the 1, or the signal, with which its peers die of it.
+    """
+    shown = [code if code >= 0 else 128 - code for code in codes]
+    return next((code for code in shown if ORDINARY < code < 128), shown[0])
+
+
+def _end_with_starter() -> None:
+    """The starter holds the other end of standard input; the end of file is its death."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run(argv: list[str]) -> int:
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    try:
+        main(argv)
+    except ChildFailedError as error:
+        first, _ = error.get_first_failure()
+        ranks = sorted(error.failures, key=lambda rank: rank != first)
+        return exit_code(error.failures[rank].exitcode for rank in ranks)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+if __name__ == "__main__":
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The reading thread can't be woken, and the interpreter would wait for its lock on standard input.
+    os._exit(code)

@@ -1,0 +1,168 @@
+"""From flags to a finished run: builds every part in order, trains, and takes everything down again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatronapp.core.errors import NotFoundError
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
+from megatronapp.trainer.batches import Batches
+from megatronapp.trainer.checkpoint import Claim, TrainingState
+from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.data import Tokenizer, build_tokenizer
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.initialize import initialize
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.loop import Trainer
+from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
+from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
+from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerHub, discover
+from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.stop import StopSignal
+from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
+
+
+def run(
+    argv: Sequence[str], *, reporters: Sequence[Reporter] = (), plugins: Sequence[type[Plugin]] | None = None
+) -> None:
+    """Train as the flags say; `plugins` None takes all that are installed. Raises MegatronAppError."""
+    kinds = discover() if plugins is None else plugins
+    config, namespace = arguments.parse(argv, kinds)
+    environment = Environment.read()
+    layout = Layout.of(config, environment.world_size)
+    tokenizer = build_tokenizer(config.data)
+    cpu.install()
+    if config.training.deterministic_mode:
+        parallel.be_deterministic()
+    device, store = parallel.start(environment, config.parallel, layout)
+    with StopSignal(store) as stop:
+        identity = parallel.identity(environment, store)
+        start = Start.find(config, environment)
+        context = PluginContext(
+            identity=identity,
+            placement=parallel.placement(environment, layout, device),
+            schedule=_schedule(config, layout, tokenizer, start.step + 1),
+            device=device,
+            timers=TimerHub(),
+            collector_address=environment.collector_address,
+            token_file=environment.token_file,
+        )
+        chain = PluginChain.create(kinds, namespace, context)
+        spoken = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
+        try:
+            trainer = _build(config, layout, tokenizer, device, start, chain, context, spoken)
+            trainer.train(stop)
+        finally:
+            chain.close()
+            for reporter in spoken:
+                reporter.close()
+    parallel.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where this run begins, and where it saves. `step` 0 without `source`: from first weights."""
+
+    save: Path | None
+    source: Path | None
+    step: int
+    fresh: bool
+    """The checkpoint is another run's (--load): --finetune and --no-load-* apply. Else this run goes on."""
+
+    @classmethod
+    def find(cls, config: TrainerConfig, environment: Environment) -> Start:
+        """The newest checkpoint of the folder to save to; where there is none, that of --load."""
+        folder = config.checkpoint.save or environment.checkpoint_dir
+        save = Path(folder) if folder else None
+        own = parallel.on_first_rank(lambda: checkpoint.find_latest(save)) if save else None
+        if save is not None and own is not None:
+            return cls(save=save, source=save, step=own, fresh=False)
+        if config.checkpoint.load is None:
+            return cls(save=save, source=None, step=0, fresh=True)
+        load = Path(config.checkpoint.load)
+        step = parallel.on_first_rank(lambda: checkpoint.find_latest(load))
+        if step is None:
+            raise NotFoundError(f"--load {load} holds no checkpoint")
+        return cls(save=save, source=load, step=step, fresh=True)
+
+
+def _build(
+    config: TrainerConfig,
+    layout: Layout,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    start: Start,
+    chain: PluginChain,
+    context: PluginContext,
+    reporters: Sequence[Reporter],
+) -> Trainer:
+    """Model, optimizer, checkpoint and data, in the order in which plug-ins see them."""
+    parallel.seed_everything(config.training.seed)
+    transformer = model.transformer_config(config, layout, device)
+    chain.configure(transformer)
+    chunks = model.build_chunks(config, transformer, layout, tokenizer.vocab_size, device)
+    initialize(chunks, transformer, config.training.seed)
+    chain.models(chunks)
+    batches = Batches.build(config, layout, tokenizer, chunks, device)
+    wrapped = model.wrap(chunks, transformer, config.parallel)
+    optimizer = build_optimizer(config, wrapped, transformer)
+    state = TrainingState(
+        chunks=wrapped,
+        optimizer=optimizer,
+        scheduler=build_scheduler(config, optimizer),
+        layout=layout,
+        distributed_optimizer=config.parallel.use_distributed_optimizer,
+    )
+    if start.source is not None:
+        checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)
+        if dist.get_rank() == 0:
+            log.info("checkpoint_loaded", folder=str(start.source), step=start.step)
+    claim = None
+    if start.save is not None:
+        claim = Claim(start.save, context.identity.run, context.identity.attempt)
+        parallel.on_first_rank(claim.take)
+    vocabulary = model.padded_vocabulary(tokenizer.vocab_size, config.model, layout)
+    trainer = Trainer(
+        config,
+        transformer,
+        state,
+        batches,
+        chain,
+        reporters,
+        device=device,
+        flops_per_step=layout.global_batch_size
+        * flops_per_sequence(config.model, config.training.seq_length, vocabulary),
+        claim=claim,
+    )
+    if context.timers.listeners:
+        transformer.timers = context.timers
+    return trainer
+
+
+def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> trace_pb2.Schedule:
+    training = config.training
+    vocabulary = model.padded_vocabulary(tokenizer.vocab_size, config.model, layout)
+    positions = config.model.max_position_embeddings or training.seq_length
+    return trace_pb2.Schedule(
+        name=layout.schedule,
+        microbatches=layout.microbatches,
+        total_steps=training.train_iters,
+        first_step=first_step,
+        sequence_length=training.seq_length,
+        micro_batch_size=training.micro_batch_size,
+        parameters=model.parameters_of(config.model, vocabulary, positions),
+    )
+
+
+def _reporters(config: TrainerConfig, first_step: int) -> list[Reporter]:
+    reporters: list[Reporter] = [LogReporter()]
+    if config.logging.tensorboard_dir:
+        reporters.append(TensorBoardReporter(Path(config.logging.tensorboard_dir), first_step))
+    return reporters

@@ -1,0 +1,82 @@
+"""Messages that wait for the collector's acknowledgement: bounded, and the oldest detail goes first. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from megatronapp.v1 import trace_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    message: trace_pb2.TraceMessage
+    size: int
+    events: int
+
+
+class ResendBuffer:
+    """Keeps what is not acknowledged, by `seq`; not thread-safe.
+
+    Above `capacity_bytes` it forgets the oldest TraceBatch, when there is none the oldest heartbeat, and only then the
+    oldest summary. What is forgotten is counted in `dropped`, in events (spans of a batch; 1 for others).
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity = capacity_bytes
+        self._entries: dict[int, _Entry] = {}
+        self._oldest: dict[str, deque[int]] = {body: deque() for body in ("batch", "heartbeat", "summary")}
+        self._unsent: deque[int] = deque()
+        self.bytes = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, message: trace_pb2.TraceMessage) -> None:
+        body = message.WhichOneof("body")
+        size = message.ByteSize()
+        self._entries[message.seq] = _Entry(message, size, message.batch.count if body == "batch" else 1)
+        self._oldest[body or "summary"].append(message.seq)
+        self._unsent.append(message.seq)
+        self.bytes += size
+        while self.bytes > self._capacity and self._drop():
+            pass
+
+    def next_unsent(self) -> trace_pb2.TraceMessage | None:
+        """The first message that was not handed out on this connection; it stays until acknowledged."""
+        while self._unsent:
+            entry = self._entries.get(self._unsent.popleft())
+            if entry is not None:
+                return entry.message
+        return None
+
+    def reconnected(self) -> None:
+        """All that is not acknowledged is to be sent again, in order."""
+        self._unsent = deque(self._entries)
+
+    def acknowledge(self, seq: int) -> None:
+        """Forget everything up to and including `seq`."""
+        for known in list(self._up_to(seq)):
+            self.bytes -= self._entries.pop(known).size
+
+    def sent_unacknowledged(self) -> bool:
+        """Whether something that was handed out has not been acknowledged."""
+        return len(self._entries) > len(self._unsent)
+
+    def _up_to(self, seq: int) -> Iterator[int]:
+        for known in self._entries:
+            if known > seq:
+                return
+            yield known
+
+    def _drop(self) -> bool:
+        for queue in self._oldest.values():
+            while queue:
+                entry = self._entries.pop(queue.popleft(), None)
+                if entry is not None:
+                    self.bytes -= entry.size
+                    self.dropped += entry.events
+                    return True
+        return False

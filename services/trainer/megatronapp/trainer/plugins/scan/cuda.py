@@ -1,0 +1,83 @@
+"""The timebase of a GPU rank: pooled CUDA events on the current stream, placed on the host's clock by a side thread."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import torch
+from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
+from megatronapp.trainer.plugins.scan.recorder import Mark, Times
+
+FIRST_EVENTS = 4096
+BRACKETS = 5
+
+
+class CudaTimebase:
+    """A mark is (host time, event), or (host time, CPU time) for spans of the host.
+
+    `mark` and `host` are for the training thread, `done` and `resolve` for side threads. An event's time is float32
+    milliseconds after a reference; so each step has a fresh reference (0.06 us of rounding after 1 s).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = deque(_new_event() for _ in range(FIRST_EVENTS))
+        self._stream = torch.cuda.Stream(device, priority=-1)
+
+    def mark(self) -> Mark:
+        try:
+            event = self._pool.popleft()
+        except IndexError:
+            event = _new_event()
+        event.record()
+        return now_ns(), event
+
+    @staticmethod
+    def host() -> Mark:
+        return now_ns(), cpu_ns()
+
+    @staticmethod
+    def done(mark: Mark) -> bool:
+        event = mark[1]
+        return not isinstance(event, torch.cuda.Event) or event.query()
+
+    def resolve(self, rows: list[tuple[Mark, Mark, Mark]]) -> Times:
+        """Times of rows whose marks are done; their events go back into the pool."""
+        reference, reference_ns, error_ns = self._reference()
+        marks = [mark for row in rows for mark in row]
+        events = {id(mark): mark[1] for mark in marks if isinstance(mark[1], torch.cuda.Event)}
+        after = {key: reference_ns + round(reference.elapsed_time(event) * 1e6) for key, event in events.items()}
+        times = np.array([after.get(id(mark), mark[0]) for mark in marks], np.int64).reshape(-1, 3)
+        streamed = np.array([id(begin) in after for _, begin, _ in rows], bool)
+        cpu = np.array([0 if on else end[1] - begin[1] for on, (_, begin, end) in zip(streamed, rows, strict=True)])
+        host = np.array([issue[0] for issue, _, _ in rows], np.int64)
+        self._pool.extend({id(event): event for event in events.values()}.values())
+        return Times(
+            issue=times[:, 0],
+            begin=times[:, 1],
+            end=times[:, 2],
+            cpu=cpu.astype(np.int64),
+            enqueue=np.where(streamed, host, 0),
+            reference_ns=reference_ns,
+            reference_error_ns=error_ns,
+        )
+
+    def _reference(self) -> tuple[torch.cuda.Event, int, int]:
+        """An event on a stream of its own, its host time, and half the width of the bracket around it."""
+        best: tuple[int, torch.cuda.Event, int] | None = None
+        for _ in range(BRACKETS):
+            event = _new_event()
+            before = now_ns()
+            event.record(self._stream)
+            event.synchronize()
+            after = now_ns()
+            if best is None or after - before < best[0]:
+                best = after - before, event, (before + after) // 2
+        assert best is not None
+        width, event, middle = best
+        return event, middle, width // 2
+
+
+def _new_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

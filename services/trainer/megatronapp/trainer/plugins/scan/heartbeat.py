@@ -1,0 +1,80 @@
+"""The heartbeat: once a second, from a thread of its own, also while the training thread is stuck."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from megatronapp.trainer.plugins.scan.clock import ThreadClock, now_ns
+from megatronapp.trainer.plugins.scan.communicators import Communicators
+from megatronapp.trainer.plugins.scan.frontier import Frontiers
+from megatronapp.trainer.plugins.scan.operations import NAMES
+from megatronapp.trainer.plugins.scan.outbox import Outbox
+from megatronapp.trainer.plugins.scan.recorder import Recorder
+from megatronapp.trainer.plugins.scan.telemetry import GpuTelemetry
+from megatronapp.trainer.plugins.scan.window import WindowControl
+from megatronapp.v1 import trace_pb2
+
+INTERVAL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the training thread is; it writes, the heartbeat reads."""
+
+    step: int = 0
+    phase: trace_pb2.Phase = trace_pb2.PHASE_UNSPECIFIED
+
+
+@dataclass
+class Heartbeat:
+    recorder: Recorder
+    frontiers: Frontiers
+    communicators: Communicators
+    control: WindowControl
+    position: Position
+    outbox: Outbox
+    telemetry: GpuTelemetry | None
+    interval_seconds: float = INTERVAL_SECONDS
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _said: int = 0
+
+    def start(self) -> None:
+        """From the training thread, whose clock is told in every heartbeat."""
+        self._clock = ThreadClock(threading.get_ident(), threading.get_native_id())
+        self._thread = threading.Thread(target=self._run, name="scan-heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The last one says that the rank ends in good order."""
+        self._stop.set()
+        self._thread.join(1.0)
+        self.outbox.put(trace_pb2.TraceMessage(heartbeat=self.message(closing=True)))
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval_seconds):
+            self.outbox.put(trace_pb2.TraceMessage(heartbeat=self.message()))
+
+    def message(self, *, closing: bool = False) -> trace_pb2.Heartbeat:
+        name, since_ns = self.recorder.innermost()
+        thread_cpu_ns, thread_wait_ns = self._clock.read()
+        frontiers = self.frontiers.messages()
+        communicators = self.communicators.since(self._said)
+        self._said += len(communicators)
+        return trace_pb2.Heartbeat(
+            clock_ns=now_ns(),
+            unix_ns=time.time_ns(),
+            step=self.position.step,
+            frontiers=frontiers,
+            dropped=self.outbox.dropped,
+            control=self.control.window.message(),
+            gpu=self.telemetry.latest if self.telemetry else None,
+            activity=NAMES[name] if name >= 0 else "",
+            activity_since_ns=since_ns,
+            communicators=communicators,
+            thread_cpu_ns=thread_cpu_ns,
+            thread_wait_ns=thread_wait_ns,
+            closing=closing,
+            phase=self.position.phase,
+        )

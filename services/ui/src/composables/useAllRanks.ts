@@ -1,0 +1,29 @@
+import { useIntervalFn } from '@vueuse/core'
+import type { ShallowRef } from 'vue'
+import { onScopeDispose, shallowRef, watch } from 'vue'
+import { getRanks } from '@/api/client'
+import { useLive } from '@/api/live'
+import type { Rank } from '@/api/types'
+
+const REFRESH_MS = 3000
+
+export type RunRank = Rank & { readonly run: string }
+
+/** Ranks of all jobs that have not ended, looked at every few seconds while the page is seen. */
+export function useAllRanks(): ShallowRef<readonly RunRank[]> {
+  const live = useLive()
+  const ranks = shallowRef<readonly RunRank[]>([])
+  const stop = new AbortController()
+
+  const refresh = async (): Promise<void> => {
+    const runs = [...live.jobs.values()].filter(({ state }) => state !== 'finished').map(({ run }) => run)
+    const answers = await Promise.allSettled(
+      runs.map(async (run) => (await getRanks(run, stop.signal)).map((rank) => ({ ...rank, run }))),
+    )
+    ranks.value = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []))
+  }
+  useIntervalFn(() => void (document.hidden || refresh()), REFRESH_MS)
+  watch(() => [...live.jobs.keys()].join(), () => void refresh(), { immediate: true })
+  onScopeDispose(() => stop.abort())
+  return ranks
+}

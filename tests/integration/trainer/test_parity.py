@@ -1,0 +1,99 @@
+"""Every layout trains the same model: losses over 20 steps equal those of one process, in float32 with Adam."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.forked import run_forked
+from tests.support.training import TINY, train
+
+STEPS = 20
+RELATIVE = 1e-5
+
+LLAMA = (
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
+    "--untie-embeddings-and-output-weights --disable-bias-linear"
+)
+MIXTURE = "--num-experts 4 --moe-router-topk 2"
+
+
+def losses(flags: str, world_size: int = 1) -> list[float]:
+    recordings = run_forked(world_size, train, f"{TINY} --train-iters {STEPS} {flags}")
+    return recordings[-1].losses
+
+
+@cache
+def single(flags: str = "") -> list[float]:
+    return losses(flags)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (2, "--pipeline-model-parallel-size 2"),
+        (2, "--tensor-model-parallel-size 2"),
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (2, "--use-distributed-optimizer"),
+        (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 10000"),
+        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
+            "--no-overlap-p2p-communication",
+        ),
+        (4, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --overlap-grad-reduce"),
+        (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+    ],
+)
+def test_layout_has_the_losses_of_one_process(world_size: int, layout: str) -> None:
+    expected = single()
+
+    found = losses(layout, world_size)
+
+    assert len(found) == STEPS
+    assert found == pytest.approx(expected, rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+    ],
+)
+def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, layout: str) -> None:
+    assert losses(f"{LLAMA} {layout}", world_size) == pytest.approx(single(LLAMA), rel=RELATIVE)
+
+
+@pytest.mark.parametrize("dispatcher", ["allgather", "alltoall"])
+def test_experts_over_two_ranks_have_the_losses_of_one_process(dispatcher: str) -> None:
+    found = losses(f"{MIXTURE} --expert-model-parallel-size 2 --moe-token-dispatcher-type {dispatcher}", 2)
+
+    assert found == pytest.approx(single(MIXTURE), rel=RELATIVE)
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        "--recompute-granularity selective",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+    ],
+)
+def test_recomputation_changes_no_loss_even_with_dropout(recompute: str) -> None:
+    dropout = "--hidden-dropout 0.1 --attention-dropout 0.1"
+
+    assert losses(f"{dropout} {recompute}") == single(dropout)
+
+
+def test_bfloat16_with_distributed_optimizer_and_pipeline_learns_like_one_process() -> None:
+    found = losses("--bf16 --use-distributed-optimizer --pipeline-model-parallel-size 2", 4)
+
+    assert found == pytest.approx(single("--bf16"), rel=2e-2)
+    assert found[-1] < found[0]
+
+
+def test_a_run_repeats_bit_by_bit() -> None:
+    assert losses("") == single()

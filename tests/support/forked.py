@@ -1,0 +1,103 @@
+"""Many ranks for one test without many imports: torch is imported once, and each rank is a fork of the test process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class RankFailedError(AssertionError):
+    """A rank raised, died or did not end in time; the message holds its traceback."""
+
+
+def run_forked(
+    world_size: int,
+    target: Callable[..., T],
+    *args: Any,
+    timeout: float = 90.0,
+    environment: Mapping[str, str] | None = None,
+) -> list[T]:
+    """Call `target(*args)` in `world_size` processes as torchrun would start them; what each returns, by rank.
+
+    The target sees RANK, WORLD_SIZE, MASTER_PORT and so on, and joins and leaves the process groups itself. Results
+    must be picklable. `timeout` is in seconds, for all ranks together. Raises RankFailedError.
+    """
+    context = multiprocessing.get_context("fork")
+    port = _free_port()
+    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+    ranks = [
+        context.Process(
+            target=_rank, args=(rank, world_size, port, dict(environment or {}), pipes[rank][1], target, args)
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        for process, (_, sender) in zip(ranks, pipes, strict=True):
+            process.start()
+            sender.close()
+        return _collect([receiver for receiver, _ in pipes], time.monotonic() + timeout)
+    finally:
+        for process in ranks:
+            if process.pid is not None:
+                process.join(0.5)
+                process.kill()
+                process.join()
+
+
+def _rank(
+    rank: int,
+    world_size: int,
+    port: int,
+    environment: dict[str, str],
+    sender: Connection,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    size = str(world_size)
+    os.environ.update(
+        {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        | environment
+    )
+    try:
+        sender.send((target(*args), None))
+    except BaseException:  # noqa: BLE001
+        sender.send((None, traceback.format_exc()))
+
+
+def _collect(receivers: list[Connection], deadline: float) -> list[Any]:
+    """Results in order of rank; the first failure ends the wait, as the other ranks wait for the one that failed."""
+    results: dict[int, Any] = {}
+    while len(results) < len(receivers):
+        open_ranks = {receivers[rank]: rank for rank in range(len(receivers)) if rank not in results}
+        ready = wait(list(open_ranks), timeout=max(deadline - time.monotonic(), 0))
+        if not ready:
+            raise RankFailedError(f"ranks {sorted(open_ranks.values())} did not end in time")
+        for receiver in ready:
+            assert isinstance(receiver, Connection)
+            rank = open_ranks[receiver]
+            try:
+                result, error = receiver.recv()
+            except EOFError:
+                raise RankFailedError(f"rank {rank} died without a word") from None
+            if error is not None:
+                raise RankFailedError(f"rank {rank}:\n{error}")
+            results[rank] = result
+    return [results[rank] for rank in range(len(receivers))]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
