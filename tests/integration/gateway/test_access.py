@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start
 from tests.integration.gateway.support import RUN, hello, message
 from websockets.exceptions import InvalidStatus
@@ -221,12 +222,14 @@ async def test_a_failure_inside_gives_nothing_away(start: Start) -> None:
 
     served = await start(authenticator=Broken())
 
-    async with served.client() as client:
-        answer = await client.get("/api/v1/jobs")
+    with capture_logs() as logged:
+        async with served.client() as client:
+            answer = await client.get("/api/v1/jobs")
 
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal"
     assert "secret" not in answer.text
+    assert [entry["path"] for entry in logged if entry["event"] == "request_failed"] == ["/api/v1/jobs"]
 
 
 async def test_tokens_do_not_reach_the_log(served: Served, capfd: pytest.CaptureFixture[str]) -> None:

@@ -142,11 +142,13 @@ class Assembler:
             if rank not in arrived:
                 member.missed += 1
         self._emitted = step
-        table = tabulate(step, self._table_of_ranks(), self.members, arrived, self.world)
+        table = tabulate(step, self.ranks, self.members, arrived, self.world)
         self._step_seconds = float(np.nanmax(table.duration))
         return table
 
-    def _table_of_ranks(self) -> RankTable:
+    @property
+    def ranks(self) -> RankTable:
+        """All ranks that have introduced themselves."""
         if self._ranks is None:
             self._ranks = _rank_table(self.members)
         return self._ranks

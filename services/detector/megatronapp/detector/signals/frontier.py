@@ -7,7 +7,7 @@ ranks that wait for nobody: they stopped by themselves. Sequence numbers need no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -32,7 +32,12 @@ class Position:
     sending: bool = False
 
     @property
-    def waiting(self) -> bool:
+    def inside(self) -> bool:
+        """The rank (on a GPU: its device) is in an operation now."""
+        return self.started > self.completed
+
+    @property
+    def outstanding(self) -> bool:
         return self.enqueued > self.completed
 
 
@@ -51,68 +56,69 @@ Frontier = Mapping[str, Position]
 """A rank's positions by communicator id; p2p ids name the directed pair."""
 
 
-def blame(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> list[Blame]:
+def blame(
+    frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]], silent: frozenset[int] = frozenset()
+) -> list[Blame]:
     """The ranks that hold up the others, by rank.
 
     frontiers: by global rank; a rank that never spoke counts as having entered nothing. members: ranks of each
-    communicator (of a p2p id: sender, receiver). Empty when nobody waits.
+    communicator (of a p2p id: sender, receiver). silent: ranks no longer heard of, whose last word says nothing of what
+    they wait for. Empty when nobody waits.
     """
-    edges = _edges(frontiers, members)
+    edges = {r: e for r, f in frontiers.items() if r not in silent and (e := _edges(r, f, frontiers, members))}
     roots: dict[int, Blame] = {}
     victims: dict[int, set[int]] = {}
     for waiter in edges:
         for root in _walk(waiter, edges):
             victims.setdefault(root.rank, set()).add(waiter)
             roots.setdefault(root.rank, root)
-    blamed = [
-        Blame(b.rank, b.side, b.communicator, b.operation, b.sequence, tuple(sorted(victims[b.rank] - {b.rank})))
-        for b in roots.values()
-    ]
+    blamed = [replace(b, waiting=tuple(sorted(victims[b.rank]))) for b in roots.values()]
     return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
 
 
-def _edges(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> dict[int, list[Blame]]:
-    """For each waiting rank those it waits for in its oldest unfinished operations."""
-    edges: dict[int, list[Blame]] = {}
-    for rank, frontier in frontiers.items():
-        for communicator, position in frontier.items():
-            if not position.waiting:
-                continue
-            number = position.completed + 1
-            for other in members.get(communicator, ()):
-                if other != rank and (side := _missing(frontiers.get(other, {}).get(communicator), number)):
-                    edges.setdefault(rank, []).append(Blame(other, side, communicator, position.operation, number, ()))
+def _edges(
+    rank: int, frontier: Frontier, frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]
+) -> list[Blame]:
+    """Those that a rank waits for in the operations it is in."""
+    edges = []
+    for communicator, position in frontier.items():
+        number = position.completed + 1
+        for other in members.get(communicator, ()) if position.inside else ():
+            there = frontiers.get(other, {})
+            if other != rank and _missing(there.get(communicator), number):
+                edges.append(Blame(other, _side(there), communicator, position.operation, number, ()))
     return edges
 
 
-def _missing(other: Position | None, number: int) -> Side | None:
-    """Why another member keeps operation `number` from ending, None if it does not."""
-    if other is None or other.enqueued < number:
-        return Side.HOST
-    if other.completed < number and other.started < number:
-        return Side.DEVICE
-    return None
+def _missing(other: Position | None, number: int) -> bool:
+    """Whether another member has not begun operation `number`."""
+    return other is None or (other.completed < number and other.started < number)
+
+
+def _side(frontier: Frontier) -> Side:
+    """A rank that has work outstanding which its device does not begin has stopped on the device."""
+    return Side.DEVICE if any(position.outstanding for position in frontier.values()) else Side.HOST
 
 
 def _walk(start: int, edges: Mapping[int, list[Blame]]) -> list[Blame]:
-    """From a waiting rank along "waits for" to those that wait for nobody, or whose device has stopped."""
-    roots, seen, open_ = list[Blame](), {start}, list(edges[start])
-    while open_:
-        edge = open_.pop()
+    """From a waiting rank along "waits for" to those that wait for nobody."""
+    roots, seen, ahead = list[Blame](), {start}, list(edges[start])
+    while ahead:
+        edge = ahead.pop()
         if edge.rank not in edges:
             roots.append(edge)
         elif edge.rank not in seen:
             seen.add(edge.rank)
-            open_ += edges[edge.rank]
+            ahead += edges[edge.rank]
     return roots
 
 
 def _network(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> list[Blame]:
-    """Nobody is missing anywhere: operations that all members have started and none has finished."""
+    """Nobody is missing anywhere: operations that all members have begun and none has finished."""
     found: dict[int, Blame] = {}
     for rank, frontier in frontiers.items():
         for communicator, position in frontier.items():
-            if position.waiting and len(members.get(communicator, ())) > 1:
+            if position.inside and len(members.get(communicator, ())) > 1:
                 number = position.completed + 1
                 found.setdefault(rank, Blame(rank, Side.NETWORK, communicator, position.operation, number, ()))
     return [found[rank] for rank in sorted(found)]

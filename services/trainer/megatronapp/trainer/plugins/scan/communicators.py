@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 import torch.distributed as dist
+
 from megatronapp.v1 import trace_pb2
 
 KIND_OF_DESCRIPTION = {
@@ -45,9 +46,9 @@ class Communicators:
 
     def index(self, group: dist.ProcessGroup | None) -> int:
         """The number of a group, None being the world."""
-        group = dist.group.WORLD if group is None else group
-        index = self._index.get(group)
-        return index if index is not None else self._add(group)
+        known = group or dist.distributed_c10d._get_default_group()
+        index = self._index.get(known)
+        return index if index is not None else self._add(known)
 
     def since(self, count: int) -> Sequence[trace_pb2.Communicator]:
         """All but the first `count`."""

@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 import torch
+
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
 from megatronapp.trainer.plugins.scan.recorder import Mark, Times
 
@@ -64,19 +65,17 @@ class CudaTimebase:
         )
 
     def _reference(self) -> tuple[torch.cuda.Event, int, int]:
-        """An event on a stream of its own, its host time, and half the width of the bracket around it."""
-        best: tuple[int, torch.cuda.Event, int] | None = None
-        for _ in range(BRACKETS):
-            event = _new_event()
-            before = now_ns()
-            event.record(self._stream)
-            event.synchronize()
-            after = now_ns()
-            if best is None or after - before < best[0]:
-                best = after - before, event, (before + after) // 2
-        assert best is not None
-        width, event, middle = best
-        return event, middle, width // 2
+        """An event on a stream of its own, its host time, and half the width of the narrowest bracket around it."""
+        brackets = [self._bracket() for _ in range(BRACKETS)]
+        before, after, event = min(brackets, key=lambda bracket: bracket[1] - bracket[0])
+        return event, (before + after) // 2, (after - before) // 2
+
+    def _bracket(self) -> tuple[int, int, torch.cuda.Event]:
+        event = _new_event()
+        before = now_ns()
+        event.record(self._stream)
+        event.synchronize()
+        return before, now_ns(), event
 
 
 def _new_event() -> torch.cuda.Event:

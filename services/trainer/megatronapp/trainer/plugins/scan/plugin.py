@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
+
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import flags
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
@@ -61,8 +62,6 @@ class ScanPlugin(Plugin):
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         flags.add_arguments(parser)
-
-    add_arguments = staticmethod(flags.add_arguments)  # type: ignore[assignment]  # no use for the class
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:

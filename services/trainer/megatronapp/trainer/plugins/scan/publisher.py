@@ -5,8 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import columns
 from megatronapp.trainer.plugins.scan.communicators import Communicators
@@ -101,7 +104,7 @@ class Publisher:
 
     def _batches(self, step: Step, spans: Spans) -> list[trace_pb2.TraceBatch]:
         stream = np.where(spans.columns["stream"] > 0, spans.columns["stream"], (spans.enqueue > 0).astype(np.int64))
-        table = {
+        table: dict[str, npt.NDArray[Any]] = {
             "start_ns": spans.start,
             "duration_ns": spans.duration,
             "enqueue_ns": spans.enqueue,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
 
@@ -48,7 +49,7 @@ class Spans:
     start: Ints
     duration: Ints
     exposed: Ints
-    """What it took of the thread's or stream's time: the duration, but of an asynchronous operation only the waiting."""
+    """What it took of the thread's or stream's time: of an asynchronous operation only the waiting."""
     cpu: Ints
     """CPU time of the training thread during `exposed`; 0 for spans of a GPU stream."""
     enqueue: Ints
@@ -157,7 +158,7 @@ class CpuTimebase:
 
     @staticmethod
     def done(mark: Mark) -> bool:
-        return True
+        return bool(mark)
 
     @staticmethod
     def resolve(rows: list[tuple[Mark, Mark, Mark]]) -> Times:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from megatronapp.trainer.plugins.scan.recorder import CpuTimebase, PythonRecorder, Recorder
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, FIRST_OF_FULL, KINDS, ON_HOST, Operation
 from megatronapp.trainer.plugins.scan.recorder import Ints, Spans
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from megatronapp.trainer.plugins.scan.frontier import Pending, Track
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation

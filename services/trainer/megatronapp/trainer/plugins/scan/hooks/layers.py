@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from megatron.core.transformer.identity_op import IdentityOp
+
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
@@ -122,14 +123,14 @@ class LayerHooks:
         return forward_alone
 
     def _backward_begins(self, number: int) -> Callable[[torch.Tensor], None]:
-        def gradient_is_there(gradient: torch.Tensor) -> None:
+        def gradient_is_there(_: torch.Tensor) -> None:
             if self._probe.on:
                 self._border(Operation.LAYER_BACKWARD, NONE)
                 self._backward = number
 
         return gradient_is_there
 
-    def _backward_ends(self, gradient: torch.Tensor) -> None:
+    def _backward_ends(self, _: torch.Tensor) -> None:
         if self._probe.on:
             self._border(NONE, NONE)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megatron.core.pipeline_parallel import schedules
+
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel import p2p_communication
+
 from megatronapp.trainer.plugins.scan.frontier import Pending
 from megatronapp.trainer.plugins.scan.hooks.collectives import size_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
