@@ -15,7 +15,6 @@ export default defineConfig({
     target: 'es2022',
     // Everything is a file of its own: the page's Content-Security-Policy allows no data: URIs.
     assetsInlineLimit: 0,
-    manifest: true,
   },
   server: {
     host: '127.0.0.1',

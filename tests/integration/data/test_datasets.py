@@ -1,9 +1,11 @@
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
@@ -26,6 +28,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
         [f"--input={EXAMPLES}/corpus.jsonl", f"--output-prefix={prefix}", "--tokenizer-type=GPT2BPETokenizer", *flags]
     )
     return f"{prefix}_text_document"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 def build(config: DataConfig, **sizes: int) -> tuple[Any, Any, Any]:

@@ -39,9 +39,7 @@ def message(
 
 
 def hello(rank: int = 0, *, world: int = 4, first_step: int = 1, total_steps: int = 100) -> trace_pb2.Hello:
-    sizes = trace_pb2.ParallelSizes(
-        world=world, tensor=1, pipeline=2, data=2, context=1, expert=1, virtual_pipeline=1
-    )
+    sizes = trace_pb2.ParallelSizes(world=world, tensor=1, pipeline=2, data=2, context=1, expert=1, virtual_pipeline=1)
     placement = trace_pb2.Placement(node="node-a", gpu_uuid=f"GPU-{rank}", pipeline=rank // 2, data=rank % 2)
     placement.sizes.CopyFrom(sizes)
     schedule = trace_pb2.Schedule(name="1f1b", total_steps=total_steps, first_step=first_step)

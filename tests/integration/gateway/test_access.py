@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from structlog.testing import capture_logs
-from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start
-from tests.integration.gateway.support import RUN, hello, message
 from websockets.exceptions import InvalidStatus
 
 from megatronapp.core.auth import AllowAll, Role
+from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start
+from tests.integration.gateway.support import RUN, hello, message
 
 CONTROL = f"/api/v1/jobs/{RUN}/trace-control"
 WISH = {"enabled": True, "interval": 5, "continuous_iterations": 2, "granularity": "base"}

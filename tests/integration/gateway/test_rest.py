@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+
+from megatronapp.core.bus import Topic
+from megatronapp.core.errors import UsageError
+from megatronapp.core.findings import State
+from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.conftest import OPERATOR, Served, Start
 from tests.integration.gateway.support import (
     RUN,
@@ -17,11 +22,6 @@ from tests.integration.gateway.support import (
     message,
     summary,
 )
-
-from megatronapp.core.bus import Topic
-from megatronapp.core.errors import UsageError
-from megatronapp.core.findings import State
-from megatronapp.v1 import trace_pb2
 
 
 async def publish_job(served: Served, *, steps: int = 3) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
@@ -16,7 +17,7 @@ LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
-MIXTURE = "--num-experts 4 --moe-router-topk 2"
+MIXTURE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
 
 
 def losses(flags: str, world_size: int = 1) -> list[float]:
@@ -67,11 +68,12 @@ def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, 
     assert losses(f"{LLAMA} {layout}", world_size) == pytest.approx(single(LLAMA), rel=RELATIVE)
 
 
-@pytest.mark.parametrize("dispatcher", ["allgather", "alltoall"])
-def test_experts_over_two_ranks_have_the_losses_of_one_process(dispatcher: str) -> None:
-    found = losses(f"{MIXTURE} --expert-model-parallel-size 2 --moe-token-dispatcher-type {dispatcher}", 2)
-
-    assert found == pytest.approx(single(MIXTURE), rel=RELATIVE)
+@pytest.mark.parametrize(
+    "layout",
+    ["--expert-model-parallel-size 2", "--expert-model-parallel-size 2 --use-distributed-optimizer"],
+)
+def test_experts_over_two_ranks_have_the_losses_of_one_process(layout: str) -> None:
+    assert losses(f"{MIXTURE} {layout}", 2) == pytest.approx(single(MIXTURE), rel=RELATIVE)
 
 
 @pytest.mark.parametrize(

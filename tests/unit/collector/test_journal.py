@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatronapp.collector.journal import Journal
 
 RECORDS = st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=5), max_size=10)

@@ -20,6 +20,11 @@ class FaultKind(StrEnum):
     HANG = "hang"
 
 
+class HangSide(StrEnum):
+    DEVICE = "device"
+    HOST = "host"
+
+
 class Fault(BaseModel):
     """One fault. It is bound to ranks, pipeline stages or a node, and active in steps [from_step, to_step]."""
 
@@ -33,7 +38,9 @@ class Fault(BaseModel):
     to_step: int | None = Field(default=None, description="inclusive; absent: to the end")
     effect_ratio: float | None = Field(default=None, gt=1, le=20, description="1.2 = 20 % slower; slow_compute only")
     seconds: float | None = Field(default=None, gt=0, le=3600, description="per step (late_link: per message)")
+    jitter_ratio: float = Field(default=0.0, ge=0, le=1, description="the size varies by up to this, drawn per step")
     every: int = Field(default=1, ge=1, description="active in every n-th step only, from from_step on")
+    side: HangSide | None = Field(default=None, description="hang only: what stands still; default device")
 
     @model_validator(mode="after")
     def _one_target_one_size(self) -> Self:
@@ -49,6 +56,8 @@ class Fault(BaseModel):
             raise ValueError(f"{self.kind} takes seconds, not effect_ratio")
         if self.kind is FaultKind.HANG and (self.seconds is not None or self.effect_ratio is not None):
             raise ValueError("hang takes neither effect_ratio nor seconds")
+        if self.kind is not FaultKind.HANG and self.side is not None:
+            raise ValueError("side belongs to hang")
         return self
 
     def hits(self, *, rank: int, stage: int, node: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from megatronapp.core.findings import Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.rules.base import Suspicion

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
 from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View
@@ -22,6 +23,8 @@ from megatronapp.v1 import trace_pb2
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 ANCHOR_STEPS = 5
+REASONS = ("compute_effect", "own_history", "optimizer", "host_gap", "data_wait", "garbage_collection", "transfer")
+CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
 
 
@@ -62,9 +65,7 @@ class Judge:
 
     def observe(self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None) -> list[Suspicion]:
         """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
-        if not len(table.rows) or not len(table.ranks):
-            return attribute(self.view) if self.view else []
-        if table.phases:
+        if not len(table.rows) or table.phases:
             return attribute(self.view) if self.view else []
         self._prepare(table)
         healthy = self._healthy(table)
@@ -76,6 +77,7 @@ class Judge:
         self._watch_shares(table, accounts, usual, healthy)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
+        self._pardon()
         self.view = View(
             table, effect, accounts, messages, collectives, self.monitors, self._transfers, usual, telemetry or {}
         )
@@ -87,6 +89,12 @@ class Judge:
         profile = profiles.CPU if table.ranks.on_cpu.any() else profiles.GPU
         threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * len(profile))
         self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.items()}
+
+    def _pardon(self) -> None:
+        """While a slow rank is known, others' waiting and the job's slowness need no other reason."""
+        if any(self.monitors[signal].alarmed.any() for signal in REASONS):
+            for signal in CONSEQUENCES:
+                self.monitors[signal].pardon()
 
     def _healthy(self, table: StepTable) -> npt.NDArray[np.bool_]:
         """Ranks with which others may be compared: those not found slow already."""

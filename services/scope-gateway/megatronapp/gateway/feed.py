@@ -11,7 +11,7 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from megatronapp.core.bus import Bus, Message, Topic
-from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.core.findings import Finding
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import views
@@ -27,6 +27,7 @@ log = get_logger(__name__)
 FLUSH_SECONDS = 0.25
 """Changes of jobs and steps are sent together so often: each rank of a job speaks at least once a second."""
 RECORDS_RETRY_SECONDS = 5.0
+ENDED = {JobState.FINISHED, JobState.LOST}
 
 
 class Feed:
@@ -69,7 +70,7 @@ class Feed:
             self._metrics.messages.labels(topic).inc()
             try:
                 take(message)
-            except (DecodeError, ValueError) as error:
+            except (DecodeError, DataError, ValueError) as error:
                 self._metrics.bad_messages.labels(topic).inc()
                 log.warning("message_not_understood", topic=topic, key=message.key, error=str(error))
             await _until_possible(partial(self._bus.ack, message, group=self._group))
@@ -104,29 +105,28 @@ class Feed:
             self._flush(time.time_ns())
 
     def _flush(self, now_ns: int) -> None:
-        """Send what changed; a job may also change by silence alone."""
+        """Send what changed; a live job may also change by silence alone."""
         changes, self._changed = self._changed, {}
         for change in changes:
             job = self._platform.jobs.get(change.run)
             if job is not None and change.step in job.steps:
                 self._viewers.publish(StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
-        for view in views.job_views(self._platform, now_ns):
-            if self._is_over(view, now_ns):
-                self._forget(view.run)
-            elif view != self._sent.get(view.run):
+        live = {run for run in self._platform.jobs if run not in self._sent or self._sent[run].state not in ENDED}
+        for view in views.job_views(self._platform, now_ns, live | {change.run for change in changes}):
+            if view != self._sent.get(view.run):
                 self._sent[view.run] = view
                 self._viewers.publish(JobEvent(job=view))
+        self._forget_ended(now_ns)
         self._metrics.jobs.set(len(self._platform.jobs))
         self._metrics.viewers.set(len(self._viewers))
 
-    def _is_over(self, job: Job, now_ns: int) -> bool:
-        ended = job.state in {JobState.FINISHED, JobState.LOST}
-        return ended and now_ns - job.updated_unix_seconds * 1e9 > self._ended_job_ns
-
-    def _forget(self, run: str) -> None:
-        self._platform.forget(run)
-        self._sent.pop(run, None)
-        self._viewers.publish(JobGoneEvent(run=run))
+    def _forget_ended(self, now_ns: int) -> None:
+        for run, view in list(self._sent.items()):
+            ended_ns = now_ns - view.updated_unix_seconds * 1e9 if view.state in ENDED else 0
+            if run not in self._platform.jobs or ended_ns > self._ended_job_ns:
+                self._platform.forget(run)
+                del self._sent[run]
+                self._viewers.publish(JobGoneEvent(run=run))
 
 
 async def _until_possible(action: Callable[[], Awaitable[None]], retry_seconds: float = 1.0) -> None:

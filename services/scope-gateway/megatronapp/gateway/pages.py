@@ -117,8 +117,8 @@ def perfetto_policy(index: str) -> str:
     )
 
 
-def not_built() -> Response:
-    return HTMLResponse(NOT_BUILT, headers={"Cache-Control": "no-store"})
+async def not_built() -> Response:
+    return HTMLResponse(NOT_BUILT, status_code=503, headers={"Cache-Control": "no-store"})
 
 
 def link_refused() -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
 from megatronapp.v1 import trace_pb2
 
@@ -63,7 +64,6 @@ class TrackedJob:
     ranks: dict[int, TrackedRank] = field(default_factory=dict)
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
-    requested: trace_pb2.TraceControl | None = None
     archived: bool = False
     """Known from the collector's records alone: no message of it has come over the bus."""
 
@@ -80,20 +80,29 @@ class Change:
 class Platform:
     jobs: dict[str, TrackedJob] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
+    controls: dict[str, trace_pb2.TraceControl] = field(default_factory=dict)
+    """What was asked for last, by run; it may be read before the run's first message."""
 
     def apply_message(self, message: trace_pb2.RankMessage) -> Change | None:
-        """Fold in what a rank said. None when it is of an attempt or a process that has been replaced."""
-        job = self._job(message.identity)
-        if job is None:
+        """Fold in what a rank said. None when it is of an attempt or a process that has been replaced.
+
+        Raises DataError for a message that names no run.
+        """
+        identity, body = message.identity, message.message.WhichOneof("body")
+        if not identity.run:
+            raise DataError("a message names no run")
+        job = self._job(identity.run)
+        if identity.attempt < job.attempt:
             return None
-        rank = _rank(job, message)
+        _begin_attempt(job, identity.attempt)
+        rank = _speaker(job, identity, is_hello=body == "hello")
         if rank is None:
             return None
+        job.job = identity.job or job.job
         job.archived = False
         job.seen_unix_ns = max(job.seen_unix_ns, message.received_unix_ns)
         rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
-        rank.lost = message.lost and not rank.closed
-        body = message.message.WhichOneof("body")
+        rank.lost = message.lost
         if body == "hello":
             _hello(job, rank, message.message.hello)
         elif body == "heartbeat":
@@ -117,49 +126,39 @@ class Platform:
 
     def apply_control(self, run: str, control: trace_pb2.TraceControl) -> Change:
         """Remember what was asked for."""
-        self._make(run).requested = control
+        self.controls.pop(run, None)
+        self.controls[run] = control
+        if len(self.controls) > MAX_JOBS:
+            del self.controls[next(iter(self.controls))]
         return Change(run)
 
     def apply_record(self, record: trace_pb2.JobRecord, ranks: Iterable[trace_pb2.RankRecord]) -> Change:
-        """Fill in, from the collector's records, what the bus no longer holds."""
-        job = self.jobs.get(record.run)
-        if job is None:
-            job = self._make(record.run)
-            job.archived = True
-        if job.attempt > record.attempt:
-            return Change(record.run)
-        job.job, job.attempt = record.job, record.attempt
-        job.sizes.CopyFrom(record.sizes)
-        job.total_steps = record.schedule.total_steps or job.total_steps
-        job.step = max(job.step, record.last_step)
-        job.seen_unix_ns = max(job.seen_unix_ns, record.last_seen_unix_ns)
-        for known in ranks:
-            rank = job.ranks.setdefault(known.identity.rank, TrackedRank(known.identity.rank))
-            if known.last_seen_unix_ns >= rank.seen_unix_ns:
-                rank.placement, rank.device = known.placement, known.device
-                rank.seen_unix_ns, rank.lost = known.last_seen_unix_ns, not (known.connected or rank.closed)
+        """Fill in, from the collector's records, what the bus does not tell (any more)."""
+        archived = record.run not in self.jobs
+        job = self._job(record.run)
+        if record.attempt >= job.attempt:
+            _begin_attempt(job, record.attempt)
+            job.archived = archived
+            job.job = job.job or record.job
+            job.total_steps = job.total_steps or record.schedule.total_steps
+            job.step = max(job.step, record.last_step)
+            job.seen_unix_ns = max(job.seen_unix_ns, record.last_seen_unix_ns)
+            if not job.sizes.world:
+                job.sizes = record.sizes
+            for known in ranks:
+                _fill_in(job.ranks.setdefault(known.identity.rank, TrackedRank(known.identity.rank)), known)
         return Change(record.run)
 
     def forget(self, run: str) -> None:
-        """Drop an ended job and what was found in it."""
+        """Drop a job and what was found in it."""
         self.jobs.pop(run, None)
-        for finding in [f.id for f in self.findings.values() if f.run == run]:
-            del self.findings[finding]
+        self.controls.pop(run, None)
+        self.findings = {key: finding for key, finding in self.findings.items() if finding.run != run}
 
     def findings_of(self, run: str) -> list[Finding]:
         return [finding for finding in self.findings.values() if finding.run == run]
 
-    def _job(self, identity: trace_pb2.Identity) -> TrackedJob | None:
-        job = self._make(identity.run)
-        if identity.attempt < job.attempt:
-            return None
-        if identity.attempt > job.attempt:
-            job.attempt, job.step, job.step_unix_ns = identity.attempt, 0, 0
-            job.ranks.clear()
-        job.job = identity.job or job.job
-        return job
-
-    def _make(self, run: str) -> TrackedJob:
+    def _job(self, run: str) -> TrackedJob:
         if run not in self.jobs:
             if len(self.jobs) >= MAX_JOBS:
                 self.forget(min(self.jobs.values(), key=lambda job: job.seen_unix_ns).run)
@@ -167,18 +166,30 @@ class Platform:
         return self.jobs[run]
 
 
-def _rank(job: TrackedJob, message: trace_pb2.RankMessage) -> TrackedRank | None:
-    """The sender's state, anew for a new process; None for what a replaced process said before."""
-    identity = message.identity
+def _begin_attempt(job: TrackedJob, attempt: int) -> None:
+    """A newer attempt has other processes; what is known of earlier steps stays."""
+    if attempt > job.attempt:
+        job.attempt, job.step, job.step_unix_ns = attempt, 0, 0
+        job.ranks.clear()
+
+
+def _speaker(job: TrackedJob, identity: trace_pb2.Identity, *, is_hello: bool) -> TrackedRank | None:
+    """Who speaks. Only a hello replaces a process by another; what else a replaced one says is None."""
     rank = job.ranks.get(identity.rank)
-    if rank is None or (rank.incarnation and rank.incarnation != identity.incarnation):
-        if rank is not None and message.received_unix_ns < rank.seen_unix_ns:
-            return None
-        if rank is not None and message.lost:
-            return None
+    replaced = rank is not None and rank.incarnation not in {0, identity.incarnation}
+    if replaced and not is_hello:
+        return None
+    if rank is None or replaced:
         rank = job.ranks[identity.rank] = TrackedRank(identity.rank)
     rank.incarnation = identity.incarnation
     return rank
+
+
+def _fill_in(rank: TrackedRank, record: trace_pb2.RankRecord) -> None:
+    if rank.device == trace_pb2.DEVICE_UNSPECIFIED:
+        rank.placement, rank.device = record.placement, record.device
+    if rank.incarnation == 0:
+        rank.seen_unix_ns, rank.lost = record.last_seen_unix_ns, not record.connected
 
 
 def _hello(job: TrackedJob, rank: TrackedRank, hello: trace_pb2.Hello) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from statistics import median
 from typing import Any, Literal
@@ -35,6 +35,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
     namespace, _, name = job.job.partition("/")
     step_seconds = _median_step_seconds(job)
     state = job_state(job, now_ns)
+    in_force = _control_in_force(job)
     unresolved = [finding for finding in findings if finding.state is State.OPEN]
     return models.Job(
         run=job.run,
@@ -52,7 +53,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         ranks_connected=sum(connected(rank, now_ns) for rank in job.ranks.values()),
         slow_ranks=tuple(sorted({rank for f in unresolved if f.kind in NAMES_RANKS for rank in f.ranks})),
         open_findings=len(unresolved),
-        trace_control=control_status(job).in_force,
+        trace_control=control_view(in_force) if in_force else None,
         updated_unix_seconds=_seconds(job.seen_unix_ns),
     )
 
@@ -68,7 +69,7 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     if job.step == 0 or (job.step_unix_ns == 0 and not job.archived):
         return JobState.STARTING
     patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
-    quiet = any(rank.heartbeat is not None and rank.heartbeat.phase in QUIET_PHASES for rank in ranks)
+    quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))
     stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns
     return JobState.STALLED if stalled else JobState.RUNNING
 
@@ -117,20 +118,15 @@ def metrics_view(job: TrackedJob, from_step: int, limit: int) -> models.Metrics:
     return models.Metrics(**{field: [getattr(row, field) for row in rows] for field in models.Metrics.model_fields})
 
 
-def control_status(job: TrackedJob) -> models.TraceControlStatus:
-    says = [
-        (rank.heartbeat_unix_ns, control_view(rank.heartbeat.control))
-        for rank in job.ranks.values()
-        if rank.heartbeat is not None and rank.heartbeat.HasField("control")
-    ]
-    in_force = max(says, key=lambda said: said[0])[1] if says else None
-    requested = control_view(job.requested) if job.requested else None
+def control_status(job: TrackedJob, requested: trace_pb2.TraceControl | None) -> models.TraceControlStatus:
+    in_force = _control_in_force(job)
     wanted = requested or in_force
+    said = [heartbeat.control for heartbeat in _heartbeats(job) if heartbeat.HasField("control")]
     return models.TraceControlStatus(
-        requested=requested,
-        in_force=in_force,
-        ranks=len(says),
-        ranks_confirmed=sum(control == wanted for _, control in says),
+        requested=control_view(requested) if requested else None,
+        in_force=control_view(in_force) if in_force else None,
+        ranks=len(said),
+        ranks_confirmed=sum(control == wanted for control in said),
     )
 
 
@@ -157,12 +153,13 @@ def snapshot(platform: Platform, now_ns: int) -> models.SnapshotEvent:
     return models.SnapshotEvent(jobs=job_views(platform, now_ns), findings=list(platform.findings.values()))
 
 
-def job_views(platform: Platform, now_ns: int) -> list[models.Job]:
-    """All jobs, the one heard last first."""
+def job_views(platform: Platform, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:
+    """All jobs, or those of `runs`; the one heard last first."""
     findings: dict[str, list[Finding]] = {}
     for finding in platform.findings.values():
         findings.setdefault(finding.run, []).append(finding)
-    jobs = sorted(platform.jobs.values(), key=lambda job: job.seen_unix_ns, reverse=True)
+    chosen = [job for job in platform.jobs.values() if runs is None or job.run in runs]
+    jobs = sorted(chosen, key=lambda job: job.seen_unix_ns, reverse=True)
     return [job_view(job, findings.get(job.run, ()), now_ns) for job in jobs]
 
 
@@ -173,6 +170,17 @@ def _progress(job: TrackedJob) -> dict[str, Any]:
     values = {name: getattr(newest, name) for name in PROGRESS}
     broken = tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
     return {"non_finite": broken, **{name: _finite(value) for name, value in values.items()}}
+
+
+def _heartbeats(job: TrackedJob) -> Iterator[trace_pb2.Heartbeat]:
+    return (rank.heartbeat for rank in job.ranks.values() if rank.heartbeat is not None)
+
+
+def _control_in_force(job: TrackedJob) -> trace_pb2.TraceControl | None:
+    """What the rank heard last says is in force."""
+    newest = max(job.ranks.values(), key=lambda rank: rank.heartbeat_unix_ns, default=None)
+    heartbeat = newest.heartbeat if newest else None
+    return heartbeat.control if heartbeat is not None and heartbeat.HasField("control") else None
 
 
 def _median_step_seconds(job: TrackedJob) -> float | None:

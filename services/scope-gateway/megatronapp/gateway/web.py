@@ -87,6 +87,8 @@ def _mount_pages(app: FastAPI, settings: GatewaySettings) -> None:
     app.state.page = pages.page(settings.ui_folder)
     if app.state.page is not None:
         app.mount("/", app.state.page)
+    else:
+        app.add_api_route("/{rest:path}", pages.not_built, include_in_schema=False)
 
 
 async def _unknown(request: Request) -> None:

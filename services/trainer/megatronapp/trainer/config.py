@@ -46,7 +46,7 @@ class ModelConfig:
     add_qkv_bias: bool = flag(False, "bias in the QKV projection even with --disable-bias-linear")
     qk_layernorm: bool = flag(False, "normalize queries and keys")
     untie_embeddings_and_output_weights: bool = flag(False, "an output layer with weights of its own")
-    make_vocab_size_divisible_by: int = flag(128, "the vocabulary is padded to a multiple of this times TP")
+    make_vocab_size_divisible_by: int = flag(128, "the vocabulary is padded to a multiple of this")
     init_method_std: float = flag(0.02, "standard deviation of the initial weights")
     attention_dropout: float = flag(0.1, "dropout of attention probabilities")
     hidden_dropout: float = flag(0.1, "dropout of the residual stream")

@@ -132,6 +132,8 @@ def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int
         if expert > 1:
             raise UsageError("--expert-model-parallel-size needs --num-experts")
         return
+    if not model.disable_bias_linear:
+        raise UsageError("--num-experts needs --disable-bias-linear: megatron-core's experts can't train with a bias")
     if model.num_experts % expert:
         raise UsageError(f"--num-experts {model.num_experts} can't be split over {expert} expert-parallel ranks")
     if model.moe_router_topk > model.num_experts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -28,6 +30,8 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
     model, training = config.model, config.training
     if model.transformer_impl == "transformer_engine":
         _require_transformer_engine()
+    if model.num_experts is not None and model.moe_token_dispatcher_type == "alltoall" and device.type == "cpu":
+        raise UsageError("--moe-token-dispatcher-type alltoall needs GPUs; on CPUs take allgather")
     dtype = torch.bfloat16 if training.bf16 else torch.float32
     try:
         return TransformerConfig(
@@ -88,6 +92,8 @@ def backend(parallel: ParallelConfig, device: torch.device) -> str:
 def _expert_options(model: ModelConfig) -> dict[str, Any]:
     if model.num_experts is None:
         return {}
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # without Transformer Engine the router asks for a name that is not there
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
@@ -116,8 +122,11 @@ def _require_transformer_engine() -> None:
 
 
 def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:
-    """Vocabulary with padding, so that each tensor rank holds equally many rows."""
-    multiple = model.make_vocab_size_divisible_by * layout.tensor
+    """Vocabulary with padding, so that each tensor rank holds equally many rows.
+
+    Not 128 x TP as in Megatron-LM: the padding takes part in the softmax, and a loss must not depend on the layout.
+    """
+    multiple = math.lcm(model.make_vocab_size_divisible_by, layout.tensor)
     return -(-size // multiple) * multiple
 
 

@@ -369,11 +369,11 @@ export interface components {
              */
             gpu_uuid: string;
             /** Since Step */
-            since_step?: number | null;
+            since_step: number | null;
             /** Effect Ratio */
-            effect_ratio?: number | null;
+            effect_ratio: number | null;
             /** Cost Ratio */
-            cost_ratio?: number | null;
+            cost_ratio: number | null;
             /**
              * Confidence
              * @default 0
@@ -417,7 +417,7 @@ export interface components {
              */
             opened_step: number;
             /** Resolved Step */
-            resolved_step?: number | null;
+            resolved_step: number | null;
             /**
              * Updated Unix Ns
              * @default 0

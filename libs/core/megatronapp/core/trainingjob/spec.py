@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -301,7 +302,7 @@ PARALLELISM_FLAGS = {
 def _flag_values(args: list[str]) -> dict[str, str]:
     """Flags and their first values; both `--flag value` and `--flag=value`."""
     found: dict[str, str] = {}
-    for argument, following in zip(args, [*args[1:], ""], strict=True):
+    for argument, following in zip_longest(args, args[1:], fillvalue=""):
         if argument.startswith("--"):
             name, equals, value = argument.partition("=")
             found[name] = value if equals else following

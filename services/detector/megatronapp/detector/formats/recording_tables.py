@@ -12,6 +12,7 @@ from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.rows import make_rows
 from megatronapp.detector.steps import Floats, Group, Ints, Microbatches, RankTable, StepTable
 from megatronapp.detector.whatif import recording as op
+from megatronapp.detector.whatif.recording import host_seconds, own_seconds, recording_graph
 from megatronapp.v1 import trace_pb2
 
 COMPUTE, P2P, COLLECTIVE, HOST = (
@@ -59,31 +60,48 @@ class _Row:
 def step_tables(trace: Trace) -> Iterator[StepTable]:
     """One table per recorded step, in order; a rank of it is a worker, by its lowest global rank.
 
-    A worker without any operation in a step is among the step's missing ranks.
+    The recorded duration of a message says how long both ends waited for each other, so rows of messages hold their own
+    time instead; and a rank's step lasts as long as what it did itself, its collectives, and its host's delays.
+    A worker without any operation in a step is among the step's missing ranks. Raises DataError.
     """
+    recording = trace.recording
+    graph = recording_graph(recording)
+    is_message = np.array([operation.key.type in op.MESSAGES for operation in recording.operations])[:, None, None]
+    taken = np.where(is_message, np.maximum(own_seconds(recording, graph), 0.0), recording.duration)
+    late = host_seconds(recording, graph)
     ranks, position = _ranks(trace)
     groups = _Groups(trace)
     rows = _rows(trace, position, groups)
-    microbatches = {o.microbatch for o in trace.recording.operations if o.key.type == op.FORWARD}
-    chunks = {o.chunk for o in trace.recording.operations if o.key.type == op.FORWARD}
-    for index, step in enumerate(trace.recording.steps):
-        duration = trace.recording.duration[:, index]
-        start, seconds = _extent(trace, index, position, len(ranks))
+    microbatches = {o.microbatch for o in recording.operations if o.key.type == op.FORWARD}
+    chunks = {o.chunk for o in recording.operations if o.key.type == op.FORWARD}
+    for index, step in enumerate(recording.steps):
+        columns = _columns(rows, taken[:, index])
+        busy = np.bincount(columns["rank"].astype(np.int64), columns["duration"], minlength=len(ranks))
+        seconds = np.where(busy > 0, busy + _on_ranks(trace, position, late[:, index]), np.nan)
         yield StepTable(
             step=int(step),
             ranks=ranks,
-            rows=make_rows(_columns(rows, duration)),
+            rows=make_rows(columns),
             operations=OPERATIONS,
             kinds=KINDS,
             communicators=tuple(groups.table),
-            start=start,
+            start=np.full(len(ranks), np.nan),
             duration=seconds,
             cpu=np.zeros(len(ranks)),
             microbatches=max(1, len(microbatches)),
             virtual_stages=max(1, len(chunks)),
-            detail=_detail(trace, duration),
+            detail=_detail(trace, recording.duration[:, index]),
             missing=tuple(int(rank) for rank in ranks.rank[np.isnan(seconds)]),
         )
+
+
+def _on_ranks(trace: Trace, position: Ints, seconds: Floats) -> Floats:
+    """(ranks,): sum of seconds (operations × replicas) over the operations of each rank."""
+    total = np.zeros(int(position.max()) + 1)
+    for operation, values in zip(trace.recording.operations, seconds, strict=True):
+        where = position[operation.key.stage, trace.recording.replicas]
+        total[where[where >= 0]] += values[where >= 0]
+    return total
 
 
 def _ranks(trace: Trace) -> tuple[RankTable, Ints]:
@@ -185,18 +203,6 @@ def _peer(trace: Trace, type_: str, stage: int, replica: int) -> int:
         return -1
     towards = 1 if type_ in ("forward-send", "backward-recv") else -1
     return int(trace.rank[(stage + towards) % len(trace.rank), replica])
-
-
-def _extent(trace: Trace, step: int, position: Ints, ranks: int) -> tuple[Floats, Floats]:
-    """First start and total seconds of the step on each rank, nan where a rank recorded nothing."""
-    start, seconds = np.full(ranks, np.nan), np.full(ranks, np.nan)
-    stages = np.array([operation.key.stage for operation in trace.recording.operations])
-    for stage in np.unique(stages):
-        first = np.fmin.reduce(trace.recording.start[stages == stage, step])
-        where = position[stage, trace.recording.replicas]
-        start[where[where >= 0]] = first[where >= 0]
-        seconds[where[where >= 0]] = (np.fmax.reduce(trace.recording.end[stages == stage, step]) - first)[where >= 0]
-    return start, seconds
 
 
 def _detail(trace: Trace, duration: Floats) -> Microbatches | None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
+
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence
 from megatronapp.detector.rules.slow_link import MAJORITY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
 

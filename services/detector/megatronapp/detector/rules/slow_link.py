@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
+
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View, confidence, evidence
 from megatronapp.detector.signals.links import SENDS

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
+
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
 
@@ -15,23 +17,32 @@ def detect(view: View) -> Iterator[Suspicion]:
 
 
 def _waited_for(view: View) -> Iterator[Suspicion]:
-    """On CPU ranks wall time is the host's more than the rank's: it is told, but nobody is woken."""
-    monitor = view.monitors["wait"]
+    """On CPU ranks wall time is the host's more than the rank's: it is told, but nobody is woken.
+
+    All stages of a replica are late together, so a replica's ranks are one finding.
+    """
+    monitor, data = view.monitors["wait"], view.table.ranks.data
+    replicas: dict[int, list[int]] = defaultdict(list)
     for rank in view.alarmed("wait"):
-        lost, since = float(monitor.effect[rank]) * view.step_seconds, int(monitor.since[rank])
+        if (index := view.rank_index(rank)) is not None:
+            replicas[int(data[index])].append(rank)
+    for ranks in replicas.values():
+        worst = max(ranks, key=lambda rank: float(monitor.effect[rank]))
+        lost, since = float(monitor.effect[worst]) * view.step_seconds, int(monitor.since[worst])
+        who = ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks))
         yield Suspicion(
             kind=Kind.UNKNOWN,
             cause=Cause.UNKNOWN,
-            ranks=(rank,),
+            ranks=tuple(ranks),
             since_step=since,
-            effect_ratio=1 + max(float(monitor.effect[rank]), 0.0),
+            effect_ratio=1 + max(float(monitor.effect[worst]), 0.0),
             evidence=(
-                evidence(view, "wait", rank, "what its group waits for it, as a share of the step", logarithmic=False),
+                evidence(view, "wait", worst, "what its group waits for it, as a share of the step", logarithmic=False),
             ),
-            summary=f"The others wait {lost:.3f} s a step for rank {rank} since step {since}; the reason is not known.",
-            advice="Trace this rank and its peers in full detail for some steps.",
-            confidence=confidence(monitor, rank, agreeing=False),
-            uncertainty=monitor.uncertainty(rank),
+            summary=f"The others wait {lost:.3f} s a step for {who} since step {since}; the reason is not known.",
+            advice="Trace these ranks and their peers in full detail for some steps.",
+            confidence=confidence(monitor, worst, agreeing=False),
+            uncertainty=monitor.uncertainty(worst),
             smallest=monitor.noise.smallest,
             lost_seconds=lost,
             pages=not view.on_cpu(),

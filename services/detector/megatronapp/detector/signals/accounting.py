@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.detector.signals import matrix, peers
+from megatronapp.detector.signals.microbatches import expected_share
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
 
@@ -83,10 +85,8 @@ def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Com
 
     What a microbatch takes more on one stage than on the others is that worker's doing.
     """
-    logs = np.log(_positive(detail.compute))
-    shape = logs - np.nanmedian(logs, axis=1, keepdims=True)
-    heavier = peers.median_of_others(shape, np.ones(len(shape), bool))
-    own = logs - np.where(np.isfinite(heavier), heavier, 0.0)
+    expected = expected_share(detail)
+    own = np.log(_positive(detail.compute)) - np.log(np.where(np.isfinite(expected), expected, 1.0))
     replicas = np.unique(detail.replica)
     workers = np.stack([np.nanmedian(own[:, detail.replica == r], axis=1) for r in replicas], axis=1)
     level = np.full(len(table.ranks), np.nan)

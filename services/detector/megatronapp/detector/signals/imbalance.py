@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.steps import Floats, RankTable
 

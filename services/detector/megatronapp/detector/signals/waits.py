@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
 

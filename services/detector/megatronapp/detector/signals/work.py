@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.detector.signals.matrix import Compute
 from megatronapp.detector.steps import Floats, Ints
 

@@ -1,4 +1,4 @@
-"""Monitor: watches one signal of many items (ranks, links) over steps, and says which have become slower, since when."""
+"""Monitor: watches one signal of many items (ranks, links) and says which have become slower, since when."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.detector.statistics import scale, sequential
 from megatronapp.detector.steps import Floats, Ints
 
@@ -64,7 +65,6 @@ class Monitor:
         self.sigma: Floats = np.zeros(0)
         self.ready: npt.NDArray[np.bool_] = np.zeros(0, bool)
         self._recovery: Floats = np.zeros(0)
-        self._peak: Floats = np.zeros(0)
         self._values: Floats = np.zeros((0, RECENT))
         self._change: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
         self._offset: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
@@ -91,6 +91,12 @@ class Monitor:
         self._judge(x)
         self._learn(x)
 
+    def pardon(self) -> None:
+        """Another signal explains what the items show: drop all alarms, and do not hold these steps against them."""
+        for item in np.flatnonzero(self.alarmed):
+            self._clear(int(item))
+        self._change[:], self._offset[:] = 0.0, 0.0
+
     def excess(self, item: int) -> Floats:
         """Newest first: what the item's values lay above its baseline, up to RECENT steps; nan: not measured."""
         excess: Floats = self._values[item] - self.baseline[item]
@@ -113,15 +119,14 @@ class Monitor:
         return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _judge(self, x: Floats) -> None:
-        change, change_steps = sequential.evidence(self._change)
-        offset, offset_steps = sequential.evidence(self._offset)
+        change, offset = sequential.evidence(self._change), sequential.evidence(self._offset)
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
         rising = ~self.alarmed & np.isfinite(x) & (self.log_evidence >= self.log_threshold)
         for item in np.flatnonzero(rising):
             if not by_change[item]:
                 self._forget(int(item))
-            self._raise(int(item), int((change_steps if by_change[item] else offset_steps)[item]))
+            self._raise(int(item), sequential.onset((self._change if by_change[item] else self._offset)[item]))
         self._follow(x, ~rising & self.alarmed & np.isfinite(x))
 
     def _forget(self, item: int) -> None:
@@ -132,7 +137,7 @@ class Monitor:
     def _raise(self, item: int, steps: int) -> None:
         excess = self.excess(item)[: min(steps, len(self._steps))]
         effect = float(np.nanmedian(excess))
-        self.alarmed[item], self.effect[item], self._peak[item] = True, effect, effect
+        self.alarmed[item], self.effect[item] = True, effect
         self.since[item] = self._steps[-min(steps, len(self._steps))]
         self._recovery[item] = 0.0
 
@@ -143,7 +148,7 @@ class Monitor:
             return
         sigma = self.sigma[items]
         residual = (x - self.baseline)[items] / sigma
-        self._recovery[items] = sequential.recovery(self._recovery[items], residual, self._peak[items] / sigma)
+        self._recovery[items] = sequential.recovery(self._recovery[items], residual, self.effect[items] / sigma)
         for item in items:
             if self._recovery[item] <= -sequential.RECOVERED:
                 self._clear(int(item))
@@ -188,7 +193,7 @@ class Monitor:
         self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
         self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
         self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
-        for name in ("effect", "log_evidence", "baseline", "_recovery", "_peak"):
+        for name in ("effect", "log_evidence", "baseline", "_recovery"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
         for name, fill in (("_values", np.nan), ("_change", 0.0), ("_offset", 0.0), ("_clean", np.nan)):

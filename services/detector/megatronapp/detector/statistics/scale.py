@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from megatronapp.detector.steps import Floats
 
 MAD_TO_SIGMA = 1.4826

@@ -12,6 +12,7 @@ alarms above n. The start that wins is the estimate of the onset.
 from __future__ import annotations
 
 import numpy as np
+
 from megatronapp.detector.steps import Floats, Ints
 
 WINDOWS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
@@ -20,16 +21,25 @@ TAU = 2.0
 """Expected size of a shift in standard deviations; the test loses little when it is another."""
 
 
-def evidence(residuals: Floats) -> tuple[Floats, Ints]:
-    """Log evidence of a rise and the winning number of steps, one for each item.
+def evidence(residuals: Floats) -> Floats:
+    """Log evidence of a rise, one for each item.
 
     residuals (items × WINDOWS[-1]): standardised, winsorised, the newest first; 0 where nothing was measured.
     """
-    sums = np.cumsum(residuals, axis=1)[:, WINDOWS - 1]
-    spread = 1.0 + WINDOWS * TAU**2
-    log_e = np.where(sums > 0, TAU**2 * sums**2 / (2 * spread), 0.0) - np.log(spread) / 2
-    best = np.argmax(log_e, axis=1)
-    return log_e[np.arange(len(log_e)), best], WINDOWS[best]
+    log_e: Floats = _log_mixture(np.cumsum(residuals, axis=1)[:, WINDOWS - 1], WINDOWS).max(axis=1)
+    return log_e
+
+
+def onset(residuals: Floats) -> int:
+    """How many steps ago the rise of one item most likely began; 1: the newest step was the first."""
+    starts = np.arange(1, len(residuals) + 1)
+    return int(starts[np.argmax(_log_mixture(np.cumsum(residuals), starts))])
+
+
+def _log_mixture(sums: Floats, steps: Ints) -> Floats:
+    spread = 1.0 + steps * TAU**2
+    mixture: Floats = np.where(sums > 0, TAU**2 * sums**2 / (2 * spread), 0.0) - np.log(spread) / 2
+    return mixture
 
 
 def recovery(state: Floats, residual: Floats, effect: Floats) -> Floats:

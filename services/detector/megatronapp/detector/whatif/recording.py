@@ -88,6 +88,20 @@ def own_seconds(recording: Recording, graph: Graph[Key]) -> Floats:
     return np.where(seconds <= -10e-3, 0.0, seconds)
 
 
+def host_seconds(recording: Recording, graph: Graph[Key]) -> Floats:
+    """By how much each computation began later than everything it waits for had ended: its host was not ready.
+
+    0 for other operations: communication also begins late because of ranks that the trace does not show it wait for.
+    """
+    late = np.zeros_like(recording.start)
+    ends = recording.end
+    for event in graph.events:
+        for operation in event.operations:
+            if recording.operations[operation].key.type in (FORWARD, BACKWARD) and event.after:
+                late[operation] = recording.start[operation] - ends[list(event.after)].max(axis=0)
+    return np.maximum(np.nan_to_num(late), 0.0)
+
+
 def recording_graph(recording: Recording) -> Graph[Key]:
     """The step's graph; its operations are the recording's keys, in their order. Raises DataError."""
     builder = GraphBuilder[Key]()

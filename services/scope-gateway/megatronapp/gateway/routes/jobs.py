@@ -44,8 +44,8 @@ async def get_metrics(
 
 
 @router.get("/{run}/trace-control")
-async def get_trace_control(job: KnownJob) -> TraceControlStatus:
-    return views.control_status(job)
+async def get_trace_control(job: KnownJob, gateway: GatewayParts) -> TraceControlStatus:
+    return views.control_status(job, gateway.platform.controls.get(job.run))
 
 
 @router.put("/{run}/trace-control", dependencies=[Depends(operator)])
@@ -56,4 +56,4 @@ async def put_trace_control(body: TraceControl, job: KnownJob, gateway: GatewayP
     control = views.control_message(body)
     await gateway.bus.publish(Topic.TRACE_CONTROL, job.run, control.SerializeToString())
     gateway.platform.apply_control(job.run, control)
-    return views.control_status(job)
+    return views.control_status(job, control)

@@ -25,7 +25,7 @@ async def front_door(
     """The page; with `?token=` it opens a session first, and the token leaves the address."""
     if token is None:
         page: pages.Page | None = request.app.state.page
-        return await page.get_response("index.html", request.scope) if page else pages.not_built()
+        return await page.get_response("index.html", request.scope) if page else await pages.not_built()
     role = gateway.links.use(token)
     if role is None and (asking is None or asking.session is None):
         return pages.link_refused()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch.distributed as dist
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.datasets.indexed_dataset import DType
@@ -124,9 +125,14 @@ def fitting_sizes(
             what = f"{prefix} has {tokens} tokens for {name} under --split, a sequence takes {sequence_length + 1}"
             if name != "test":
                 raise DataError(f"{what}: give more data, another --split or a shorter --seq-length")
-            log.warning("no_test_set", reason=what)
+            if split[part] and _is_first_rank():
+                log.warning("no_test_set", reason=what)
             fitting[part] = 0
     return tuple(fitting)
+
+
+def _is_first_rank() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:

@@ -22,7 +22,7 @@ from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
-POLL_SECONDS = 0.02
+WAIT_SECONDS = 0.2
 MAX_BATCH_ROWS = 16_384
 """Keeps a message below the 4 MiB that a gRPC server takes by default."""
 
@@ -70,8 +70,8 @@ class Publisher:
 
     def _run(self) -> None:
         while (step := self._steps.get()) is not None:
-            while not step.recorded.ready():
-                if self._stop.wait(POLL_SECONDS):
+            while not step.recorded.wait(WAIT_SECONDS):
+                if self._stop.is_set():
                     return
             # Before the step's events are used again.
             self.frontiers.poll()

@@ -6,6 +6,7 @@ matter. The native recorder (native/scan) has the same methods and the same colu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
 Ints = npt.NDArray[np.int64]
 Mark = tuple[int, Any]
 """Opaque outside of recorder and timebase."""
+
+POLL_SECONDS = 0.02
+_NO_OPERATION = (0, -1, 0, 0)
+_NO_WORK = (0, 0)
 
 COLUMNS = (
     "name",
@@ -62,38 +67,37 @@ class Spans:
 
 
 class Sealed(Protocol):
-    """What was recorded between two seals."""
+    """What was recorded between two seals. For side threads."""
 
-    def ready(self) -> bool:
-        """Whether all of it has happened on the device."""
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether all of it has happened on the device, within this time."""
 
     def resolve(self) -> Spans:
-        """The spans; once, when ready."""
+        """The spans; once, after a wait that said yes."""
 
 
 class Recorder(Protocol):
-    """Methods are for the training thread (or autograd's, while that one waits) unless they say otherwise."""
+    """Methods are for the training thread (or autograd's, while that one waits) unless they say otherwise.
 
-    microbatch: int
-    chunk: int
+    Arguments are positional: the native recorder takes no keywords.
+    """
 
-    def begin(self, name: int, at: Any = None) -> None:
+    def context(self, microbatch: int, chunk: int, /) -> None:
+        """What spans that end from now on belong to; -1: nothing."""
+
+    def begin(self, name: int, at: Any = None, /) -> None:
         """A span begins inside the innermost open one, now or at a mark."""
 
-    def end(
-        self,
-        communicator: int = 0,
-        peer: int = -1,
-        sequence: int = 0,
-        bytes: int = 0,  # noqa: A002
-        tokens: int = 0,
-        length_squares: int = 0,
-        layer: int = -1,
-        stream: int = 0,
-        issued: Any = None,
+    def end(self) -> Any:
+        """The innermost span ends. Returns the mark of the end, for `done`."""
+
+    def end_work(self, tokens: int, length_squares: int, /) -> Any:
+        """The same for a span of a microbatch's work."""
+
+    def end_operation(
+        self, communicator: int, peer: int, sequence: int, size: int, stream: int, issued: Any = None, /
     ) -> Any:
-        """The innermost span ends. `issued` is the mark of an asynchronous operation's start. Returns the mark of the
-        end, for `done`."""
+        """The same for a collective or message of `size` bytes; `issued` is the mark of an asynchronous one's start."""
 
     def cancel(self) -> Any:
         """The innermost open span never was; returns the mark of its beginning."""
@@ -101,17 +105,17 @@ class Recorder(Protocol):
     def restart(self) -> None:
         """The innermost open span begins only now; what has ended in it counts as before it."""
 
-    def switch(self, close: int, layer: int, open_first: int, open_second: int) -> None:
+    def switch(self, close: int, layer: int, open_first: int, open_second: int, /) -> None:
         """One border of granularity full: at a single mark end the innermost `close` spans with this layer, then begin
         up to two spans (-1: none)."""
 
-    def add(self, name: int, begin_ns: int, end_ns: int, cpu: int) -> None:
+    def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
         """A whole host span, from any thread."""
 
     def mark(self) -> Any:
         """Now, on the current stream."""
 
-    def done(self, mark: Any) -> bool:
+    def done(self, mark: Any, /) -> bool:
         """Whether the device has passed a mark. From any thread."""
 
     def innermost(self) -> tuple[int, int]:
@@ -171,38 +175,33 @@ class PythonRecorder:
     """See Recorder."""
 
     def __init__(self, timebase: Timebase) -> None:
-        self.microbatch = -1
-        self.chunk = -1
         self._timebase = timebase
         self._stream_mark: Callable[[], Mark] = timebase.mark
         self._host_mark: Callable[[], Mark] = timebase.host
+        self._context = (-1, -1)
         self._open: list[tuple[int, Mark, int, int]] = []
         self._rows: list[tuple[int, ...]] = []
         self._marks: list[tuple[Mark, Mark, Mark]] = []
         self._blocked = 0
+        self.mark = timebase.mark
         self.done = timebase.done
 
-    def begin(self, name: int, at: Mark | None = None) -> None:
+    def context(self, microbatch: int, chunk: int, /) -> None:
+        self._context = (microbatch, chunk)
+
+    def begin(self, name: int, at: Mark | None = None, /) -> None:
         self._push(name, at or (self._host_mark() if ON_HOST[name] else self._stream_mark()))
 
-    def end(
-        self,
-        communicator: int = 0,
-        peer: int = -1,
-        sequence: int = 0,
-        bytes: int = 0,  # noqa: A002
-        tokens: int = 0,
-        length_squares: int = 0,
-        layer: int = -1,
-        stream: int = 0,
-        issued: Mark | None = None,
+    def end(self) -> Mark:
+        return self._end(_NO_OPERATION, _NO_WORK, 0, None)
+
+    def end_work(self, tokens: int, length_squares: int, /) -> Mark:
+        return self._end(_NO_OPERATION, (tokens, length_squares), 0, None)
+
+    def end_operation(
+        self, communicator: int, peer: int, sequence: int, size: int, stream: int, issued: Mark | None = None, /
     ) -> Mark:
-        name, begin, first, self._blocked = self._open.pop()
-        end = self._host_mark() if ON_HOST[name] else self._stream_mark()
-        row = (communicator, peer, sequence, bytes, tokens, length_squares, stream)
-        self._rows.append((name, first, self._blocked, self.microbatch, self.chunk, layer, *row))
-        self._marks.append((issued or begin, begin, end))
-        return end
+        return self._end((communicator, peer, sequence, size), _NO_WORK, stream, issued)
 
     def cancel(self) -> Mark:
         _, begin, _, self._blocked = self._open.pop()
@@ -212,24 +211,20 @@ class PythonRecorder:
         name, _, _, self._blocked = self._open.pop()
         self.begin(name)
 
-    def switch(self, close: int, layer: int, open_first: int, open_second: int) -> None:
+    def switch(self, close: int, layer: int, open_first: int, open_second: int, /) -> None:
         mark = self._stream_mark()
         for _ in range(close):
             name, begin, first, self._blocked = self._open.pop()
-            context = (name, first, self._blocked, self.microbatch, self.chunk, layer)
-            self._rows.append((*context, 0, -1, 0, 0, 0, 0, 0))
+            self._rows.append((name, first, self._blocked, *self._context, layer, *_NO_OPERATION, *_NO_WORK, 0))
             self._marks.append((begin, begin, mark))
         for name in (open_first, open_second):
             if name >= 0:
                 self._push(name, mark)
 
-    def add(self, name: int, begin_ns: int, end_ns: int, cpu: int) -> None:
-        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0))
+    def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
+        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0))
         begin = (begin_ns, 0)
-        self._marks.append((begin, begin, (end_ns, cpu)))
-
-    def mark(self) -> Mark:
-        return self._stream_mark()
+        self._marks.append((begin, begin, (end_ns, cpu_ns)))
 
     def innermost(self) -> tuple[int, int]:
         try:
@@ -242,7 +237,7 @@ class PythonRecorder:
         return len(self._open)
 
     def seal(self) -> Sealed:
-        sealed = _Sealed(self._timebase, self._rows, self._marks)
+        sealed = _SealedRows(self._timebase, self._rows, self._marks)
         self._rows, self._marks, self._open, self._blocked = [], [], [], 0
         return sealed
 
@@ -251,18 +246,31 @@ class PythonRecorder:
         if BLOCKING[name]:
             self._blocked += 1
 
+    def _end(
+        self, operation: tuple[int, int, int, int], work: tuple[int, int], stream: int, issued: Mark | None
+    ) -> Mark:
+        name, begin, first, self._blocked = self._open.pop()
+        end = self._host_mark() if ON_HOST[name] else self._stream_mark()
+        self._rows.append((name, first, self._blocked, *self._context, -1, *operation, *work, stream))
+        self._marks.append((issued or begin, begin, end))
+        return end
 
-class _Sealed:
+
+class _SealedRows:
     def __init__(self, timebase: Timebase, rows: list[tuple[int, ...]], marks: list[tuple[Mark, Mark, Mark]]) -> None:
         self._timebase, self._rows, self._marks = timebase, rows, marks
 
-    def ready(self) -> bool:
-        return all(self._timebase.done(end) for _, _, end in reversed(self._marks))
+    def wait(self, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not all(self._timebase.done(end) for _, _, end in reversed(self._marks)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
     def resolve(self) -> Spans:
-        count = min(len(self._rows), len(self._marks))
-        table = np.array(self._rows[:count], np.int64).reshape(-1, len(COLUMNS))
-        times = self._timebase.resolve(self._marks[:count])
+        table = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
+        times = self._timebase.resolve(self._marks)
         return Spans(
             columns=dict(zip(COLUMNS, table.T, strict=True)),
             start=times.issue,

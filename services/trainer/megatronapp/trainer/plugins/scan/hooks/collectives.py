@@ -128,13 +128,8 @@ class _Call:
             entry.end = self._probe.recorder.mark()
             return
         self._recorded = False
-        entry.end = self._probe.recorder.end(
-            communicator=self._index,
-            sequence=entry.sequence,
-            bytes=self._size,
-            stream=0 if self._issue is None else ASYNC_STREAM,
-            issued=self._issue,
-        )
+        stream = 0 if self._issue is None else ASYNC_STREAM
+        entry.end = self._probe.recorder.end_operation(self._index, -1, entry.sequence, self._size, stream, self._issue)
 
     def issued(self, work: Any) -> Any:
         """An asynchronous call has returned its handle: what is handed on records the wait."""

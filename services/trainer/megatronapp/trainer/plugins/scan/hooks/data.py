@@ -25,12 +25,12 @@ class TracedData:
             return next(self._iterator)
         recorder = probe.recorder
         recorder.begin(Operation.DATA)
-        tokens = length_squares = 0
+        work = (0, 0)
         try:
             batch = next(self._iterator)
-            tokens, length_squares = probe.works[recorder.microbatch, recorder.chunk] = work_of(batch)
+            work = probe.works[probe.microbatch] = work_of(batch)
         finally:
-            recorder.end(tokens=tokens, length_squares=length_squares)
+            recorder.end_work(*work)
         if recorder.innermost()[0] == Operation.FORWARD:
             recorder.restart()
         return batch

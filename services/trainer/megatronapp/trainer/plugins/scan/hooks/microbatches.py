@@ -35,7 +35,7 @@ class MicrobatchHooks:
         self._of_output.clear()
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        probe, begin, end = self._probe, self._probe.recorder.begin, self._probe.recorder.end
+        probe = self._probe
 
         def forward_step(
             *args: Any, current_microbatch: int | None = None, vp_stage: int | None = None, **kwargs: Any
@@ -43,36 +43,40 @@ class MicrobatchHooks:
             if not probe.on:
                 return function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
             where = (-1 if current_microbatch is None else current_microbatch, vp_stage or 0)
-            probe.recorder.microbatch, probe.recorder.chunk = where
-            begin(Operation.FORWARD)
+            self._enter(where, Operation.FORWARD)
             result = function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
-            probe.settle()
-            tokens, length_squares = probe.works.get(where, (0, 0))
-            end(tokens=tokens, length_squares=length_squares)
-            probe.recorder.microbatch, probe.recorder.chunk = NOWHERE
+            self._leave()
             probe.last_forward = self._of_output[id(_tensor(result[0]))] = where
             return result
 
         return forward_step
 
     def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        probe, begin, end = self._probe, self._probe.recorder.begin, self._probe.recorder.end
+        probe = self._probe
 
         def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not probe.on:
                 return function(input_tensor, output_tensor, *args, **kwargs)
             where = self._of_output.pop(id(_tensor(output_tensor)), NOWHERE)
-            probe.recorder.microbatch, probe.recorder.chunk = where
-            begin(Operation.BACKWARD)
+            self._enter(where, Operation.BACKWARD)
             result = function(input_tensor, output_tensor, *args, **kwargs)
-            probe.settle()
-            tokens, length_squares = probe.works.get(where, (0, 0))
-            end(tokens=tokens, length_squares=length_squares)
-            probe.recorder.microbatch, probe.recorder.chunk = NOWHERE
+            self._leave()
             probe.last_backward = where
             return result
 
         return backward_step
+
+    def _enter(self, where: tuple[int, int], operation: Operation) -> None:
+        self._probe.microbatch = where[0]
+        self._probe.recorder.context(*where)
+        self._probe.recorder.begin(operation)
+
+    def _leave(self) -> None:
+        probe = self._probe
+        probe.settle()
+        probe.recorder.end_work(*probe.works.get(probe.microbatch, (0, 0)))
+        probe.recorder.context(*NOWHERE)
+        probe.microbatch = -1
 
 
 def _tensor(output: Any) -> Any:

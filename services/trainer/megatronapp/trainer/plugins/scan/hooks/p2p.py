@@ -167,17 +167,16 @@ class Handle:
 
     def _end(self, message: Message) -> None:
         recorder = self._probe.recorder
-        before = recorder.microbatch, recorder.chunk
-        recorder.microbatch, recorder.chunk = message.microbatch, message.chunk
-        message.entry.end = recorder.end(
-            communicator=message.communicator,
-            peer=message.peer,
-            sequence=message.sequence,
-            bytes=message.bytes,
-            stream=SEND_STREAM if message.operation in _SENDS else RECEIVE_STREAM,
-            issued=message.issued,
+        recorder.context(message.microbatch, message.chunk)
+        message.entry.end = recorder.end_operation(
+            message.communicator,
+            message.peer,
+            message.sequence,
+            message.bytes,
+            SEND_STREAM if message.operation in _SENDS else RECEIVE_STREAM,
+            message.issued,
         )
-        recorder.microbatch, recorder.chunk = before
+        recorder.context(-1, -1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)

@@ -24,8 +24,10 @@ class Probe:
     frontiers: Frontiers
     on: bool = False
     full: bool = False
-    works: dict[tuple[int, int], Work] = field(default_factory=dict)
-    """Of this step's microbatches, by (microbatch, chunk)."""
+    works: dict[int, Work] = field(default_factory=dict)
+    """Of this step's microbatches. A stage without data knows of none."""
+    microbatch: int = -1
+    """The one in its forward or backward now."""
     last_forward: tuple[int, int] = (-1, -1)
     last_backward: tuple[int, int] = (-1, -1)
     """(microbatch, chunk) computed last, which is what is sent next."""

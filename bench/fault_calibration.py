@@ -1,0 +1,130 @@
+"""How exact slow_compute is: injected over base CPU time of the training thread, asked and measured.
+
+One rank trains in one run. For each size the fault acts in every second step, and a step with it is compared with the
+mean of the two steps without it around it, so that a machine that gets slower or faster meanwhile does no harm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import yaml
+
+from megatronapp.core.scenario import Fault, FaultKind, Scenario
+from megatronapp.trainer import launch
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.faults import FaultsPlugin
+from megatronapp.v1 import trace_pb2
+
+ASKED_RATIOS = (1.05, 1.10, 1.20, 1.50)
+WARM_UP_STEPS = 20
+PAIRS = 120
+MODEL = (
+    "--num-layers=2 --hidden-size=128 --num-attention-heads=4 --seq-length=64 --micro-batch-size=2 "
+    "--global-batch-size=8 --lr=1e-4 --mock-data --num-workers=0 --eval-iters=0 --log-interval=1000000"
+).split()
+
+
+class Meter(Plugin):
+    """CPU time of the training thread in forward and backward passes, per step, in seconds."""
+
+    name: ClassVar[str] = "meter"
+    seconds: ClassVar[dict[int, float]] = {}
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        plugin = cls()
+        context.timers.listeners.insert(0, plugin)
+        return plugin
+
+    def __init__(self) -> None:
+        self._begin = self._sum = 0.0
+
+    def start(self, name: str) -> None:
+        if name.endswith("-compute"):
+            self._begin = time.thread_time()
+
+    def stop(self, name: str) -> None:
+        if name.endswith("-compute"):
+            self._sum += time.thread_time() - self._begin
+
+    def step_begin(self, step: int) -> None:
+        self._sum = 0.0
+
+    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+        self.seconds[step] = self._sum
+
+
+def first_step(index: int) -> int:
+    """The first slow step of the index-th size; an unslowed one stands before it."""
+    return WARM_UP_STEPS + 2 + index * (2 * PAIRS + 2)
+
+
+def scenario() -> Scenario:
+    return Scenario(
+        faults=tuple(
+            Fault(
+                kind=FaultKind.SLOW_COMPUTE,
+                ranks=(0,),
+                from_step=first_step(index),
+                to_step=first_step(index) + 2 * PAIRS - 1,
+                every=2,
+                effect_ratio=ratio,
+            )
+            for index, ratio in enumerate(ASKED_RATIOS)
+        )
+    )
+
+
+def measured(seconds: dict[int, float], index: int) -> list[float]:
+    """Injected over base work of each slow step of the index-th size."""
+    steps = range(first_step(index), first_step(index) + 2 * PAIRS, 2)
+    return [2 * seconds[step] / (seconds[step - 1] + seconds[step + 1]) - 1 for step in steps]
+
+
+def run() -> list[dict[str, Any]]:
+    steps = first_step(len(ASKED_RATIOS))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "scenario.yaml"
+        file.write_text(yaml.safe_dump(scenario().model_dump(mode="json", exclude_defaults=True)))
+        flags = [*MODEL, f"--train-iters={steps}", f"--fault-scenario={file}"]
+        launch.run(flags, plugins=[Meter, FaultsPlugin])
+    rows = []
+    for index, ratio in enumerate(ASKED_RATIOS):
+        effects = measured(Meter.seconds, index)
+        low, _, high = statistics.quantiles(effects, n=4)
+        rows.append(
+            {
+                "asked_percent": round((ratio - 1) * 100, 1),
+                "measured_percent": round(statistics.median(effects) * 100, 2),
+                "quartiles_percent": [round(low * 100, 2), round(high * 100, 2)],
+                "steps": len(effects),
+            }
+        )
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON line in place of the table")
+    options = parser.parse_args(argv)
+    rows = run()
+    if options.json:
+        print(json.dumps({"fault_calibration": rows}))
+        return 0
+    print(f"{'asked %':>8} {'measured %':>11} {'quartiles %':>16} {'steps':>6}")
+    for row in rows:
+        low, high = row["quartiles_percent"]
+        print(f"{row['asked_percent']:>8} {row['measured_percent']:>11} {low:>7} … {high:<6} {row['steps']:>6}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""Engine: what one attempt's messages mean. Deterministic, no I/O, no clock of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from megatronapp.core.findings import Finding
+from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.findings import Ledger, Moment
+from megatronapp.detector.judge import Judge
+from megatronapp.detector.progress import Progress
+from megatronapp.detector.rules import hang
+from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.steps import StepTable
+from megatronapp.detector.whatif import cost_ratio
+from megatronapp.v1 import trace_pb2
+
+STEPS, HANG = "steps", "hang"
+"""The two sources of suspicions: what steps say, and that no more steps come."""
+KEPT_ARRIVALS = 4096
+
+
+class Engine:
+    """One attempt of one run. Fed with its RankMessages in order of arrival, and with the time every now and then."""
+
+    def __init__(self, run: str, job: str, attempt: int) -> None:
+        self.run, self.job, self.attempt = run, job, attempt
+        self.assembler = Assembler()
+        self.judge = Judge()
+        self.progress = Progress()
+        self.ledger = Ledger(run, job, attempt)
+        self.newest: StepTable | None = None
+        self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
+
+    def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
+        """Take one message; returns the findings that are new or have changed."""
+        now, rank = message.received_unix_ns, message.identity.rank
+        if message.lost:
+            self.progress.lose(rank)
+        if message.message.WhichOneof("body") == "heartbeat":
+            return self._beat(rank, message.message.heartbeat, now)
+        return self._judge(self.assembler.feed(message), now)
+
+    def tick(self, unix_ns: int) -> list[Finding]:
+        """Let time pass: steps that have waited long enough for a rank are judged without it."""
+        return self._judge(self.assembler.expire(unix_ns), unix_ns)
+
+    def close(self, unix_ns: int) -> list[Finding]:
+        """The attempt is over and another one has begun: its findings are resolved."""
+        return self.ledger.close(self._moment(unix_ns))
+
+    def _judge(self, tables: list[StepTable], unix_ns: int) -> list[Finding]:
+        changed: list[Finding] = []
+        for table in tables:
+            self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
+            self.newest = table
+            suspicions = self.judge.observe(table, self.progress.telemetry)
+            changed += self.ledger.update(STEPS, suspicions, table.ranks, self._cost, self._moment(unix_ns))
+        return changed
+
+    def _beat(self, rank: int, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> list[Finding]:
+        member = self.assembler.members.get(rank)
+        if member is None:
+            return []
+        self.progress.beat(rank, member, heartbeat, unix_ns)
+        on_cpu = member.hello.device == trace_pb2.DEVICE_CPU
+        suspicions = list(hang.detect(self.progress.stall(), on_cpu=on_cpu))
+        ranks = self.assembler.ranks
+        return self.ledger.update(HANG, suspicions, ranks, lambda s: s.cost_ratio, self._moment(unix_ns))
+
+    def _cost(self, suspicion: Suspicion) -> float:
+        """What the slowness costs the job, replayed on the newest judged step."""
+        if not suspicion.slow or self.judge.view is None:
+            return suspicion.cost_ratio
+        return cost_ratio(self.judge.view.table, suspicion.slow)
+
+    def _moment(self, unix_ns: int) -> Moment:
+        step = self.newest.step if self.newest else 0
+        return Moment(step, unix_ns, lambda wanted: self._arrived(wanted, unix_ns))
+
+    def _arrived(self, step: int, fallback: int) -> int:
+        return next((at for s, at in self._arrivals if s >= step), fallback)
+
+
+class Engines:
+    """All attempts that are heard of: one engine a run, of its newest attempt."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, Engine] = {}
+
+    @property
+    def running(self) -> Mapping[str, Engine]:
+        """By run."""
+        return self._engines
+
+    def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
+        """Take one message of any job. A newer attempt ends the one before; messages of older ones are dropped."""
+        who = message.identity
+        engine = self._engines.get(who.run)
+        if engine is not None and who.attempt < engine.attempt:
+            return []
+        changed: list[Finding] = []
+        if engine is None or who.attempt > engine.attempt:
+            if engine is not None:
+                changed = engine.close(message.received_unix_ns)
+            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt)
+        return changed + engine.feed(message)
+
+    def tick(self, unix_ns: int) -> list[Finding]:
+        return [finding for engine in self._engines.values() for finding in engine.tick(unix_ns)]
+
+    def forget(self, run: str) -> None:
+        """Drop what is known of a run that has ended."""
+        self._engines.pop(run, None)

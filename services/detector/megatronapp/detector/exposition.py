@@ -1,0 +1,190 @@
+"""Metrics of what was found. Gauges are read from the engines at the scrape, so a job's series end with the job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.metrics import JOB_LABELS, job_labels
+from megatronapp.detector.engine import Engine, Engines
+from megatronapp.detector.signals.links import SENDS
+from megatronapp.detector.steps import StepTable
+from megatronapp.v1 import trace_pb2
+
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+LATENCY_SECONDS = (0.1, 0.3, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
+GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "job_slowdown_ratio": ("The job's step time over what it would be without what was found.", ()),
+    "rank_slowdown_ratio": ("The job's step time with this slow rank over without it.", ("rank", "node")),
+    "rank_effect_ratio": ("The rank's time over the expected one.", ("rank", "node", "signal")),
+    "rank_evidence_log10": ("Weight of the evidence against the rank.", ("rank", "node", "signal")),
+    "suspect_info": ("1 for each open finding.", ("rank", "node", "gpu_uuid", "kind", "cause", "page")),
+    "link_bandwidth_bytes_per_second": ("Speed of suspected links.", ("src_node", "dst_node", "kind")),
+    "progress_lag_operations": ("Operations between a communicator's first and last member.", ("group_kind",)),
+    "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
+}
+GROUP_KINDS = ("tp", "dp", "cp", "ep", "dp_cp", "p2p")
+
+
+class Exposition(Collector):
+    """At most `top_ranks` ranks a job have series of their own: those of open findings, the costliest first."""
+
+    def __init__(self, registry: CollectorRegistry, engines: Engines, top_ranks: int) -> None:
+        self._engines, self._top_ranks = engines, top_ranks
+        self._steps: dict[str, tuple[int, int]] = {}
+        self._labels: dict[str, set[tuple[str, ...]]] = {}
+        self._duration = Histogram(
+            "megatronapp_step_duration_seconds", "Duration of a training step.", JOB_LABELS, registry=registry,
+            buckets=SECONDS,
+        )  # fmt: skip
+        self._wait = Histogram(
+            "megatronapp_collective_wait_seconds", "Mean time in a step that members wait for the last one.",
+            (*JOB_LABELS, "group_kind", "op"), registry=registry, buckets=SECONDS,
+        )  # fmt: skip
+        self._lost = Counter(
+            "megatronapp_job_lost_seconds_total", "Time that the job lost by what was found.", (*JOB_LABELS, "cause"),
+            registry=registry,
+        )  # fmt: skip
+        self._detections = Counter(
+            "megatronapp_detections_total", "Findings opened.", (*JOB_LABELS, "cause"), registry=registry
+        )
+        self._latency = Histogram(
+            "megatronapp_detection_latency_seconds", "From the first slow step to the finding.", JOB_LABELS,
+            registry=registry, buckets=LATENCY_SECONDS,
+        )  # fmt: skip
+        self._seen: set[str] = set()
+        registry.register(self)
+
+    def note(self, finding: Finding) -> None:
+        """Count a finding when it opens."""
+        if finding.state is State.RESOLVED:
+            self._seen.discard(finding.id)
+        elif finding.id not in self._seen:
+            self._seen.add(finding.id)
+            labels = tuple(job_labels(finding.job).values())
+            self._detections.labels(*labels, finding.cause).inc()
+            self._latency.labels(*labels).observe(max(0.0, (finding.opened_unix_ns - finding.since_unix_ns) * 1e-9))
+
+    def observe(self, engine: Engine | None) -> None:
+        """Count the engine's newest step, once."""
+        if engine is None or engine.newest is None:
+            return
+        newest = (engine.attempt, engine.newest.step)
+        if self._steps.get(engine.run) == newest:
+            return
+        self._steps[engine.run] = newest
+        table, labels = engine.newest, tuple(job_labels(engine.job).values())
+        seconds = float(np.nanmax(table.duration))
+        self._duration.labels(*labels).observe(seconds)
+        for (kind, operation), wait in _waits(table).items():
+            self._wait.labels(*labels, kind, operation).observe(wait)
+        for finding in engine.ledger.open:
+            if 1 < finding.cost_ratio < math.inf:
+                self._lost.labels(*labels, finding.cause).inc(seconds * (1 - 1 / finding.cost_ratio))
+
+    def forget(self, engine: Engine) -> None:
+        """The job has ended: its series go."""
+        labels = tuple(job_labels(engine.job).values())
+        self._steps.pop(engine.run, None)
+        for finding in engine.ledger.open:
+            self._seen.discard(finding.id)
+        for metric in (self._duration, self._wait, self._lost, self._detections, self._latency):
+            metric.remove_by_labels(dict(zip(JOB_LABELS, labels, strict=True)))
+
+    def collect(self) -> Iterator[Metric]:
+        families = {
+            name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
+            for name, (text, labels) in GAUGES.items()
+        }
+        for engine in list(self._engines.running.values()):
+            self._add(engine, tuple(job_labels(engine.job).values()), families)
+        yield from families.values()
+
+    def _add(self, engine: Engine, labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]) -> None:
+        found = engine.ledger.open
+        costs = [f.cost_ratio for f in found if math.isfinite(f.cost_ratio)]
+        families["job_slowdown_ratio"].add_metric(labels, max([1.0, *costs]))
+        hangs = any(f.kind is Kind.HANG for f in found)
+        families["hang_seconds"].add_metric(labels, engine.progress.stalled_seconds if hangs else 0.0)
+        for kind in GROUP_KINDS:
+            families["progress_lag_operations"].add_metric((*labels, kind), engine.progress.lag(kind))
+        self._add_findings(engine, found, labels, families)
+        for (src, dst, kind), speed in _bandwidths(engine, found).items():
+            families["link_bandwidth_bytes_per_second"].add_metric((*labels, src, dst, kind), speed)
+
+    def _add_findings(
+        self, engine: Engine, found: list[Finding], labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]
+    ) -> None:
+        shown: set[tuple[str, ...]] = set()
+        for finding in sorted(found, key=lambda f: -f.cost_ratio):
+            advice = finding.kind is Kind.IMBALANCE
+            for rank in ("",) if advice or not finding.ranks else tuple(map(str, finding.ranks)):
+                info = (rank, finding.node, finding.gpu_uuid, str(finding.kind), str(finding.cause))
+                if info in shown or len(shown) >= self._top_ranks:
+                    continue
+                shown.add(info)
+                families["suspect_info"].add_metric((*labels, *info, str(finding.page).lower()), 1)
+                if rank:
+                    self._add_rank(engine, finding, int(rank), labels, families)
+
+    def _add_rank(
+        self,
+        engine: Engine,
+        finding: Finding,
+        rank: int,
+        labels: tuple[str, ...],
+        families: dict[str, GaugeMetricFamily],
+    ) -> None:
+        who = (*labels, str(rank), finding.node)
+        families["rank_slowdown_ratio"].add_metric(who, finding.cost_ratio)
+        for signal in dict.fromkeys(e.signal for e in finding.evidence):
+            monitor = engine.judge.monitors.get(signal)
+            families["rank_effect_ratio"].add_metric((*who, signal), finding.effect_ratio)
+            if monitor is not None and signal != "transfer" and rank < len(monitor):
+                families["rank_evidence_log10"].add_metric(
+                    (*who, signal), float(monitor.log_evidence[rank]) / math.log(10)
+                )
+
+
+def _waits(table: StepTable) -> dict[tuple[str, str], float]:
+    """Mean over members of what each waits for the last one, by kind of communicator and operation."""
+    rows = table.rows
+    mine = np.flatnonzero(
+        (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
+    )
+    if not len(mine):
+        return {}
+    names = len(table.operations)
+    keys, key = np.unique(rows.communicator[mine] * names + rows.operation[mine], return_inverse=True)
+    shortest = np.full(len(keys), np.inf)
+    np.minimum.at(shortest, key, rows.duration[mine])
+    mean = np.bincount(key, rows.duration[mine] - shortest[key]) / np.bincount(key)
+    found: dict[tuple[str, str], list[float]] = {}
+    for code, wait in zip(keys, mean, strict=True):
+        kind = table.communicators[code // names].kind
+        found.setdefault((kind, table.operations[code % names]), []).append(float(wait))
+    return {name: float(np.mean(waits)) for name, waits in found.items()}
+
+
+def _bandwidths(engine: Engine, found: list[Finding]) -> dict[tuple[str, str, str], float]:
+    """Bytes per second of the messages of ranks whose link is suspected."""
+    view = engine.judge.view
+    suspects = {rank for f in found if f.kind is Kind.SLOW_LINK for rank in f.ranks}
+    speeds: dict[tuple[str, str, str], float] = {}
+    if view is None or not suspects:
+        return speeds
+    for i, (sender, peer, direction) in enumerate(view.messages.keys()):
+        places = view.rank_index(sender), view.rank_index(peer)
+        if not suspects & {sender, peer} or places[0] is None or places[1] is None or not view.messages.bytes[i]:
+            continue
+        src, dst = (str(view.table.ranks.node[place]) for place in places)
+        speed = float(view.messages.bytes[i] / max(view.messages.total[i], 1e-9))
+        key = (src, dst, SENDS[direction])
+        speeds[key] = min(speed, speeds.get(key, math.inf))
+    return speeds

@@ -1,0 +1,148 @@
+"""PyTorch's flight-recorder dumps of a hung job, one pickle a rank (`…_<rank>`): how far each rank has come.
+
+A dump tells of each operation only whether it is complete. A device works its operations off in the order in which they
+were enqueued, so what a rank is in is the oldest one that is not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from megatronapp.core.errors import DataError
+from megatronapp.detector.signals.frontier import Position
+
+MAX_DUMP_BYTES = 256 << 20
+_NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
+_MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
+_PICKLE = b"\x80"
+_KEYS = {"entries", "pg_config", "version"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dumps:
+    frontiers: dict[int, dict[str, Position]]
+    """By global rank, then communicator; only ranks that left a dump."""
+    members: dict[str, tuple[int, ...]]
+    """Global ranks of each communicator; of a message its sender and receiver."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether any operation is not complete."""
+        return any(p.outstanding for frontier in self.frontiers.values() for p in frontier.values())
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """Ranks that the others know and that left no dump."""
+        return frozenset(rank for ranks in self.members.values() for rank in ranks) - self.frontiers.keys()
+
+
+def find_dumps(folder: Path) -> dict[int, Path]:
+    """The dumps in a folder by rank; empty when it holds none."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        name = _NAME.fullmatch(path.name)
+        if name and path.is_file():
+            with path.open("rb") as file:
+                if file.read(1) == _PICKLE:
+                    found[int(name[1])] = path
+    return found
+
+
+def read(dumps: dict[int, Path]) -> Dumps:
+    """Raises DataError when a dump is no flight-recorder dump."""
+    frontiers: dict[int, dict[str, Position]] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    for rank, path in dumps.items():
+        dump = _load(path)
+        try:
+            groups = {name: _ranks(group) for name, group in dump["pg_config"].items()}
+            frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(f"{path}: not a flight-recorder dump that can be understood: {error!r}") from error
+        members.update((_id(name, ranks), ranks) for name, ranks in groups.items())
+    return Dumps(frontiers, members)
+
+
+class _Refusing(pickle.Unpickler):
+    """Dumps hold builtin containers, numbers and texts only; anything else could run code."""
+
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it refers to {module_name}.{global_name}")
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > MAX_DUMP_BYTES:
+        raise DataError(f"{path}: larger than {MAX_DUMP_BYTES >> 20} MiB; not a flight-recorder dump")
+    try:
+        dump = _Refusing(io.BytesIO(path.read_bytes())).load()
+    except Exception as error:  # a broken pickle may raise anything
+        raise DataError(f"{path}: not readable as a flight-recorder dump: {error}") from error
+    if not isinstance(dump, dict) or not dump.keys() >= _KEYS:
+        raise DataError(f"{path}: not a flight-recorder dump")
+    return dump
+
+
+def _ranks(group: dict[str, Any]) -> tuple[int, ...]:
+    ranks = group["ranks"]
+    return tuple(int(rank) for rank in (json.loads(ranks) if isinstance(ranks, str) else ranks))
+
+
+def _id(name: str, ranks: tuple[int, ...]) -> str:
+    """Names of groups may repeat over ranks; with their members they do not."""
+    return f"{name}:{'-'.join(map(str, ranks))}"
+
+
+def _frontier(
+    rank: int, entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]], members: dict[str, tuple[int, ...]]
+) -> dict[str, Position]:
+    """Where the rank stands in each of its communicators; adds the pairs of its messages to members."""
+    of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda e: int(e["record_id"])):
+        of[_communicator(rank, entry, groups, members)].append(entry)
+    waiting = [entry for entry in entries if _incomplete(entry)]
+    current = min(waiting, key=lambda e: int(e["record_id"]), default=None)
+    return {name: _position(own, current) for name, own in of.items()}
+
+
+def _communicator(
+    rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]], members: dict[str, tuple[int, ...]]
+) -> str:
+    name = str(entry["process_group"][0])
+    ranks = groups[name]
+    message = _MESSAGE.fullmatch(entry["profiling_name"]) if entry["is_p2p"] else None
+    if message is None:
+        return _id(name, ranks)
+    peer = ranks[int(message[3])]
+    pair = (rank, peer) if message[1] == "send" else (peer, rank)
+    communicator = f"p2p:{pair[0]}-{pair[1]}"
+    members[communicator] = pair
+    return communicator
+
+
+def _incomplete(entry: dict[str, Any]) -> bool:
+    return entry["state"] != "completed" and not entry["retired"]
+
+
+def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> Position:
+    """entries: of one communicator, in order; current: what the rank is in.
+
+    Messages are numbered by each end on its own, so that only the oldest incomplete one of a pair is compared, as 1.
+    """
+    waiting = [entry for entry in entries if _incomplete(entry)]
+    inside = any(entry is current for entry in waiting)
+    if entries[0]["is_p2p"]:
+        return Position(len(waiting), int(inside), 0, _operation(entries[-1]))
+    last = int(entries[-1]["collective_seq_id"])
+    completed = int(waiting[0]["collective_seq_id"]) - 1 if waiting else last
+    return Position(last, completed + int(inside), completed, _operation(waiting[0] if waiting else entries[-1]))
+
+
+def _operation(entry: dict[str, Any]) -> str:
+    return str(entry["profiling_name"]).removeprefix("nccl:")

@@ -1,0 +1,70 @@
+"""hang: nothing moves any more; which rank stopped first, at which operation, on its host or on its device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.signals.frontier import Blame, Side
+
+_CAUSE = {Side.HOST: Cause.HOST_CPU, Side.DEVICE: Cause.COMPUTE, Side.NETWORK: Cause.NIC}
+_DOES = {
+    Side.HOST: "has not entered {operation} {sequence} of {communicator}",
+    Side.DEVICE: "has {operation} {sequence} of {communicator} enqueued, and its device does not come to it",
+    Side.NETWORK: "is in {operation} {sequence} of {communicator}, as all its members are, and it does not end",
+}
+_ADVICE = {
+    Side.HOST: "Take the rank's Python stacks (py-spy dump), then restart the job without its node if it can't go on.",
+    Side.DEVICE: "Look for XID errors and uncorrectable ECC errors of the rank's device; restart without its node.",
+    Side.NETWORK: "Look at the links between the members of this communicator.",
+}
+
+
+class Stalled(Protocol):
+    """What the rule needs to know of a stall."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def blamed(self) -> tuple[Blame, ...]: ...
+
+
+def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
+    """One verdict for each blamed rank; one without ranks when nobody can be blamed."""
+    if stall is None:
+        return
+    network = [b for b in stall.blamed if b.side is Side.NETWORK]
+    for b in stall.blamed:
+        if b.side is not Side.NETWORK:
+            yield _suspicion(stall, (b.rank,), b, _CAUSE[b.side])
+    if network:
+        ranks = tuple(b.rank for b in network)
+        yield _suspicion(stall, ranks, network[0], Cause.UNKNOWN if on_cpu else Cause.NIC)
+    if not stall.blamed:
+        yield _suspicion(stall, (), None, Cause.UNKNOWN)
+
+
+def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
+    who = ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
+    said = "can be named" if b is None else _DOES[b.side].format(
+        operation=b.operation or "an operation", sequence=b.sequence, communicator=b.communicator
+    )
+    waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
+    text = f"{who} {said}{waiting}."
+    return Suspicion(
+        kind=Kind.HANG,
+        cause=cause,
+        ranks=ranks,
+        since_step=stall.step or None,
+        effect_ratio=1.0,
+        evidence=(Evidence(signal="frontier", text=text, unit="operations"),),
+        summary=f"Nothing has moved in step {stall.step}. {text}",
+        advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
+        confidence=0.95 if b and b.side is not Side.NETWORK else 0.5,
+        cost_ratio=math.inf,
+    )

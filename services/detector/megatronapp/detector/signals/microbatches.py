@@ -1,0 +1,51 @@
+"""The same microbatch on other stages: how heavy it is, without being told its tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatronapp.detector.signals import peers
+from megatronapp.detector.steps import Floats, Microbatches
+
+NOISE = 0.005
+"""Standard deviation of equal microbatches on one device. Where microbatches differ by no more, a fit says nothing."""
+FAR = 4.0
+"""Microbatches so many scales off a fit are left out of the next."""
+FITS = 3
+LEAST = 0.1
+"""A microbatch is never expected to take less than this share of the median one."""
+
+
+def expected_share(detail: Microbatches) -> Floats:
+    """(stages, microbatches): time expected of each microbatch ÷ its stage's median, from its times on other stages.
+
+    Time grows with a microbatch's length on every stage, but each stage has a constant part of its own (the last one
+    the vocabulary's logits): the share is a straight line in the other stages' median share. Its slope is fitted to
+    differences within replicas, where a slow device cancels out. nan where no other stage tells.
+    """
+    with np.errstate(invalid="ignore"):
+        share = detail.compute / np.nanmedian(detail.compute, axis=1, keepdims=True)
+    others = peers.median_of_others(share, np.ones(len(share), bool))
+    slopes = np.array([_slope(own, other, detail) for own, other in zip(share, others, strict=True)])
+    expected: Floats = np.maximum(1.0 + slopes[:, None] * (others - 1.0), LEAST)
+    return expected
+
+
+def _slope(own: Floats, others: Floats, detail: Microbatches) -> float:
+    """Least squares with outliers left out, drawn to 1 as far as microbatches do not differ."""
+    known = np.isfinite(own) & np.isfinite(others)
+    _, replica = np.unique(detail.replica[known], return_inverse=True)
+    y, x = _within(own[known], replica), _within(others[known], replica)
+    used, slope = np.ones(len(x), bool), 1.0
+    for _ in range(FITS):
+        damping = NOISE**2 * used.sum()
+        slope = float((x[used] @ y[used] + damping) / (x[used] @ x[used] + damping)) if used.any() else 1.0
+        residual = np.abs(y - slope * x)
+        used = residual <= FAR * max(float(np.median(residual)), NOISE) if len(residual) else used
+    return slope
+
+
+def _within(values: Floats, replica: np.ndarray) -> Floats:
+    """Values less their replica's mean."""
+    count = np.bincount(replica)
+    return values - (np.bincount(replica, values) / np.maximum(count, 1))[replica]

@@ -1,0 +1,218 @@
+"""The reducer: what messages make of jobs, ranks, steps and findings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.findings import Kind, State
+from megatronapp.gateway import state, views
+from megatronapp.gateway.models import JobState
+from megatronapp.gateway.state import Platform
+from megatronapp.v1 import trace_pb2
+from tests.integration.gateway.support import (
+    RUN,
+    SECOND_NS,
+    control,
+    finding,
+    heartbeat,
+    hello,
+    identity,
+    message,
+    summary,
+)
+
+NOW = 1_790_000_000 * SECOND_NS
+
+
+def platform(*messages: trace_pb2.RankMessage) -> Platform:
+    result = Platform()
+    for item in messages:
+        result.apply_message(item)
+    return result
+
+
+def said(body, rank: int = 0, *, seconds_ago: float = 0.0, lost: bool = False, **who) -> trace_pb2.RankMessage:
+    return message(body, identity(rank, **who), at_ns=NOW - int(seconds_ago * SECOND_NS), lost=lost)
+
+
+def job_now(result: Platform, seconds_later: float = 0.0):
+    return views.job_view(result.jobs[RUN], result.findings_of(RUN), NOW + int(seconds_later * SECOND_NS))
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([said(hello())], JobState.STARTING),
+        ([said(hello()), said(summary(1))], JobState.RUNNING),
+        ([said(hello()), said(summary(1), seconds_ago=60), said(heartbeat())], JobState.STALLED),
+        (
+            [said(hello()), said(summary(1), seconds_ago=60), said(heartbeat(phase=trace_pb2.PHASE_CHECKPOINT))],
+            JobState.RUNNING,
+        ),
+        ([said(hello()), said(summary(1, seconds=30), seconds_ago=60), said(heartbeat())], JobState.RUNNING),
+        ([said(hello()), said(summary(1)), said(heartbeat(closing=True))], JobState.FINISHED),
+        ([said(hello()), said(summary(1)), said(heartbeat(closing=True)), said(None, lost=True)], JobState.FINISHED),
+        ([said(hello()), said(summary(1)), said(None, lost=True)], JobState.LOST),
+        ([said(hello()), said(summary(100)), said(None, lost=True)], JobState.FINISHED),
+        ([said(hello(), seconds_ago=60)], JobState.LOST),
+        ([said(hello(0), 0), said(hello(1), 1), said(heartbeat(closing=True), 0)], JobState.STARTING),
+    ],
+)
+def test_the_state_of_a_job(messages: list[trace_pb2.RankMessage], expected: JobState) -> None:
+    assert job_now(platform(*messages)).state is expected
+
+
+def test_a_lost_job_that_is_heard_again_runs() -> None:
+    result = platform(said(hello()), said(summary(1)), said(None, lost=True), said(summary(2)))
+
+    assert job_now(result).state is JobState.RUNNING
+
+
+def test_silence_alone_makes_a_job_lost() -> None:
+    result = platform(said(hello()), said(summary(1)))
+
+    assert job_now(result, 1).state is JobState.RUNNING
+    assert job_now(result, 60).state is JobState.LOST
+
+
+def test_a_new_attempt_starts_over_from_its_checkpoint() -> None:
+    before = [said(hello()), *(said(summary(step, loss=float(step))) for step in range(1, 11))]
+    result = platform(*before, said(hello(first_step=6), attempt=2, incarnation=8))
+
+    assert list(result.jobs[RUN].steps) == [1, 2, 3, 4, 5]
+    assert result.apply_message(said(summary(11))) is None
+    result.apply_message(said(summary(6, loss=0.5), attempt=2, incarnation=8))
+    assert (job_now(result).attempt, job_now(result).step, job_now(result).loss) == (2, 6, 0.5)
+
+
+def test_only_a_hello_replaces_a_process() -> None:
+    result = platform(said(hello()), said(hello(), incarnation=9))
+
+    assert result.apply_message(said(summary(5), incarnation=7)) is None
+    assert result.apply_message(said(None, lost=True, incarnation=7)) is None
+    assert result.apply_message(said(summary(5), incarnation=9)) is not None
+    assert job_now(result).ranks_connected == 1
+
+
+def test_a_step_counts_as_long_as_its_slowest_rank() -> None:
+    result = platform(said(hello()), said(summary(1, seconds=0.5), 0), said(summary(1, seconds=0.7), 1))
+
+    assert views.metrics_view(result.jobs[RUN], 0, 10).step_seconds == [0.7]
+
+
+def test_a_message_that_names_no_run_is_refused() -> None:
+    with pytest.raises(DataError):
+        Platform().apply_message(trace_pb2.RankMessage())
+
+
+def test_a_wish_may_be_read_before_the_jobs_first_message() -> None:
+    result = Platform()
+    result.apply_control(RUN, control(interval=3))
+    assert RUN not in result.jobs
+
+    result.apply_message(said(hello()))
+
+    status = views.control_status(result.jobs[RUN], result.controls[RUN])
+    assert status.requested is not None
+    assert status.requested.interval == 3
+    assert (status.in_force, status.ranks) == (None, 0)
+
+
+def test_records_fill_in_only_what_the_bus_does_not_tell() -> None:
+    result = platform(said(summary(7), 1))
+    record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=5, sizes=hello().placement.sizes)
+    known = [trace_pb2.RankRecord(identity=identity(rank), placement=hello(rank).placement) for rank in (1, 3)]
+
+    result.apply_record(record, known)
+
+    ranks = result.jobs[RUN].ranks
+    assert (job_now(result).step, job_now(result).sizes.world) == (7, 4)
+    assert ranks[1].placement.gpu_uuid == "GPU-1"
+    assert views.connected(ranks[1], NOW)
+    assert not views.connected(ranks[3], NOW)
+
+
+def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
+    result = Platform()
+    record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1)
+    who = trace_pb2.RankRecord(identity=identity(0), connected=True, last_seen_unix_ns=NOW)
+    result.apply_record(record, [who])
+
+    for item in (said(hello(), seconds_ago=9, incarnation=4), said(hello(), seconds_ago=5), said(summary(2))):
+        assert result.apply_message(item) is not None
+
+    assert job_now(result).step == 2
+
+
+def test_an_older_state_of_a_finding_does_not_come_back() -> None:
+    result = Platform()
+
+    assert result.apply_finding(finding(1, state=State.RESOLVED, updated_unix_ns=9))
+    assert not result.apply_finding(finding(1, state=State.OPEN, updated_unix_ns=3))
+    assert result.findings["finding-1"].state is State.RESOLVED
+
+
+def test_findings_are_bounded_and_open_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_FINDINGS", 3)
+    result = Platform()
+
+    result.apply_finding(finding(0))
+    for number in range(1, 6):
+        result.apply_finding(finding(number, state=State.RESOLVED))
+
+    assert list(result.findings) == ["finding-0", "finding-4", "finding-5"]
+
+
+def test_jobs_are_bounded_and_the_one_heard_longest_ago_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_JOBS", 2)
+    result = Platform()
+
+    for age, run in ((30, "a"), (99, "b"), (10, "c")):
+        result.apply_message(said(hello(), seconds_ago=age, run=run))
+
+    assert set(result.jobs) == {"a", "c"}
+
+
+def test_imbalance_and_resolved_findings_name_nobody_slow() -> None:
+    result = platform(said(hello()))
+    result.apply_finding(finding(1).model_copy(update={"kind": Kind.IMBALANCE}))
+    result.apply_finding(finding(2, state=State.RESOLVED))
+
+    assert job_now(result).slow_ranks == ()
+    assert job_now(result).open_findings == 1
+
+
+def test_a_rank_says_what_it_has_been_doing_for_how_long() -> None:
+    beat = heartbeat(clock_ns=9 * SECOND_NS, activity="all_reduce", activity_since_ns=4 * SECOND_NS)
+    rank = views.rank_view(platform(said(beat, seconds_ago=2)).jobs[RUN].ranks[0], NOW)
+
+    assert (rank.activity, rank.activity_seconds, rank.heartbeat_age_seconds) == ("all_reduce", 5.0, 2.0)
+
+
+@given(steps=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), max_size=80))
+def test_rows_stay_ordered_and_bounded_however_summaries_arrive(steps: list[tuple[int, int]]) -> None:
+    result = platform(said(hello()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "MAX_STEPS", 20)
+        for step, rank in steps:
+            result.apply_message(said(summary(step, seconds=step / 10), rank))
+
+    rows = list(result.jobs[RUN].steps)
+    assert rows == sorted(rows)
+    assert len(rows) <= 20
+    assert job_now(result).step == max((step for step, _ in steps), default=0)
+
+
+@given(loss=st.floats(), rate=st.floats())
+def test_any_number_a_rank_sends_makes_json(loss: float, rate: float) -> None:
+    result = platform(said(hello()), said(summary(1, loss=loss, tokens_per_second=rate)))
+
+    job = type(job_now(result)).model_validate_json(job_now(result).model_dump_json())
+
+    assert ("loss" in job.non_finite) == (not math.isfinite(loss))
+    assert (job.loss is None) == (not math.isfinite(loss))
