@@ -16,7 +16,19 @@ from megatronapp.core.trace import columns
 from megatronapp.v1 import trace_pb2
 
 START_UNIX_NS = 1_700_000_000_000_000_000
-NAMES = ["step", "forward", "backward", "forward_send", "forward_recv", "backward_send", "backward_recv", "all_reduce", "optimizer", "data", "gc"]
+NAMES = [
+    "step",
+    "forward",
+    "backward",
+    "forward_send",
+    "forward_recv",
+    "backward_send",
+    "backward_recv",
+    "all_reduce",
+    "optimizer",
+    "data",
+    "gc",
+]
 KIND = {
     "step": 5, "forward": 1, "backward": 1, "forward_send": 2, "forward_recv": 2, "backward_send": 2,
     "backward_recv": 2, "all_reduce": 3, "optimizer": 1, "data": 4, "gc": 4,
@@ -134,7 +146,11 @@ class Job:
             seq = int(self.sequence[rank])
         return trace_pb2.RankMessage(
             identity=trace_pb2.Identity(
-                run=self.run, job="test/simulated", attempt=self.attempt, rank=rank, incarnation=self.attempt * 1000 + rank
+                run=self.run,
+                job="test/simulated",
+                attempt=self.attempt,
+                rank=rank,
+                incarnation=self.attempt * 1000 + rank,
             ),
             message=trace_pb2.TraceMessage(seq=seq, **body),  # type: ignore[arg-type]
             received_unix_ns=self.clock_ns + rank,
@@ -204,7 +220,7 @@ class Job:
         ]  # fmt: skip
 
     def _summary(self, step: int, rank: int, row: dict[str, float]) -> trace_pb2.StepSummary:
-        shape, chunks, m = self.layout, self.layout.vpp, self.layout.microbatches
+        chunks, m = self.layout.vpp, self.layout.microbatches
         table: list[tuple[str, int, int, int, int, float, float, float]] = []
         for chunk in range(chunks):
             for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.support import CollectorAnswers, serve
 
+NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 VIEWER, OPERATOR = "viewer-token", "operator-token"
 
 
@@ -38,9 +40,9 @@ class Served:
 
     def client(self, token: str = VIEWER, **options: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # No TLS here: without `verify` each client would load the machine's certificates.
+        # No TLS here: by default each client would load the machine's certificates.
         return httpx.AsyncClient(
-            base_url=self.url, headers=headers | options.pop("headers", {}), verify=False, **options
+            base_url=self.url, headers=headers | options.pop("headers", {}), verify=NO_CERTIFICATES, **options
         )
 
     def listen(self, token: str = VIEWER, **options: Any) -> connect:

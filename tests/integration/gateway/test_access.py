@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from structlog.testing import capture_logs
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from megatronapp.core.auth import AllowAll, Role
-from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start
+from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start, next_event
 from tests.integration.gateway.support import RUN, hello, message
 
 CONTROL = f"/api/v1/jobs/{RUN}/trace-control"
@@ -171,12 +171,19 @@ async def test_events_are_for_those_who_may_see_them(
 
 
 async def test_events_accept_a_sessions_cookie(served: Served) -> None:
-    async with served.client("") as client:
-        await client.post("/api/v1/session", json={"token": VIEWER})
-        cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    headers = {"Cookie": await cookie(served), "Origin": served.url}
 
-    async with served.listen("", headers={"Cookie": cookie, "Origin": served.url}) as socket:
+    async with served.listen("", headers=headers) as socket:
         assert '"snapshot"' in await socket.recv()
+
+
+async def test_events_end_with_the_session(start: Start) -> None:
+    served = await start(session_seconds=1)
+
+    async with served.listen("", headers={"Cookie": await cookie(served)}) as socket:
+        await socket.recv()
+        with pytest.raises(ConnectionClosed):
+            await next_event(socket, "ping")
 
 
 @pytest.mark.parametrize(
@@ -244,3 +251,10 @@ async def test_tokens_do_not_reach_the_log(served: Served, capfd: pytest.Capture
 
     written = "".join(capfd.readouterr())
     assert not any(secret in written for secret in (link, "used-or-guessed", OPERATOR, "secret-in-list"))
+
+
+async def cookie(served: Served) -> str:
+    """A session's cookie as a browser would send it."""
+    async with served.client("") as client:
+        await client.post("/api/v1/session", json={"token": VIEWER})
+        return "; ".join(f"{name}={value}" for name, value in client.cookies.items())

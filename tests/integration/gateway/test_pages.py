@@ -6,9 +6,9 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tests.integration.gateway.conftest import Served, Start
 
 from megatronapp.gateway import pages
+from tests.integration.gateway.conftest import Served, Start
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +20,14 @@ from megatronapp.core.bus import MemoryBus
 from megatronapp.core.service import Service
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
-from megatronapp.gateway.app import Gateway
-from megatronapp.gateway.settings import GatewaySettings
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where the platform keeps files and listens; port 0 takes a free one."""
+    """Where the platform keeps files and listens; port 0 takes a free one, no page port: no page."""
 
     folder: Path
-    page_port: int = 8080
+    page_port: int | None = 8080
     collector_port: int = 0
     host: str = "127.0.0.1"
 
@@ -37,11 +35,12 @@ class Options:
 @dataclass(frozen=True)
 class Platform:
     bus: MemoryBus
+    registry: CollectorRegistry
     collector_address: str
     token_file: Path
     """Holds the token that training pods show."""
     url: str
-    """The page, with a one-time token."""
+    """The page, with a one-time token; "" without a page."""
 
 
 @asynccontextmanager
@@ -50,35 +49,44 @@ async def platform(options: Options) -> AsyncIterator[Platform]:
     bus, registry = MemoryBus(), CollectorRegistry()
     pods, people = (SecretStr(secrets.token_urlsafe(32)) for _ in range(2))
     tokens = StaticTokens(pods=pods, operator=people)
-    collector = Collector(
-        CollectorSettings(
-            host=options.host, grpc_port=options.collector_port, data_dir=options.folder / "collector", fsync=False
-        ),
-        bus,
-        registry,
-        tokens,
+    settings = CollectorSettings(
+        host=options.host, grpc_port=options.collector_port, data_dir=options.folder / "collector", fsync=False
     )
-    detector = Detector(DetectorSettings(), bus, registry)
-    await collector.start()
-    address = f"{options.host}:{collector.port}"
-    gateway = Gateway(
-        GatewaySettings(host=options.host, port=options.page_port, collector_address=address, collector_token=people),
-        bus,
-        registry,
-        tokens,
+    collector = Collector(settings, bus, registry, tokens)
+    async with AsyncExitStack() as stack:
+        await _start(stack, collector)
+        address = f"{options.host}:{collector.port}"
+        url = "" if options.page_port is None else await _start_page(stack, options, bus, registry, tokens, address)
+        await _start(stack, Detector(DetectorSettings(), bus, registry))
+        yield Platform(bus, registry, address, _write_token(options.folder, pods), url)
+
+
+async def _start(stack: AsyncExitStack, service: Service) -> None:
+    await service.start()
+    stack.push_async_callback(service.stop)
+
+
+async def _start_page(
+    stack: AsyncExitStack,
+    options: Options,
+    bus: MemoryBus,
+    registry: CollectorRegistry,
+    tokens: StaticTokens,
+    collector_address: str,
+) -> str:
+    """Start the gateway; returns the page's address with a token that signs in once."""
+    from megatronapp.gateway.app import Gateway  # the extra `gateway` is needed only here
+    from megatronapp.gateway.settings import GatewaySettings
+
+    settings = GatewaySettings(
+        host=options.host,
+        port=options.page_port or 0,
+        collector_address=collector_address,
+        collector_token=tokens.operator,
     )
-    started: list[Service] = [collector]
-    services: tuple[Service, ...] = (gateway, detector)
-    try:
-        for service in services:
-            await service.start()
-            started.append(service)
-        token = gateway.links.new(Role.OPERATOR)
-        url = f"http://{options.host}:{gateway.port}/?token={token}"
-        yield Platform(bus, address, _write_token(options.folder, pods), url)
-    finally:
-        for service in reversed(started):
-            await service.stop()
+    gateway = Gateway(settings, bus, registry, tokens)
+    await _start(stack, gateway)
+    return f"http://{options.host}:{gateway.port}/?token={gateway.links.new(Role.OPERATOR)}"
 
 
 def _write_token(folder: Path, token: SecretStr) -> Path:

@@ -222,7 +222,8 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
         lookup = groups.lookup(member.groups)
         parts["communicator"][-1] = lookup[np.minimum(arrived.columns["communicator"], len(lookup) - 1)]
         if len(names.kinds) < len(names.numbers):
-            names.kinds |= {table[n]: int(k) for n, k in zip(arrived.columns["name"], arrived.columns["kind"], strict=True)}
+            kinds = zip(arrived.columns["name"], arrived.columns["kind"], strict=True)
+            names.kinds |= {table[int(name)]: int(kind) for name, kind in kinds}
     whole = {name: np.concatenate(part) if part else np.zeros(0) for name, part in parts.items()}
 
     def integers(name: str) -> Ints:

@@ -52,7 +52,7 @@ def _explained(suspicions: list[Suspicion]) -> list[Suspicion]:
     kept = []
     for s in suspicions:
         by_fabric = s.kind is Kind.SLOW_LINK and Kind.FABRIC_SLOW in kinds
-        by_culprit = s.kind is Kind.UNKNOWN and bool(culprits)
+        by_culprit = bool(culprits) if s.kind is Kind.UNKNOWN else not culprits.isdisjoint(s.involved)
         if not (by_fabric or by_culprit):
             kept.append(s)
     return kept

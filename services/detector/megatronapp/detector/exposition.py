@@ -155,9 +155,7 @@ class Exposition(Collector):
 def _waits(table: StepTable) -> dict[tuple[str, str], float]:
     """Mean over members of what each waits for the last one, by kind of communicator and operation."""
     rows = table.rows
-    mine = np.flatnonzero(
-        (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
-    )
+    mine = np.flatnonzero((table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0))
     if not len(mine):
         return {}
     names = len(table.operations)

@@ -62,7 +62,7 @@ class Ledger:
         cost_of: Callable[[Suspicion], float],
         now: Moment,
     ) -> list[Finding]:
-        """Take what one source suspects now; returns new and changed findings. What it no longer suspects is resolved."""
+        """Take what one source suspects now and resolve what it no longer does; returns new and changed findings."""
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
         for suspicion in suspicions:
             key = _key(suspicion)

@@ -23,7 +23,9 @@ from megatronapp.v1 import trace_pb2
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 ANCHOR_STEPS = 5
-REASONS = ("compute_effect", "own_history", "optimizer", "host_gap", "data_wait", "garbage_collection", "transfer")
+OWN_REASONS = ("host_gap", "data_wait", "garbage_collection", "sync_delay")
+REASONS = ("compute_effect", "own_history", "optimizer", *OWN_REASONS, "transfer")
+"""Signals that say why; CONSEQUENCES only say that."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
 
@@ -48,7 +50,8 @@ class Anchors:
         anchor = np.full(len(ranks), np.nan)
         if known.any():
             anchor[known] = np.median(self._first[ranks[known]], axis=1)
-        return values - anchor
+        less: Floats = values - anchor
+        return less
 
 
 class Judge:
@@ -63,7 +66,9 @@ class Judge:
         self._anchors: dict[str, Anchors] = {}
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
 
-    def observe(self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None) -> list[Suspicion]:
+    def observe(
+        self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
+    ) -> list[Suspicion]:
         """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
         if not len(table.rows) or table.phases:
             return attribute(self.view) if self.view else []
@@ -123,16 +128,17 @@ class Judge:
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
         optimizer = matrix.compute(table, ("optimizer",)).seconds
         beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
-        self.monitors["optimizer"].observe(step, ranks, beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan))
+        values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
+        self.monitors["optimizer"].observe(step, ranks, values)
 
-    def _watch_shares(
-        self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]
-    ) -> None:
+    def _watch_shares(self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]) -> None:
         """What ranks spend beside compute, as shares of the usual step."""
         shares = {
             "host_gap": accounts.host,
             "data_wait": accounts.data,
             "garbage_collection": accounts.garbage,
+            "preempted": accounts.preempted,
+            "sync_delay": accounts.sync,
             "starved": -accounts.launch_lag,
             "wait": waits.waited_for(table),
         }

@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from megatronapp.detector.assemble import Member
-from megatronapp.detector.signals.frontier import Blame, Position, blame
+from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -25,6 +25,9 @@ LONGEST_BEAT_SECONDS = 2.0
 """More time than this between two heartbeats does not count: nobody was there to see a stall."""
 SILENT_SECONDS = 4.0
 KEPT_PAUSES = 4096
+BUSY_SHARE = 0.2
+"""A thread that uses less of a processor than this stands still."""
+PASSES = ("forward", "backward")
 
 
 @dataclass(slots=True)
@@ -37,6 +40,10 @@ class _Rank:
     closing: bool = False
     lost: bool = False
     telemetry: trace_pb2.GpuTelemetry | None = None
+    clock_ns: int = 0
+    cpu_ns: int = 0
+    computing: bool = False
+    """CPU ranks: it is in a pass, and its thread uses the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class Progress:
         state.frontier, state.step, state.phase = frontier, heartbeat.step, heartbeat.phase
         state.activity, state.closing, state.lost = heartbeat.activity, heartbeat.closing, False
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
+        state.computing = _computes(state, heartbeat) and member.hello.device == trace_pb2.DEVICE_CPU
+        state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
         state.heard_unix_ns = self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
         self.stalled_seconds += min(max(since, 0.0), LONGEST_BEAT_SECONDS)
@@ -106,6 +115,7 @@ class Progress:
             return None
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         blamed = blame({rank: state.frontier for rank, state in living.items()}, self._members, silent)
+        blamed = [replace(b, side=Side.DEVICE) if living[b.rank].computing else b for b in blamed if b.rank in living]
         activities = {rank: state.activity for rank, state in living.items()}
         return Stall(self.stalled_seconds, max(s.step for s in living.values()), tuple(blamed), activities)
 
@@ -130,8 +140,8 @@ class Progress:
         positions = {}
         for f in heartbeat.frontiers:
             if f.peer >= 0 and (f.sending or f.peer != rank):
-                pair = (rank, f.peer) if f.sending else (f.peer, rank)
-                name, ranks = f"p2p:{pair[0]}-{pair[1]}", pair
+                ranks: tuple[int, ...] = (rank, f.peer) if f.sending else (f.peer, rank)
+                name = f"p2p:{ranks[0]}-{ranks[1]}"
             elif f.communicator in member.groups:
                 group = member.groups[f.communicator]
                 name, ranks = group.id, group.ranks
@@ -140,3 +150,9 @@ class Progress:
             self._members[name] = ranks
             positions[name] = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending)
         return positions
+
+
+def _computes(state: _Rank, heartbeat: trace_pb2.Heartbeat) -> bool:
+    """Whether the training thread has computed since the last heartbeat."""
+    passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
+    return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed

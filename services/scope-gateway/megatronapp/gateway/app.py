@@ -71,6 +71,8 @@ class Gateway:
             asyncio.create_task(feed.run(), name="gateway feed"),
             asyncio.create_task(self._server.serve([listener]), name="gateway server"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(_report_failure)
         await self._server.listening.wait()
         log.info("gateway_listening", host=self._settings.host, port=self.port)
 
@@ -102,6 +104,12 @@ class Gateway:
             sessions=Sessions(signing_key, self._settings.session_seconds),
             links=self.links,
         )
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    """A part that ends by itself makes the gateway not ready; its reason must not be lost."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("gateway_part_failed", part=task.get_name(), exc_info=task.exception())
 
 
 class _Server(uvicorn.Server):

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
-from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
@@ -51,6 +50,8 @@ class TrainingState:
     scheduler: OptimizerParamScheduler
     layout: Layout
     distributed_optimizer: bool
+    shape: dict[str, Any]
+    """Flags that decide which weights there are (`ModelConfig.shape`)."""
     step: int = 0
     consumed_samples: int = 0
 
@@ -214,6 +215,7 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "step" not in common or "layout" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")
+    _check_shape(checkpoint, common["shape"], state.shape)
     weights_only = fresh and config.finetune
     without_optimizer = weights_only or (fresh and config.no_load_optim) or not common["has_optimizer"]
     without_random = weights_only or (fresh and config.no_load_rng) or not common["has_random"]
@@ -225,11 +227,9 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     if common["layout"] != _layout_key(state.layout):
         log.info("checkpoint_resharded", saved=common["layout"], now=_layout_key(state.layout))
         without_random = True
-    wanted = _sharded_state(state, without_optimizer, without_random, is_loading=True)
-    try:
-        loaded = dist_checkpointing.load(wanted, str(checkpoint))
-    except CheckpointingException as error:
-        raise DataError(f"{checkpoint} does not fit these flags: {error}") from error
+    loaded = dist_checkpointing.load(
+        _sharded_state(state, without_optimizer, without_random, is_loading=True), str(checkpoint)
+    )
     for index, chunk in enumerate(unwrap_model(state.chunks)):
         chunk.load_state_dict(loaded[_chunk_key(index)])
     if not without_optimizer:
@@ -242,6 +242,13 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         state.step, state.consumed_samples = loaded["step"], loaded["consumed_samples"]
     if not without_random:
         _set_random_states(loaded["random"])
+
+
+def _check_shape(checkpoint: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    for name, value in now.items():
+        if saved.get(name) != value:
+            flag = "--" + name.replace("_", "-")
+            raise DataError(f"{checkpoint} was saved with {flag} {saved.get(name)}, not {value}: give the same model")
 
 
 def _sharded_state(
@@ -259,6 +266,7 @@ def _sharded_state(
     content: dict[str, Any] = {
         "step": state.step,
         "consumed_samples": state.consumed_samples,
+        "shape": state.shape,
         "layout": _layout_key(state.layout),
         "distributed_optimizer": state.distributed_optimizer,
         "has_optimizer": not without_optimizer,

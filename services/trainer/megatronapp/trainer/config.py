@@ -24,6 +24,27 @@ def required(text: str) -> Any:
     return dataclasses.field(metadata={HELP: text})
 
 
+_SHAPE = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "ffn_hidden_size",
+    "kv_channels",
+    "group_query_attention",
+    "num_query_groups",
+    "position_embedding_type",
+    "max_position_embeddings",
+    "normalization",
+    "swiglu",
+    "disable_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "untie_embeddings_and_output_weights",
+    "num_experts",
+    "moe_ffn_hidden_size",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Model."""
@@ -57,6 +78,10 @@ class ModelConfig:
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = flag("allgather", "how tokens reach their experts")
     moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag("aux_loss", "how experts are balanced")
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss")
+
+    def shape(self) -> dict[str, Any]:
+        """The flags that decide which weights there are: a checkpoint fits only where they are the same."""
+        return {name: getattr(self, name) for name in _SHAPE}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,6 +119,7 @@ def _build(
         scheduler=build_scheduler(config, optimizer),
         layout=layout,
         distributed_optimizer=config.parallel.use_distributed_optimizer,
+        shape={**config.model.shape(), "vocab_size": tokenizer.vocab_size},
     )
     if start.source is not None:
         checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)

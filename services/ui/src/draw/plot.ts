@@ -26,8 +26,8 @@ export function plotOptions(
     cursor: { points: { size: 7 }, drag: { x: false, y: false }, ...(sync ? { sync: { key: sync } } : {}) },
     scales: { x: { time: false }, y: { range: paddedRange } },
     axes: [
-      { ...axis, space: 70, values: (_, steps) => steps.map((step) => (Number.isInteger(step) ? formatInteger(step) : '')) },
-      { ...axis, size: 64, space: 32, values: (_, values) => values.map(format) },
+      { ...axis, size: 30, space: 70, values: (_, steps) => steps.map((step) => (Number.isInteger(step) ? formatInteger(step) : '')) },
+      { ...axis, size: 64, space: 32, values: (_, values) => values.map((value) => withoutTrailingZeros(format(value))) },
     ],
     series: [
       {},
@@ -41,6 +41,11 @@ export function plotOptions(
     ],
     plugins: [{ hooks: { draw: [(plot: UPlot) => drawMarks(plot, marks(), palette)] } }, tooltip(series, format)],
   }
+}
+
+/** "2.000" → "2", "1.20×" → "1.2×". */
+export function withoutTrailingZeros(text: string): string {
+  return text.replace(/(\.\d*?)0+(?!\d)/, '$1').replace(/\.(?!\d)/, '')
 }
 
 /** A little air around the values; a flat line stands in the middle. */

@@ -74,9 +74,10 @@ export function formatExcess(ratio: Maybe): string {
   return `${sign}${Math.abs(percent).toFixed(digits)} %`
 }
 
-/** 0.973 → "97 %". */
+/** 0.973 → "97 %". What is not certain is never called so: 0.998 → "> 99 %". */
 export function formatPercent(share: Maybe): string {
-  return known(share) ? `${Math.round(share * 100)} %` : UNKNOWN
+  if (!known(share)) return UNKNOWN
+  return share > 0.99 && share < 1 ? '> 99 %' : `${Math.round(share * 100)} %`
 }
 
 /** 1.2 → "1.20×". */

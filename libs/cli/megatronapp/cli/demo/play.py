@@ -67,14 +67,13 @@ async def play(demo: Demo) -> int:
     console = Console(stderr=demo.check)
     console.print("preparing the text …", style="dim")
     data = await asyncio.to_thread(corpus.prepare, demo.examples, demo.folder / "data")
-    options = Options(demo.folder, page_port=0 if demo.check else demo.port)
+    options = Options(demo.folder, page_port=None if demo.check else demo.port)
     async with platform(options) as running, _listening(running, run.story):
-        url = None if demo.check else running.url
         training = asyncio.create_task(_train(demo, running, data, run))
-        await (_check(run, training) if demo.check else _show(console, run, training, url))
+        await (_check(run, training) if demo.check else _show(console, run, training, running.url))
         failed = await _end(run, training)
         if not demo.check and not failed and not run.stop.is_set():
-            await _stay(console, url, run.stop)
+            await _stay(console, running.url, run.stop)
     if failed:
         print("\n".join(run.log), file=sys.stderr)
     if demo.check:
@@ -128,7 +127,7 @@ async def _listening(running: Platform, story: Story) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: str | None) -> None:
+async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: str) -> None:
     """Progress and findings until training ends: a live screen on a terminal, lines elsewhere."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
@@ -183,7 +182,7 @@ async def _end(run: _Run, training: asyncio.Task[bool]) -> bool:
     return failed and by_itself
 
 
-async def _stay(console: Console, url: str | None, stop: asyncio.Event) -> None:
+async def _stay(console: Console, url: str, stop: asyncio.Event) -> None:
     """Keep the page up after the run has ended."""
     console.print(f"the run has ended; the page stays at {url} — Ctrl-C ends the demo", soft_wrap=True)
     await stop.wait()

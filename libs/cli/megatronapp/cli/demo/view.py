@@ -14,7 +14,7 @@ from megatronapp.core.findings import Finding, State
 BAR_WIDTH = 24
 
 
-def render(story: Story, url: str | None) -> RenderableType:
+def render(story: Story, url: str) -> RenderableType:
     """The whole screen for the present state."""
     parts: list[RenderableType] = [_headline(story), _ranks(story)]
     parts += [_finding(finding) for finding in _newest_first(story)[:4]]

@@ -137,11 +137,12 @@ def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> 
     """
     waiting = [entry for entry in entries if _incomplete(entry)]
     inside = any(entry is current for entry in waiting)
+    operation = _operation(waiting[0] if waiting else entries[-1])
     if entries[0]["is_p2p"]:
-        return Position(len(waiting), int(inside), 0, _operation(entries[-1]))
+        return Position(len(waiting), int(inside), 0, operation)
     last = int(entries[-1]["collective_seq_id"])
     completed = int(waiting[0]["collective_seq_id"]) - 1 if waiting else last
-    return Position(last, completed + int(inside), completed, _operation(waiting[0] if waiting else entries[-1]))
+    return Position(last, completed + int(inside), completed, operation)
 
 
 def _operation(entry: dict[str, Any]) -> str:

@@ -74,6 +74,8 @@ class Suspicion:
     slow: Mapping[int, float] = field(default_factory=dict)
     """Compute time of each rank ÷ expected that costs as much, for the what-if; empty: the cost is cost_ratio."""
     cost_ratio: float = 1.0
+    involved: tuple[int, ...] = ()
+    """Further ranks whose own slowness would explain it."""
 
 
 class Rule(Protocol):

@@ -51,8 +51,12 @@ def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
     who = ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
-    said = "can be named" if b is None else _DOES[b.side].format(
-        operation=b.operation or "an operation", sequence=b.sequence, communicator=b.communicator
+    said = (
+        "can be named"
+        if b is None
+        else _DOES[b.side].format(
+            operation=b.operation or "an operation", sequence=b.sequence, communicator=b.communicator
+        )
     )
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
     text = f"{who} {said}{waiting}."

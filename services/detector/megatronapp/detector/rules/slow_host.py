@@ -13,7 +13,10 @@ CAUSES = {
     "data_wait": (Cause.DATA_LOADING, "waits for its data"),
     "garbage_collection": (Cause.GARBAGE_COLLECTION, "collects garbage"),
     "host_gap": (Cause.HOST_CPU, "stands still on its host"),
+    "preempted": (Cause.HOST_CPU, "is kept off the processor"),
 }
+TICKETS = ("preempted",)
+"""Wall time of CPU ranks is their host's matter: it is told, but nobody is woken."""
 _ADVICE = {
     Cause.DATA_LOADING: "Look at the storage and the data loader's workers of this rank's node.",
     Cause.GARBAGE_COLLECTION: "Disable automatic garbage collection and collect on all ranks in the same step.",
@@ -48,13 +51,14 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
+        pages=signal not in TICKETS,
         slow={rank: ratio},
     )
 
 
 def _starved(view: View) -> Iterator[Suspicion]:
     """Kernels start as soon as they are enqueued: the host, not the device, sets the pace within the passes."""
-    monitor, compute = view.monitors["starved"], view.monitors["compute_effect"]
+    compute = view.monitors["compute_effect"]
     for rank in view.alarmed("starved"):
         if rank >= len(compute) or not compute.alarmed[rank]:
             continue
@@ -71,7 +75,7 @@ def _starved(view: View) -> Iterator[Suspicion]:
                 evidence(view, "compute_effect", rank, f"forward and backward take {percent(ratio)} longer"),
                 evidence(view, "starved", rank, "its kernels no longer queue: the host is late", logarithmic=False),
             ),
-            summary=f"Rank {rank}'s host launches too late since step {since}; its passes take {percent(ratio)} longer.",
+            summary=f"Rank {rank}'s host launches late since step {since}; its passes take {percent(ratio)} longer.",
             advice=_ADVICE[Cause.HOST_CPU],
             confidence=confidence(compute, rank),
             uncertainty=compute.uncertainty(rank),

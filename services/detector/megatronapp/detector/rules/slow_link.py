@@ -17,24 +17,25 @@ MAJORITY = 0.5
 
 def detect(view: View) -> Iterator[Suspicion]:
     yield from _messages(view)
+    yield from _gradients(view)
     yield from _collectives(view)
 
 
 def _messages(view: View) -> Iterator[Suspicion]:
-    """Late messages, put down to the end that they share."""
-    late = {key: item for key, item in _alarmed(view) if len(key) == 3}
-    by_sender: dict[int, list[tuple[MessageKey, int]]] = defaultdict(list)
-    by_receiver: dict[int, list[tuple[MessageKey, int]]] = defaultdict(list)
-    for key, item in late.items():
-        by_sender[key[0]].append((key, item))
-        by_receiver[key[1]].append((key, item))
-    for receiver, links in by_receiver.items():
-        if len({key[0] for key, _ in links}) > 1:
-            yield _of_links(view, receiver, links)
+    """Late messages, put down to their sender; to the receiver if all its links are late, in and out."""
+    late = [(key, item) for key, item in _alarmed(view) if len(key) == 3]
+    sends: dict[int, list[tuple[MessageKey, int]]] = defaultdict(list)
+    receives: dict[int, list[tuple[MessageKey, int]]] = defaultdict(list)
+    for key, item in late:
+        sends[key[0]].append((key, item))
+        receives[key[1]].append((key, item))
+    for rank, links in receives.items():
+        if rank in sends and len({key[0] for key, _ in links}) > 1:
             for key, _ in links:
-                by_sender.pop(key[0], None)
-    for sender, links in by_sender.items():
-        yield _of_links(view, sender, links)
+                sends.pop(key[0], None)
+            sends[rank] += links
+    for rank, links in sends.items():
+        yield _of_links(view, rank, links)
 
 
 def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Suspicion:
@@ -60,7 +61,42 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         cost_ratio=1 + lost / view.step_seconds,
+        involved=_neighbours(view, {end for k, _ in links for end in k[:2]}),
     )
+
+
+def _neighbours(view: View, ends: set[int]) -> tuple[int, ...]:
+    """Ranks whose slowness would make these links look slow: a GPU's send ends when its receiver takes it, and each
+    stage of a replica waits for the others. Sockets take a message at once."""
+    if view.on_cpu():
+        return ()
+    ranks = view.table.ranks
+    replicas = ranks.data[np.isin(ranks.rank, sorted(ends))]
+    return tuple(int(rank) for rank in ranks.rank[np.isin(ranks.data, replicas)])
+
+
+def _gradients(view: View) -> Iterator[Suspicion]:
+    """A rank that is ready for the reduction of gradients, and comes late into it all the same."""
+    monitor = view.monitors["sync_delay"]
+    for rank in view.alarmed("sync_delay"):
+        lost, since = float(monitor.effect[rank]) * view.step_seconds, int(monitor.since[rank])
+        yield Suspicion(
+            kind=Kind.SLOW_LINK,
+            cause=_cause(view, (rank,)),
+            ranks=(rank,),
+            since_step=since,
+            effect_ratio=1 + max(float(monitor.effect[rank]), 0.0),
+            evidence=(
+                evidence(view, "sync_delay", rank, "delay before the gradients are sent, of a step", logarithmic=False),
+            ),
+            summary=f"Rank {rank} sends its gradients {lost:.3f} s late since step {since}, though it has them.",
+            advice="Check the network port, cable and switch of this rank's node.",
+            confidence=confidence(monitor, rank),
+            uncertainty=monitor.uncertainty(rank),
+            smallest=monitor.noise.smallest,
+            lost_seconds=lost,
+            cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
+        )
 
 
 def _collectives(view: View) -> Iterator[Suspicion]:
@@ -121,8 +157,10 @@ def _lost(seconds: np.ndarray, count: np.ndarray, index: int | None, ratio: floa
 
 
 def _cause(view: View, ranks: tuple[int, ...]) -> Cause:
-    """Between nodes it is the network card or what is behind it, within one NVLink; sockets tell neither."""
+    """Between nodes it is the network card or what is behind it, within one NVLink; else nobody can tell."""
     if view.on_cpu():
         return Cause.UNKNOWN
     places = [place for rank in ranks if (place := view.rank_index(rank)) is not None]
+    if len(places) < 2:
+        return Cause.UNKNOWN
     return Cause.NVLINK if len(set(view.table.ranks.node[places])) == 1 else Cause.NIC

@@ -1,1 +1,1 @@
-"""What one step says about each rank and link: pure functions from a StepTable to arrays. Judging them is not done here."""
+"""What one step says about each rank and link: functions from a StepTable to arrays. None of them judges."""

@@ -28,7 +28,11 @@ class Accounts:
     data: Floats
     garbage: Floats
     host: Floats
-    """Neither of these: on CPU ranks wall time in compute without CPU time, on all ranks time outside any span."""
+    """Outside any of these: the program does something else, or stands still."""
+    preempted: Floats
+    """CPU ranks: wall time in compute without CPU time; others have the processor."""
+    sync: Floats
+    """Around the reduction of gradients, but not in it."""
     checkpoint: Floats
     launch_lag: Floats
     """GPU ranks: mean time from enqueue to start of a forward or backward; small where the host can't keep up."""
@@ -40,7 +44,7 @@ def account(table: StepTable) -> Accounts:
     kind = table.kinds[rows.operation]
 
     def total(mask: np.ndarray, column: Floats) -> Floats:
-        summed: Floats = np.bincount(rows.rank[mask], column[mask], minlength=n) + absent
+        summed: Floats = np.bincount(rows.rank[mask], column[mask], minlength=n).astype(np.float64) + absent
         return summed
 
     def named(*names: str) -> np.ndarray:
@@ -52,7 +56,8 @@ def account(table: StepTable) -> Accounts:
     compute = np.where(table.ranks.on_cpu, total(computing, rows.cpu), wall)
     communication = total(communicating, rows.duration)
     data, garbage, checkpoint = (total(named(name), rows.duration) for name in ("data", "gc", "checkpoint"))
-    spent = wall + communication + data + garbage + checkpoint
+    sync = total(named("grad_sync"), rows.duration)
+    spent = wall + communication + data + garbage + checkpoint + sync
     passes = named(*GPU_OPERATIONS)
     lag = total(passes, rows.launch_lag) / np.maximum(total(passes, rows.count.astype(np.float64)), 1)
     return Accounts(
@@ -60,7 +65,9 @@ def account(table: StepTable) -> Accounts:
         communication=communication,
         data=data,
         garbage=garbage,
-        host=np.maximum(wall - compute, 0.0) + np.maximum(table.duration - spent, 0.0),
+        host=np.maximum(table.duration - spent, 0.0),
+        preempted=np.maximum(wall - compute, 0.0),
+        sync=sync,
         checkpoint=checkpoint,
         launch_lag=lag,
     )

@@ -1,4 +1,4 @@
-"""Imbalance that is the job's own: stages that have more to do than others, and replicas whose microbatches are heavier."""
+"""Imbalance that is the job's own: stages that have more to do, and replicas whose microbatches are heavier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def of_stages(ranks: RankTable, effect: ComputeEffect) -> Floats:
         known = effect.seconds[(ranks.pipeline == stage) & (effect.seconds > 0)]
         if len(known):
             seconds[stage] = np.median(known)
-    return np.log(seconds) - np.log(np.nanmean(seconds))
+    ratio: Floats = np.log(seconds) - np.log(np.nanmean(seconds))
+    return ratio
 
 
 def of_sequences(ranks: RankTable, effect: ComputeEffect) -> float:

@@ -56,27 +56,20 @@ def messages(table: StepTable) -> Messages:
     keys, key = np.unique(code, return_inverse=True)
     shortest = np.full(len(keys), np.inf)
     np.minimum.at(shortest, key, rows.duration_min[mine])
+
+    def total(column: Floats | Ints) -> Floats:
+        summed: Floats = np.bincount(key, column[mine].astype(np.float64), len(keys)).astype(np.float64)
+        return summed
+
     return Messages(
         sender=table.ranks.rank[keys >> 33],
         peer=(keys >> 1) & 0xFFFFFFFF,
         direction=keys & 1,
         seconds=shortest,
-        total=np.bincount(key, rows.duration[mine], minlength=len(keys)),
-        count=np.bincount(key, rows.count[mine], minlength=len(keys)).astype(np.int64),
-        bytes=np.bincount(key, rows.bytes[mine], minlength=len(keys)),
+        total=total(rows.duration),
+        count=total(rows.count).astype(np.int64),
+        bytes=total(rows.bytes),
     )
-
-
-def received_seconds(table: StepTable) -> dict[tuple[int, int, int], float]:
-    """Total seconds that each receiver spent on messages: (sender, receiver, direction) → seconds."""
-    rows, found = table.rows, dict[tuple[int, int, int], float]()
-    for number, name in enumerate(("forward_recv", "backward_recv")):
-        if name not in table.operations:
-            continue
-        for row in np.flatnonzero(rows.operation == table.operations.index(name)):
-            key = (int(rows.peer[row]), int(table.ranks.rank[rows.rank[row]]), number)
-            found[key] = found.get(key, 0.0) + float(rows.duration[row])
-    return found
 
 
 def collectives(table: StepTable) -> Collectives:

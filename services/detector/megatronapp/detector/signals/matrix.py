@@ -41,7 +41,8 @@ def compute(table: StepTable, operations: tuple[str, ...] = COMPUTE_OPERATIONS) 
     cells, shape = rows.rank[mine] * len(keys) + key, (len(table.ranks), len(keys))
 
     def total(column: Floats | Ints) -> Floats:
-        return np.bincount(cells, column[mine], minlength=shape[0] * shape[1]).reshape(shape)
+        summed: Floats = np.bincount(cells, column[mine].astype(np.float64), shape[0] * shape[1]).reshape(shape)
+        return summed
 
     seconds = total(measured(table))
     return Compute(

@@ -48,4 +48,5 @@ def _slope(own: Floats, others: Floats, detail: Microbatches) -> float:
 def _within(values: Floats, replica: np.ndarray) -> Floats:
     """Values less their replica's mean."""
     count = np.bincount(replica)
-    return values - (np.bincount(replica, values) / np.maximum(count, 1))[replica]
+    less: Floats = values - (np.bincount(replica, values) / np.maximum(count, 1))[replica]
+    return less

@@ -1,4 +1,4 @@
-"""Wait and transfer of collectives, without comparing clocks: who comes last waits least, and the others wait for it."""
+"""Waits in collectives, without comparing clocks: who comes last waits least, and the others wait for it."""
 
 from __future__ import annotations
 

@@ -28,11 +28,15 @@ async def events(socket: WebSocket) -> None:
     gateway = parts(socket)
     token = socket.headers.get("authorization", "").removeprefix("Bearer ")
     try:
-        await identify(gateway, socket.cookies.get(COOKIE), token)
+        asking = await identify(gateway, socket.cookies.get(COOKIE), token)
+        allowed_seconds = asking.session.expires_unix_seconds - time.time() if asking.session else None
         with gateway.viewers.join() as mailbox:
             await socket.accept()
             snapshot = views.snapshot(gateway.platform, time.time_ns()).model_dump_json()
-            await _serve(socket, snapshot, mailbox, gateway.settings.viewer_timeout_seconds)
+            async with asyncio.timeout(allowed_seconds):
+                await _serve(socket, snapshot, mailbox, gateway.settings.viewer_timeout_seconds)
+    except TimeoutError:
+        log.info("viewer_session_expired")
     except MegatronAppError as error:
         await socket.send_denial_response(respond_to(error))
 

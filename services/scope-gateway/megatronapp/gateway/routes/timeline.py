@@ -13,6 +13,8 @@ from megatronapp.gateway.models import Clock, Timeline
 
 router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
 
+MAX_ROWS = 200_000
+
 FromStep = Annotated[int, Query(ge=0, lt=1 << 63, description="first step")]
 ToStep = Annotated[int, Query(ge=0, lt=1 << 63, description="last step, inclusive; 0: the newest")]
 
@@ -25,9 +27,10 @@ async def get_timeline(
     to_step: ToStep = 0,
     limit: Annotated[int, Query(ge=1, le=2_000, description="the newest so many steps")] = 200,
 ) -> Response:
-    """One row per step and rank, as columns."""
-    answer = await gateway.collector.steps(job.run, from_step, to_step, limit)
-    # Up to millions of numbers: written without a model's validation in between.
+    """One row per step and rank, as columns. Jobs of many ranks get fewer steps at once, at most 200,000 rows."""
+    ranks = max(1, job.sizes.world, len(job.ranks))
+    answer = await gateway.collector.steps(job.run, from_step, to_step, min(limit, max(1, MAX_ROWS // ranks)))
+    # Up to a million numbers: written without a model's validation in between.
     return Response(to_json(timeline_columns(answer)), media_type="application/json")
 
 

@@ -22,7 +22,7 @@ export interface Layout {
 export const GROUP_HEADER = 22
 export const GROUP_GAP = 6
 const SMALLEST_ROW = 16
-const TALLEST_ROW = 46
+const TALLEST_ROW = 80
 
 /** Stacks the ranks by group; rows grow to fill `room` pixels, within what reads well. */
 export function layoutRows(ranks: ArrayLike<number>, groupOf: (rank: number) => number, room: number): Layout {

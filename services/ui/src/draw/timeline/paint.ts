@@ -65,7 +65,8 @@ function toX(scene: Scene, position: number): number {
 }
 
 function paintGrid(pen: Pen, scene: Scene): void {
-  const { palette, window, width, height, axis, model } = scene
+  const { palette, window, width, axis, model } = scene
+  const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
   const wanted = Math.max(2, Math.floor((width - GUTTER) / 110))
   const marks = ticks(window.from, window.to, wanted).filter((mark) => axis === 'time' || Number.isInteger(mark))
   pen.font = `12px ${palette.font}`
@@ -75,10 +76,10 @@ function paintGrid(pen: Pen, scene: Scene): void {
     const x = Math.round(toX(scene, mark)) + 0.5
     if (x < GUTTER) continue
     pen.fillStyle = palette.line
-    pen.fillRect(x - 0.5, RULER - 8, 1, height)
+    pen.fillRect(x - 0.5, RULER - 8, 1, bottom - RULER + 8)
     pen.fillStyle = palette.muted
     const label = axis === 'steps' ? formatInteger(mark) : formatSeconds(mark - model.stepStart[0])
-    pen.fillText(label, x + 4, RULER / 2 - 3)
+    if (x + 4 + pen.measureText(label).width < width) pen.fillText(label, x + 4, RULER / 2 - 3)
   }
   paintTraced(pen, scene)
   pen.fillStyle = palette.line
@@ -185,7 +186,8 @@ function paintCell(pen: Pen, scene: Scene, cell: Cell | null, colour: string): v
 
 /** A flagged line at each step since which a rank has been slow. */
 function paintOnsets(pen: Pen, scene: Scene): void {
-  const { model, axis, palette, labels, height, width } = scene
+  const { model, axis, palette, labels, width } = scene
+  const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
   const steps = new Set(scene.suspects.flatMap(({ sinceStep }) => (sinceStep === null ? [] : [sinceStep])))
   pen.font = `600 12px ${palette.font}`
   for (const step of steps) {
@@ -198,7 +200,7 @@ function paintOnsets(pen: Pen, scene: Scene): void {
     pen.setLineDash([4, 3])
     pen.beginPath()
     pen.moveTo(x, RULER - 4)
-    pen.lineTo(x, height)
+    pen.lineTo(x, bottom)
     pen.stroke()
     pen.setLineDash([])
     const label = `▲ ${labels.slow} ${labels.step(step)}`

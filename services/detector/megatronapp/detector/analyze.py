@@ -1,0 +1,57 @@
+"""`megatronapp analyze PATH`: the streaming detector's rules over what a job has left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatronapp.core.errors import MegatronAppError, NotFoundError, UsageError
+from megatronapp.detector.formats import bytedance, flight_recorder, tracefolder
+from megatronapp.detector.offline import hung_job, recorded_job, traced_job
+from megatronapp.detector.report import Report
+
+
+def analyze(path: Path) -> Report:
+    """Judge a recorded job: our trace folder, MegaScan's files, a straggler-analysis table, or flight-recorder dumps.
+
+    Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged.
+    """
+    if not path.exists():
+        raise NotFoundError(f"{path}: not found")
+    if path.is_file():
+        if bytedance.is_bytedance(path):
+            return recorded_job(bytedance.read(path))
+        raise UsageError(f"{path}: not a trace that can be analysed; {KNOWN}")
+    if attempts := tracefolder.find_attempts(path):
+        return traced_job(attempts)
+    if dumps := flight_recorder.find_dumps(path):
+        return hung_job(path.name, flight_recorder.read(dumps))
+    raise NotFoundError(f"{path}: holds no trace; {KNOWN}")
+
+
+KNOWN = (
+    "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), MegaScan's JSON files, straggler-analysis "
+    "tables (trace-<name>.parquet with meta-<name>.yaml) and folders of flight-recorder dumps (<prefix>_<rank>)"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code; errors are one line on stderr."""
+    parser = argparse.ArgumentParser(prog="megatronapp analyze", description=analyze.__doc__)
+    parser.add_argument("path", type=Path, metavar="PATH")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    try:
+        report = analyze(arguments.path)
+    except MegatronAppError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(report.as_json(), indent=2) if arguments.json else report.as_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

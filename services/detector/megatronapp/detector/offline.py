@@ -1,0 +1,144 @@
+"""Recorded jobs judged by the rules of the streaming detector: what differs is only where steps come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatronapp.core.findings import Cause, Finding, State
+from megatronapp.detector.engine import Engine
+from megatronapp.detector.findings import Ledger, Moment
+from megatronapp.detector.formats.bytedance import Trace
+from megatronapp.detector.formats.flight_recorder import Dumps
+from megatronapp.detector.formats.recording_tables import step_tables
+from megatronapp.detector.formats.tracefolder import Attempt, read_messages
+from megatronapp.detector.judge import Judge
+from megatronapp.detector.report import Job, Report
+from megatronapp.detector.rules import hang
+from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.signals.frontier import Blame, blame
+from megatronapp.detector.steps import StepTable
+from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
+from megatronapp.detector.whatif.equalise import slowdown
+
+NOTICED_COST = 1.001
+"""A finding that woke nobody is reported only when it costs the job at least so much."""
+LONG_NS = 3_600 * 10**9
+"""Later than any rank could still send its part of a step."""
+
+
+def recorded_job(trace: Trace) -> Report:
+    """Judge a straggler-analysis table. Raises DataError."""
+    result, recording = slowdown(trace.recording), trace.recording
+    findings = judge_tables(trace.meta.trial_name, step_tables(trace), result.recorded_seconds)
+    return Report(
+        job=Job(
+            name=trace.meta.trial_name,
+            format="straggler analysis",
+            ranks=trace.meta.world_size,
+            steps=len(recording.steps),
+            first_step=int(recording.steps[0]),
+            last_step=int(recording.steps[-1]),
+            step_seconds=float(result.recorded_seconds.mean()),
+            slowdown_ratio=result.ratio,
+            delay_ratio=result.delay_ratio,
+            slowdown_by_step={str(s): float(r) for s, r in zip(recording.steps, result.step_ratio, strict=True)},
+            slowdown_by_replica=result.by_replica.as_dict(),
+            slowdown_by_stage=result.by_stage.as_dict(),
+            slowdown_by_operation=result.by_operation.as_dict(),
+        ),
+        findings=tuple(_with_all_ranks(finding, trace.meta.ranks_per_worker) for finding in findings),
+    )
+
+
+def traced_job(attempts: Sequence[Attempt]) -> Report:
+    """Judge our own traces, one engine an attempt. Raises DataError."""
+    findings: list[Finding] = []
+    tables: list[StepTable] = []
+    for attempt in attempts:
+        engine, now = Engine(attempt.job, attempt.job, attempt.number), 0
+        heard: list[Finding] = []
+        for message in read_messages(attempt):
+            now = message.received_unix_ns
+            heard += engine.feed(message)
+            if engine.newest is not None and (not tables or engine.newest is not tables[-1]):
+                tables.append(engine.newest)
+        heard += engine.tick(now + LONG_NS)
+        findings += _latest(heard)
+    usable = [table for table in tables if len(table.rows) and not table.phases]
+    return Report(
+        job=Job(
+            name=attempts[-1].job,
+            format="megatronapp trace",
+            ranks=max((len(table.ranks) for table in tables), default=0),
+            steps=len(tables),
+            first_step=min((table.step for table in tables), default=None),
+            last_step=max((table.step for table in tables), default=None),
+            step_seconds=float(np.mean([np.nanmax(table.duration) for table in usable])) if usable else None,
+            slowdown_ratio=float(np.mean([slowdown_ratio(table) for table in usable])) if usable else None,
+            slowdown_by_step={str(table.step): slowdown_ratio(table) for table in usable},
+        ),
+        findings=_in_order(findings),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stall:
+    """A hang as dumps show it: they tell neither the step nor for how long."""
+
+    blamed: tuple[Blame, ...]
+    seconds: float = 0.0
+    step: int = 0
+
+
+def hung_job(name: str, dumps: Dumps) -> Report:
+    """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
+    ledger = Ledger(name, name, 1)
+    stall = _Stall(tuple(blame(dumps.frontiers, dumps.members))) if dumps.hangs else None
+    suspicions = list(hang.detect(stall, on_cpu=False))
+    findings = ledger.update("hang", suspicions, None, lambda s: s.cost_ratio, Moment(0, 0, lambda _: 0))
+    return Report(
+        job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
+        findings=_in_order(_told_by(finding, dumps) for finding in findings),
+    )
+
+
+def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[float]) -> tuple[Finding, ...]:
+    """Judge steps that have no messages behind them; step_seconds: how long each of them took."""
+    judge, ledger = Judge(), Ledger(name, name, 1)
+    heard: list[Finding] = []
+    now, began = 0, dict[int, int]()
+    for table, seconds in zip(tables, step_seconds, strict=True):
+        began[table.step], now = now, now + round(seconds * 1e9)
+
+        def cost(suspicion: Suspicion, table: StepTable = table) -> float:
+            return cost_ratio(table, suspicion.slow) if suspicion.slow else suspicion.cost_ratio
+
+        moment = Moment(table.step, now, lambda step: began.get(step, 0))
+        heard += ledger.update("steps", judge.observe(table), table.ranks, cost, moment)
+    return _in_order(_latest([*heard, *ledger.open]))
+
+
+def _latest(heard: Iterable[Finding]) -> list[Finding]:
+    """The last word on each finding, less suspicions that woke nobody and have passed or cost nothing."""
+    latest = {finding.id: finding for finding in heard}
+    return [f for f in latest.values() if f.page or (f.state is State.OPEN and f.cost_ratio >= NOTICED_COST)]
+
+
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda f: (not f.page, -f.cost_ratio, f.ranks)))
+
+
+def _with_all_ranks(finding: Finding, ranks_per_worker: int) -> Finding:
+    """A table's rank stands for the worker's ranks, which follow it."""
+    ranks = tuple(rank + i for rank in finding.ranks for i in range(ranks_per_worker))
+    return finding.model_copy(update={"ranks": ranks})
+
+
+def _told_by(finding: Finding, dumps: Dumps) -> Finding:
+    """Of a rank that left no dump nothing is known but that it is missed."""
+    if not dumps.absent.intersection(finding.ranks):
+        return finding
+    return finding.model_copy(update={"cause": Cause.UNKNOWN, "summary": f"{finding.summary} It left no dump."})

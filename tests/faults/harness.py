@@ -1,0 +1,173 @@
+"""One case of the matrix: real ranks, a real collector and detector, and what they concluded."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+import yaml
+
+from megatronapp.cli.demo.story import Story
+from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.findings import Finding
+from megatronapp.v1 import findings_pb2, trace_pb2
+from tests.faults.cases import LAYOUTS, Case
+from tests.faults.rank import main
+
+WORLD = 4
+CLEAN_STEPS = 90
+SETTLE_STEPS = 8
+SETTLE_SECONDS = 4.0
+GIVE_UP_STEPS = 60
+STUCK_SECONDS = 30.0
+START_SECONDS = 120.0
+
+MODEL = [
+    "--num-layers=8",
+    "--hidden-size=64",
+    "--num-attention-heads=4",
+    "--seq-length=64",
+    "--micro-batch-size=2",
+    "--global-batch-size=16",
+    "--train-iters=100000",
+    "--lr=1e-3",
+    "--mock-data",
+    "--tokenizer-type=NullTokenizer",
+    "--vocab-size=255",
+    "--num-workers=0",
+    "--attention-dropout=0",
+    "--hidden-dropout=0",
+    "--log-interval=1000000",
+    "--eval-iters=0",
+    "--trace",
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    case: Case
+    injected: list[int]
+    found: list[int]
+    pages: list[Finding] = field(repr=False)
+    steps: int | None
+    seconds: float | None
+    last_step: int
+
+
+def forkserver() -> ForkServerContext:
+    """Processes forked from one that has imported the trainer once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["megatronapp.trainer.launch", "megatronapp.trainer.plugins.scan", "tests.faults.rank"]
+    )
+    return context
+
+
+async def play(case: Case, context: ForkServerContext) -> Outcome:
+    """Run the case until its verdict has settled, or it is clear that none will come."""
+    with tempfile.TemporaryDirectory() as folder:
+        story, pages = Story(case.scenario), dict[str, Finding]()
+        options = Options(Path(folder), page_port=None)
+        async with platform(options) as running, _listening(running.bus, story, pages):
+            ranks = _start(case, context, Path(folder), running)
+            try:
+                await _until_settled(case, story, ranks)
+            finally:
+                await asyncio.to_thread(_kill, ranks)
+        verdict = story.verdict()
+        return Outcome(
+            case,
+            story.injected,
+            story.found,
+            list(pages.values()),
+            verdict["detection_steps"],
+            verdict["detection_seconds"],
+            story.step,
+        )
+
+
+@asynccontextmanager
+async def _listening(bus: MemoryBus, story: Story, pages: dict[str, Finding]) -> AsyncIterator[None]:
+    async def steps() -> None:
+        async for message in bus.subscribe(Topic.STEPS, group="test", consumer="test"):
+            story.hear(trace_pb2.RankMessage.FromString(message.value))
+
+    async def findings() -> None:
+        async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
+            finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+            story.find(finding)
+            if finding.page:
+                pages[finding.id] = finding
+
+    tasks = [asyncio.create_task(steps()), asyncio.create_task(findings())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _start(case: Case, context: ForkServerContext, folder: Path, running: Platform) -> list[ForkServerProcess]:
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
+    argv = [*MODEL, *LAYOUTS[case.layout], *(["--fault-scenario", str(scenario)] if not case.clean else [])]
+    environment = {
+        "WORLD_SIZE": str(WORLD),
+        "LOCAL_WORLD_SIZE": str(WORLD),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": "1",
+        "MEGATRONAPP_JOB": "local/matrix",
+        "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
+        "MEGATRONAPP_TOKEN_FILE": str(running.token_file),
+    }
+    ranks = []
+    for rank in range(WORLD):
+        own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        process = context.Process(target=main, args=(argv, own, str(folder / f"rank-{rank}.log")), daemon=True)
+        process.start()
+        ranks.append(process)
+    return ranks
+
+
+async def _until_settled(case: Case, story: Story, ranks: list[ForkServerProcess]) -> None:
+    paged_step = paged_at = None
+    last, moved = 0, time.monotonic()
+    while True:
+        await asyncio.sleep(0.1)
+        if any(process.exitcode is not None for process in ranks):
+            raise AssertionError(f"{case.name}: a rank ended with {[process.exitcode for process in ranks]}")
+        now = time.monotonic()
+        if story.step > last:
+            last, moved = story.step, now
+        if story.found and set(story.found) >= set(story.injected) and paged_at is None:
+            paged_step, paged_at = story.step, now
+        if paged_step is not None and paged_at is not None:
+            if story.step >= paged_step + SETTLE_STEPS or now - paged_at > SETTLE_SECONDS:
+                return
+        elif story.step >= (CLEAN_STEPS if case.clean else story.from_step + GIVE_UP_STEPS) or now - moved > (
+            STUCK_SECONDS if last else START_SECONDS
+        ):
+            return
+
+
+def _kill(ranks: list[ForkServerProcess]) -> None:
+    for process in ranks:
+        process.kill()
+    for process in ranks:
+        process.join()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

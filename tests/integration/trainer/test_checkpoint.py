@@ -1,0 +1,178 @@
+"""Checkpoints: exact resume, another layout, torn files and stale writers."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from megatronapp.core.errors import DataError, NotFoundError, TrainingError
+from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.checkpoint import Claim
+from tests.support.forked import RankFailedError, run_forked
+from tests.support.training import TINY, train
+
+DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
+
+
+def losses(flags: str, world_size: int = 1, environment: dict[str, str] | None = None) -> list[float]:
+    return run_forked(world_size, train, f"{TINY} {flags}", environment=environment, timeout=110)[-1].losses
+
+
+@cache
+def uninterrupted(flags: str, world_size: int, steps: int) -> list[float]:
+    return losses(f"--train-iters {steps} {flags}", world_size)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "flags"),
+    [
+        (1, f"{DROPOUT} --lr-decay-style cosine --lr-decay-iters 8 --lr-warmup-iters 2"),
+        (2, f"{DROPOUT} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+        (2, "--bf16 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+    ],
+)
+def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(
+    world_size: int, flags: str, tmp_path: Path
+) -> None:
+    losses(f"--train-iters 3 {flags} --save {tmp_path}", world_size)
+
+    resumed = losses(f"--train-iters 6 {flags} --save {tmp_path}", world_size)
+
+    assert resumed == uninterrupted(flags, world_size, 6)[3:]
+    assert (tmp_path / checkpoint.LATEST).read_text() == "6"
+
+
+@pytest.fixture(scope="module")
+def saved_by_a_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps of PP 2 x DP 2 with the distributed optimizer."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    losses(
+        f"--train-iters 3 --pipeline-model-parallel-size 2 --use-distributed-optimizer --save {folder}", world_size=4
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("world_size", "layout"),
+    [
+        (1, ""),
+        (2, "--tensor-model-parallel-size 2"),
+        (2, ""),
+        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+    ],
+)
+def test_a_checkpoint_loads_under_another_layout(world_size: int, layout: str, saved_by_a_pipeline: Path) -> None:
+    found = losses(
+        f"--train-iters 6 --use-distributed-optimizer {layout} --load {saved_by_a_pipeline}", world_size=world_size
+    )
+
+    assert found == pytest.approx(uninterrupted("", 1, 6)[3:], rel=1e-5)
+
+
+def test_weights_alone_start_a_new_run_at_step_one(saved_by_a_pipeline: Path) -> None:
+    found = losses(f"--train-iters 1 --finetune --load {saved_by_a_pipeline}")
+
+    assert found[0] < uninterrupted("", 1, 6)[0]
+    assert len(found) == 1
+
+
+def test_an_optimizer_of_another_kind_is_refused(saved_by_a_pipeline: Path) -> None:
+    with pytest.raises(RankFailedError, match="--use-distributed-optimizer"):
+        losses(f"--train-iters 6 --load {saved_by_a_pipeline}")
+
+
+def test_another_model_is_refused(saved_by_a_pipeline: Path) -> None:
+    with pytest.raises(RankFailedError, match="was saved with --hidden-size 32, not 64"):
+        losses(f"--train-iters 6 --hidden-size 64 --use-distributed-optimizer --load {saved_by_a_pipeline}")
+
+
+def test_a_stale_attempt_does_not_start_beside_a_newer_one(tmp_path: Path) -> None:
+    newer = {"MEGATRONAPP_RUN_ID": "r", "MEGATRONAPP_ATTEMPT": "2"}
+    losses(f"--train-iters 1 --save {tmp_path}", environment=newer)
+
+    with pytest.raises(RankFailedError, match="attempt 1 of run r must not write"):
+        losses(f"--train-iters 2 --save {tmp_path}", environment={**newer, "MEGATRONAPP_ATTEMPT": "1"})
+
+    assert checkpoint.find_latest(tmp_path) == 1
+
+
+# ---- files alone
+
+
+def write_checkpoint(folder: Path, step: int) -> Path:
+    """A complete checkpoint as far as its files go."""
+    path = folder / checkpoint.folder_name(step)
+    path.mkdir(parents=True)
+    (path / "data.distcp").write_bytes(b"weights")
+    (path / checkpoint.COMPLETE).write_text(json.dumps({"step": step, "attempt": 1, "files": {"data.distcp": 7}}))
+    (folder / checkpoint.LATEST).write_text(str(step))
+    return path
+
+
+def test_an_empty_folder_has_no_latest_checkpoint(tmp_path: Path) -> None:
+    assert checkpoint.find_latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "no list of files", "garbled list of files"])
+def test_a_torn_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+    torn = write_checkpoint(tmp_path, 20)
+    match damage:
+        case "cut":
+            (torn / "data.distcp").write_bytes(b"wei")
+        case "missing":
+            (torn / "data.distcp").unlink()
+        case "no list of files":
+            (torn / checkpoint.COMPLETE).unlink()
+        case _:
+            (torn / checkpoint.COMPLETE).write_text("{")
+
+    assert checkpoint.find_latest(tmp_path) == 10
+
+
+def test_a_folder_of_torn_checkpoints_only_is_refused(tmp_path: Path) -> None:
+    (write_checkpoint(tmp_path, 10) / "data.distcp").unlink()
+
+    with pytest.raises(DataError, match="no complete checkpoint"):
+        checkpoint.find_latest(tmp_path)
+
+
+def test_a_garbled_tracker_does_not_lose_the_checkpoints(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+    (tmp_path / checkpoint.LATEST).write_text("\x00\x00")
+
+    assert checkpoint.find_latest(tmp_path) == 10
+
+
+def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+    (tmp_path / ".iter_0000020.partial").mkdir()
+
+    assert checkpoint.find_latest(tmp_path) == 10
+
+
+def test_a_writer_whose_folder_was_claimed_by_a_newer_attempt_is_refused(tmp_path: Path) -> None:
+    stale = Claim(tmp_path, "run", 1)
+    stale.take()
+    Claim(tmp_path, "run", 2).take()
+
+    with pytest.raises(TrainingError, match="attempt 2 of run run holds it"):
+        stale.check()
+
+
+def test_a_new_run_takes_over_the_folder_of_an_old_one(tmp_path: Path) -> None:
+    Claim(tmp_path, "old", 3).take()
+    fresh = Claim(tmp_path, "new", 1)
+
+    fresh.take()
+
+    fresh.check()
+    with pytest.raises(TrainingError):
+        Claim(tmp_path, "old", 3).check()
+
+
+def test_nothing_to_load_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RankFailedError, match=NotFoundError.__name__):
+        losses(f"--train-iters 1 --load {tmp_path}")

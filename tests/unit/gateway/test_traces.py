@@ -1,0 +1,24 @@
+"""Ranks as people write them, and names of files."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.core.errors import UsageError
+from megatronapp.gateway.routes.traces import MAX_RANK, parse_ranks
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 50))))
+def test_ranges_and_single_ranks_are_united(ranges: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{low}-{low + width}" if width else str(low) for low, width in ranges)
+
+    expected = {rank for low, width in ranges for rank in range(low, low + width + 1)}
+    assert parse_ranks(text) == sorted(expected)
+
+
+@pytest.mark.parametrize("text", ["5-2", f"0-{MAX_RANK}", str(MAX_RANK)])
+def test_a_range_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no range of ranks"):
+        parse_ranks(text)
