@@ -28,10 +28,11 @@ NAMES = [
     "optimizer",
     "data",
     "gc",
+    "grad_sync",
 ]
 KIND = {
     "step": 5, "forward": 1, "backward": 1, "forward_send": 2, "forward_recv": 2, "backward_send": 2,
-    "backward_recv": 2, "all_reduce": 3, "optimizer": 1, "data": 4, "gc": 4,
+    "backward_recv": 2, "all_reduce": 3, "optimizer": 1, "data": 4, "gc": 4, "grad_sync": 5,
 }  # fmt: skip
 
 
@@ -201,19 +202,22 @@ class Job:
         compute = self.compute_seconds * work * np.exp(jitter) * self._fault("compute", step, 1.0)
         optimizer = 0.1 * self.compute_seconds * np.exp(self.random.normal(0, 2 * noise.step, n))
         optimizer *= self._fault("optimizer", step, 1.0)
-        idle = self.compute_seconds * self.random.exponential(noise.wall, n) + self._fault("host", step, 0.0)
+        idle = self.compute_seconds * self.random.exponential(noise.wall, n)
+        host = self._fault("host", step, 0.0)
         loading = 0.001 * self.random.exponential(1, n) + self._fault("data", step, 0.0)
         garbage = self._fault("gc", step, 0.0)
-        sending = 0.0002 * np.exp(self.random.normal(0, 0.2, n)) + self._fault("link", step, 0.0)
+        late = self._fault("link", step, 0.0)
         sends = shape.microbatches if shape.pp > 1 else 0
-        busy = compute + idle + loading + garbage + sending * sends
+        sending = 0.0002 * np.exp(self.random.normal(0, 0.2, n)) + (late if sends else 0.0)
+        sync = np.zeros(n) if sends else late
+        busy = compute + idle + host + loading + garbage + sending * sends + sync
         bubble = 1 + (shape.pp - 1) / shape.microbatches
         replica = np.array([busy[data == d].max() * bubble for d in range(shape.dp)])[data]
         total = replica.max() + optimizer.max()
         return [
             {
                 "compute": compute[r], "optimizer": optimizer[r], "idle": idle[r], "data": loading[r],
-                "gc": garbage[r], "send": sending[r], "sends": sends, "recv": replica[r] - busy[r],
+                "gc": garbage[r], "send": sending[r], "sync": sync[r], "recv": replica[r] - busy[r],
                 "reduce": replica.max() - replica[r] + 0.002, "duration": total + 0.002, "squares": squares[r],
             }
             for r in range(n)
@@ -228,6 +232,7 @@ class Job:
                 table.append((name, chunk, 0, -1, m, cpu + row["idle"] * share / chunks, cpu, row["squares"]))
         table.append(("optimizer", -1, 0, -1, 1, row["optimizer"], row["optimizer"], 0))
         table.append(("data", -1, 0, -1, m, row["data"], 0, 0))
+        table.append(("grad_sync", -1, 0, -1, 1, row["sync"], 0, 0))
         if row["gc"]:
             table.append(("gc", -1, 0, -1, 1, row["gc"], row["gc"], 0))
         table.append(("all_reduce", -1, 1, -1, 1, row["reduce"], 0, 0))

@@ -9,7 +9,9 @@ class Sealed:
         """(rows, reference_ns, reference_error_ns, one little-endian int64 array per column)."""
 
 class Recorder:
-    def __init__(self, on_host: bytes, blocking: bytes, current_stream: Callable[[int], int] | None, device: int, /) -> None:
+    def __init__(
+        self, on_host: bytes, blocking: bytes, current_stream: Callable[[int], int] | None, device: int, /
+    ) -> None:
         """`on_host` and `blocking` have one byte per name. `current_stream(device)` tells the raw CUDA stream; None: a
         CPU rank. Raises RuntimeError when there is no CUDA driver, or no context on the calling thread."""
     def context(self, microbatch: int, chunk: int, /) -> None: ...

@@ -13,6 +13,7 @@ from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 RUN = "run-1"
+FOUND_UNIX_NS = time.time_ns()
 SECOND_NS = 1_000_000_000
 
 
@@ -62,7 +63,7 @@ def control(*, enabled: bool = True, interval: int = 5) -> trace_pb2.TraceContro
     )
 
 
-def finding(number: int = 1, *, run: str = RUN, state: State = State.OPEN, updated_unix_ns: int = 1) -> Finding:
+def finding(number: int = 1, *, run: str = RUN, state: State = State.OPEN, changes: int = 0) -> Finding:
     return Finding(
         id=f"finding-{number}",
         run=run,
@@ -79,7 +80,7 @@ def finding(number: int = 1, *, run: str = RUN, state: State = State.OPEN, updat
         evidence=(Evidence(signal="compute_effect", text="25 % over its peers", steps=(40, 41), values=(1.2, 1.3)),),
         summary="rank 1 computes 25 % slower than its peers",
         opened_unix_ns=5,
-        updated_unix_ns=updated_unix_ns,
+        updated_unix_ns=FOUND_UNIX_NS + changes,
     )
 
 
@@ -140,6 +141,9 @@ class CollectorAnswers(trace_pb2_grpc.TraceQueryServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "steps 1 to 404 hold no spans")
         if request.to_step == 405:
             return
+        if request.to_step == 500:
+            yield trace_pb2.ExportChunk(data=b"one ")
+            await context.abort(grpc.StatusCode.INTERNAL, "disk failed")
         for piece in (b"one ", b"two ", b"three"):
             yield trace_pb2.ExportChunk(data=piece)
 

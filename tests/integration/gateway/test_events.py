@@ -40,7 +40,7 @@ async def test_steps_jobs_and_findings_arrive_as_they_change(served: Served) -> 
         await served.publish(finding(1))
         opened = await next_event(socket, "finding")
         slow = await next_event(socket, "job", lambda event: event["job"]["open_findings"] == 1)
-        await served.publish(finding(1, state=State.RESOLVED, updated_unix_ns=2))
+        await served.publish(finding(1, state=State.RESOLVED, changes=1))
         resolved = await next_event(socket, "finding")
 
     assert (step["run"], step["row"]["step"], step["row"]["step_seconds"]) == (RUN, 1, 0.4)
@@ -78,6 +78,16 @@ async def test_a_job_that_ended_long_ago_leaves_the_list(start: Start) -> None:
 
     assert gone["run"] == RUN
     await served.until("/api/v1/findings", lambda found: found == [])
+
+
+async def test_old_findings_of_a_job_that_nobody_knows_are_not_kept(start: Start) -> None:
+    served = await start(ended_job_seconds=3600)
+    old = finding(1, run="run-of-last-year").model_copy(update={"updated_unix_ns": 1})
+    await served.publish(old, finding(2, run="run-to-come"))
+
+    found = await served.until("/api/v1/findings", lambda found: [f["id"] for f in found] == ["finding-2"])
+
+    assert found[0]["run"] == "run-to-come"
 
 
 async def test_a_quiet_stream_says_that_it_lives(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from httpx import RemoteProtocolError
+from structlog.testing import capture_logs
 
 from megatronapp.core.bus import Topic
 from megatronapp.core.errors import UsageError
@@ -145,6 +147,14 @@ async def test_a_trace_is_streamed_as_a_file(served: Served, wanted: str, number
     assert answer.headers["content-disposition"] == f'attachment; filename="team-gpt-steps-2-3.{suffix}"'
     asked = served.answers.requests[-1]
     assert (list(asked.ranks), asked.format) == ([0, 2, 3], number)
+
+
+async def test_a_trace_that_breaks_off_does_not_look_whole(served: Served) -> None:
+    await publish_job(served)
+
+    async with served.client() as client:
+        with capture_logs(), pytest.raises(RemoteProtocolError):
+            await client.get(f"/api/v1/jobs/{RUN}/trace", params={"to_step": 500})
 
 
 @pytest.mark.parametrize(

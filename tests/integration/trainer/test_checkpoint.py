@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from megatronapp.core.errors import DataError, NotFoundError, TrainingError
 from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.checkpoint import Claim

@@ -41,8 +41,7 @@ def single(flags: str = "") -> list[float]:
         (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
         (
             2,
-            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
-            "--no-overlap-p2p-communication",
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --no-overlap-p2p-communication",
         ),
         (4, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --overlap-grad-reduce"),
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.auth import Role
@@ -51,6 +51,7 @@ def test_another_key_is_another_server() -> None:
     assert Sessions(b"other", 60).find(cookie) is None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.text())
 def test_no_text_is_a_session(text: str) -> None:
     assert Sessions(b"key", 60).find(text) is None

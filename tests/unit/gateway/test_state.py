@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
@@ -149,11 +149,20 @@ def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
     assert job_now(result).step == 2
 
 
+def test_a_job_of_the_records_that_beats_runs() -> None:
+    result = Platform()
+    result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90), [])
+
+    result.apply_message(said(heartbeat()))
+
+    assert job_now(result).state is JobState.RUNNING
+
+
 def test_an_older_state_of_a_finding_does_not_come_back() -> None:
     result = Platform()
 
-    assert result.apply_finding(finding(1, state=State.RESOLVED, updated_unix_ns=9))
-    assert not result.apply_finding(finding(1, state=State.OPEN, updated_unix_ns=3))
+    assert result.apply_finding(finding(1, state=State.RESOLVED, changes=9))
+    assert not result.apply_finding(finding(1, state=State.OPEN, changes=3))
     assert result.findings["finding-1"].state is State.RESOLVED
 
 
@@ -194,6 +203,7 @@ def test_a_rank_says_what_it_has_been_doing_for_how_long() -> None:
     assert (rank.activity, rank.activity_seconds, rank.heartbeat_age_seconds) == ("all_reduce", 5.0, 2.0)
 
 
+@settings(deadline=None, max_examples=50)
 @given(steps=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), max_size=80))
 def test_rows_stay_ordered_and_bounded_however_summaries_arrive(steps: list[tuple[int, int]]) -> None:
     result = platform(said(hello()))
@@ -208,6 +218,7 @@ def test_rows_stay_ordered_and_bounded_however_summaries_arrive(steps: list[tupl
     assert job_now(result).step == max((step for step, _ in steps), default=0)
 
 
+@settings(deadline=None, max_examples=50)
 @given(loss=st.floats(), rate=st.floats())
 def test_any_number_a_rank_sends_makes_json(loss: float, rate: float) -> None:
     result = platform(said(hello()), said(summary(1, loss=loss, tokens_per_second=rate)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
 from megatronapp.gateway.routes.traces import MAX_RANK, parse_ranks
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 50))))
 def test_ranges_and_single_ranks_are_united(ranges: list[tuple[int, int]]) -> None:
     text = ",".join(f"{low}-{low + width}" if width else str(low) for low, width in ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UnavailableError
@@ -30,6 +30,7 @@ async def drain(mailbox: Mailbox) -> list[str]:
     return [await mailbox.take() for _ in range(len(mailbox))]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400), st.integers()), max_size=600))
 def test_all_that_may_not_be_dropped_arrives_in_its_newest_state(puts: list[tuple[bool, int, int]]) -> None:
     mailbox = Mailbox()

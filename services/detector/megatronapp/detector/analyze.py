@@ -9,21 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UsageError
-from megatronapp.detector.formats import bytedance, flight_recorder, tracefolder
-from megatronapp.detector.offline import hung_job, recorded_job, traced_job
+from megatronapp.detector.formats import bytedance, flight_recorder, megascan, tracefolder, xpu_timer
+from megatronapp.detector.offline import hung_job, megascan_job, recorded_job, scraped_job, traced_job
 from megatronapp.detector.report import Report
 
 
 def analyze(path: Path) -> Report:
-    """Judge a recorded job: our trace folder, MegaScan's files, a straggler-analysis table, or flight-recorder dumps.
+    """Judge a recorded job: our trace folder, MegaScan's files, a straggler-analysis table, flight-recorder
+    dumps, or a scrape of xpu_timer.
 
     Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged.
     """
     if not path.exists():
         raise NotFoundError(f"{path}: not found")
+    if files := megascan.find_files(path):
+        return megascan_job(path.stem, megascan.read(files))
     if path.is_file():
         if bytedance.is_bytedance(path):
             return recorded_job(bytedance.read(path))
+        if xpu_timer.is_scrape(path):
+            return scraped_job(path.name, xpu_timer.read(path))
         raise UsageError(f"{path}: not a trace that can be analysed; {KNOWN}")
     if attempts := tracefolder.find_attempts(path):
         return traced_job(attempts)
@@ -34,7 +39,8 @@ def analyze(path: Path) -> Report:
 
 KNOWN = (
     "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), MegaScan's JSON files, straggler-analysis "
-    "tables (trace-<name>.parquet with meta-<name>.yaml) and folders of flight-recorder dumps (<prefix>_<rank>)"
+    "tables (trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), and "
+    "scrapes of xpu_timer"
 )
 
 

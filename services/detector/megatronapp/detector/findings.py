@@ -11,10 +11,9 @@ import numpy as np
 
 from megatronapp.core.findings import Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
-from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 from megatronapp.detector.steps import RankTable
 
-PAGE_STEPS = 3
 PAGE_SECONDS = 10.0
 PAGE_COST = 1.01
 PAGE_SIGMAS = 3.0
@@ -141,8 +140,8 @@ def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: 
     if suspicion.kind is Kind.HANG:
         return True
     effect = math.log(suspicion.effect_ratio) if suspicion.effect_ratio > 0 else 0.0
-    lasting = now.step - (since if since is not None else now.step) + 1 >= PAGE_STEPS
-    lasting |= (now.unix_ns - since_unix_ns) * NS >= PAGE_SECONDS
+    lasting = now.step - (since if since is not None else now.step) + 1 >= suspicion.page_steps
+    lasting |= suspicion.page_steps <= PAGE_STEPS and (now.unix_ns - since_unix_ns) * NS >= PAGE_SECONDS
     large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
     return suspicion.pages and lasting and large and cost >= PAGE_COST
 

@@ -80,6 +80,7 @@ class Judge:
         usual = self._usual_seconds(table)
         self._watch_compute(table, effect, healthy)
         self._watch_shares(table, accounts, usual, healthy)
+        self._watch_waits(table, effect, usual)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
         self._pardon()
@@ -140,11 +141,15 @@ class Judge:
             "preempted": accounts.preempted,
             "sync_delay": accounts.sync,
             "starved": -accounts.launch_lag,
-            "wait": waits.waited_for(table),
         }
         for signal, seconds in shares.items():
-            values = self._beside(signal, table, seconds / usual, healthy) if signal != "wait" else seconds / usual
+            values = self._beside(signal, table, seconds / usual, healthy)
             self.monitors[signal].observe(table.step, table.ranks.rank, values)
+
+    def _watch_waits(self, table: StepTable, effect: ComputeEffect, usual: float) -> None:
+        """Where work is unequal the others wait for the heaviest replica, and that needs no other reason."""
+        waited = waits.waited_for(table) / usual if effect.equal_work else np.full(len(table.ranks), np.nan)
+        self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
 
     def _beside(self, signal: str, table: StepTable, values: Floats, healthy: npt.NDArray[np.bool_]) -> Floats:
         """values less the median peer's, or, without peers, less the rank's own first ones."""
@@ -156,13 +161,16 @@ class Judge:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)
 
     def _watch_links(self, table: StepTable, messages: links.Messages, collectives: links.Collectives) -> None:
+        """A collective on CPU ranks takes what its members' host gives them: that says nothing of links."""
         keys: list[MessageKey | CollectiveKey] = [*messages.keys()]
-        keys += [
-            (table.communicators[group].id, table.operations[operation])
-            for group, operation in zip(collectives.group, collectives.operation, strict=True)
-        ]
+        seconds = messages.seconds
+        if not table.ranks.on_cpu.any():
+            keys += [
+                (table.communicators[group].id, table.operations[operation])
+                for group, operation in zip(collectives.group, collectives.operation, strict=True)
+            ]
+            seconds = np.concatenate([messages.seconds, collectives.seconds])
         items = np.array([self._transfers.setdefault(key, len(self._transfers)) for key in keys], np.int64)
-        seconds = np.concatenate([messages.seconds, collectives.seconds])
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
 
     def _watch_imbalance(self, table: StepTable, effect: ComputeEffect) -> None:

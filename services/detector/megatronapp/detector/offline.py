@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.core.findings import Cause, Finding, State
+from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
+from megatronapp.detector.formats import megascan
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.flight_recorder import Dumps
 from megatronapp.detector.formats.recording_tables import step_tables
@@ -63,25 +65,41 @@ def traced_job(attempts: Sequence[Attempt]) -> Report:
         for message in read_messages(attempt):
             now = message.received_unix_ns
             heard += engine.feed(message)
-            if engine.newest is not None and (not tables or engine.newest is not tables[-1]):
-                tables.append(engine.newest)
+            tables += _new(engine, tables)
         heard += engine.tick(now + LONG_NS)
-        findings += _latest(heard)
-    usable = [table for table in tables if len(table.rows) and not table.phases]
-    return Report(
-        job=Job(
-            name=attempts[-1].job,
-            format="megatronapp trace",
-            ranks=max((len(table.ranks) for table in tables), default=0),
-            steps=len(tables),
-            first_step=min((table.step for table in tables), default=None),
-            last_step=max((table.step for table in tables), default=None),
-            step_seconds=float(np.mean([np.nanmax(table.duration) for table in usable])) if usable else None,
-            slowdown_ratio=float(np.mean([slowdown_ratio(table) for table in usable])) if usable else None,
-            slowdown_by_step={str(table.step): slowdown_ratio(table) for table in usable},
-        ),
-        findings=_in_order(findings),
+        tables += _new(engine, tables)
+        findings += _latest([*heard, *engine.ledger.open])
+    return Report(job=_job_of_tables(attempts[-1].job, "megatronapp trace", tables), findings=_in_order(findings))
+
+
+def megascan_job(name: str, ranks: dict[int, megascan.Rank]) -> Report:
+    """Judge MegaScan's traces."""
+    tables = list(megascan.step_tables(ranks))
+    seconds = [float(np.nanmax(table.duration)) for table in tables]
+    return Report(job=_job_of_tables(name, "MegaScan", tables), findings=judge_tables(name, tables, seconds))
+
+
+def _job_of_tables(name: str, source: str, tables: list[StepTable]) -> Job:
+    """What step summaries tell of a job; steps in which something else went on do not count for its speed."""
+    ratios = {str(table.step): slowdown_ratio(table) for table in tables if len(table.rows) and not table.phases}
+    seconds = [float(np.nanmax(table.duration)) for table in tables if str(table.step) in ratios]
+    return Job(
+        name=name,
+        format=source,
+        ranks=max((len(table.ranks) for table in tables), default=0),
+        steps=len(tables),
+        first_step=min((table.step for table in tables), default=None),
+        last_step=max((table.step for table in tables), default=None),
+        step_seconds=float(np.mean(seconds)) if seconds else None,
+        slowdown_ratio=float(np.mean(list(ratios.values()))) if ratios else None,
+        slowdown_by_step=ratios,
     )
+
+
+def _new(engine: Engine, known: list[StepTable]) -> list[StepTable]:
+    """The step that the engine has judged since the last one known."""
+    newest = engine.newest
+    return [newest] if newest is not None and not (known and newest is known[-1]) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +113,42 @@ class _Stall:
 
 def hung_job(name: str, dumps: Dumps) -> Report:
     """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
-    ledger = Ledger(name, name, 1)
     stall = _Stall(tuple(blame(dumps.frontiers, dumps.members))) if dumps.hangs else None
     suspicions = list(hang.detect(stall, on_cpu=False))
-    findings = ledger.update("hang", suspicions, None, lambda s: s.cost_ratio, Moment(0, 0, lambda _: 0))
     return Report(
         job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
-        findings=_in_order(_told_by(finding, dumps) for finding in findings),
+        findings=_in_order(_told_by(finding, dumps) for finding in _without_steps(name, suspicions)),
     )
+
+
+def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:
+    """Pass on what xpu_timer says of each rank: it tells that a rank hangs, not which one made it."""
+    ranks = tuple(sorted(rank for rank, hangs in hung.items() if hangs))
+    suspicions = []
+    if ranks:
+        text = f"xpu_timer reports that rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} hang."
+        suspicions.append(
+            Suspicion(
+                kind=Kind.HANG,
+                cause=Cause.UNKNOWN,
+                ranks=ranks,
+                since_step=None,
+                effect_ratio=1.0,
+                evidence=(Evidence(signal="xpu_timer", text=text, unit="flag"),),
+                summary=text,
+                advice="Take flight-recorder dumps of all ranks; they tell which one the others wait for.",
+                confidence=0.9,
+                cost_ratio=math.inf,
+            )
+        )
+    job = Job(name=name, format="xpu_timer", ranks=len(hung))
+    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
+
+
+def _without_steps(name: str, suspicions: list[Suspicion]) -> list[Finding]:
+    """Findings of what was seen once, at no known step."""
+    now = Moment(0, 0, lambda _: 0)
+    return Ledger(name, name, 1).update("hang", suspicions, None, lambda suspicion: suspicion.cost_ratio, now)
 
 
 def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[float]) -> tuple[Finding, ...]:

@@ -3,6 +3,7 @@
 GPU: a worker's step varies by 0.33 to 0.64 % once its work is known (measured on two production traces); healthy GPUs
 of one job differ by 0.4 %, of a fleet by 8 % (Sinha et al., SC'22). CPU: the thread CPU time of a step varies by 5 to
 12 % on a host that others use too; caches and simultaneous multithreading make whole percents of constant offset.
+What CPU ranks spend in wall time alone is as much their neighbours' doing, so only large effects count there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GPU: dict[str, Noise] = {
     "preempted": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
     "sync_delay": Noise(floor=0.005, prior=0.01, clip=8, allowance=0.05, smallest=0.02),
     "starved": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
-    "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=0.10, smallest=0.02),
+    "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
     "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10),
     "stage_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
     "sequence_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
@@ -34,15 +35,15 @@ CPU: dict[str, Noise] = {
     "compute_effect": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.10, smallest=0.08),
     "own_history": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.08),
     "optimizer": Noise(floor=0.10, prior=0.20, clip=4, allowance=0.30, smallest=0.08),
-    "job_compute": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.10),
+    "job_compute": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.50),
     "host_gap": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "data_wait": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "garbage_collection": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.10, smallest=0.05),
-    "preempted": Noise(floor=0.10, prior=0.30, clip=4, allowance=NEVER, smallest=0.10),
+    "preempted": Noise(floor=0.10, prior=0.30, clip=4, allowance=NEVER, smallest=1.00),
     "sync_delay": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "starved": Noise(floor=0.05, prior=0.15, clip=4, allowance=NEVER, smallest=0.10),
-    "wait": Noise(floor=0.10, prior=0.20, clip=4, allowance=NEVER, smallest=0.10),
-    "transfer": Noise(floor=0.50, prior=1.00, clip=4, allowance=NEVER, smallest=0.50),
+    "wait": Noise(floor=0.10, prior=0.20, clip=4, allowance=NEVER, smallest=1.00),
+    "transfer": Noise(floor=0.70, prior=1.00, clip=4, allowance=NEVER, smallest=1.10),
     "stage_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.10, smallest=0.05, changes=False),
     "sequence_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,7 @@ class CollectorClient:
         answer: trace_pb2.ListClocksResponse = await self._ask(self._query.ListClocks, request)
         return [_clock(record) for record in answer.clocks]
 
-    async def export(self, request: trace_pb2.ExportRequest) -> AsyncIterator[bytes]:
+    async def export(self, request: trace_pb2.ExportRequest) -> AsyncGenerator[bytes]:
         """The file in pieces. Raises NotFoundError, UsageError or UnavailableError, mostly before the first."""
         with self._explained():
             call = self._query.Export(request, timeout=EXPORT_SECONDS, metadata=self._metadata)

@@ -121,12 +121,19 @@ class Feed:
         self._metrics.viewers.set(len(self._viewers))
 
     def _forget_ended(self, now_ns: int) -> None:
-        for run, view in list(self._sent.items()):
-            ended_ns = now_ns - view.updated_unix_seconds * 1e9 if view.state in ENDED else 0
-            if run not in self._platform.jobs or ended_ns > self._ended_job_ns:
-                self._platform.forget(run)
-                del self._sent[run]
-                self._viewers.publish(JobGoneEvent(run=run))
+        """Drop what ended long ago, and old findings of jobs that nobody knows any more."""
+        jobs, oldest_ns = self._platform.jobs, now_ns - self._ended_job_ns
+        ended = {
+            view.run
+            for view in self._sent.values()
+            if view.run not in jobs or (view.state in ENDED and view.updated_unix_seconds * 1e9 < oldest_ns)
+        }
+        findings = self._platform.findings.values()
+        orphans = {f.run for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns}
+        for run in ended | orphans:
+            self._platform.forget(run)
+            self._sent.pop(run, None)
+            self._viewers.publish(JobGoneEvent(run=run))
 
 
 async def _until_possible(action: Callable[[], Awaitable[None]], retry_seconds: float = 1.0) -> None:

@@ -64,8 +64,6 @@ class TrackedJob:
     ranks: dict[int, TrackedRank] = field(default_factory=dict)
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
-    archived: bool = False
-    """Known from the collector's records alone: no message of it has come over the bus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,6 @@ class Platform:
         if rank is None:
             return None
         job.job = identity.job or job.job
-        job.archived = False
         job.seen_unix_ns = max(job.seen_unix_ns, message.received_unix_ns)
         rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
         rank.lost = message.lost
@@ -134,11 +131,9 @@ class Platform:
 
     def apply_record(self, record: trace_pb2.JobRecord, ranks: Iterable[trace_pb2.RankRecord]) -> Change:
         """Fill in, from the collector's records, what the bus does not tell (any more)."""
-        archived = record.run not in self.jobs
         job = self._job(record.run)
         if record.attempt >= job.attempt:
             _begin_attempt(job, record.attempt)
-            job.archived = archived
             job.job = job.job or record.job
             job.total_steps = job.total_steps or record.schedule.total_steps
             job.step = max(job.step, record.last_step)

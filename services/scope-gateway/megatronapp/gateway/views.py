@@ -66,7 +66,7 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     if not any(connected(rank, now_ns) for rank in ranks):
         done = 0 < job.total_steps <= job.step
         return JobState.FINISHED if done else JobState.LOST
-    if job.step == 0 or (job.step_unix_ns == 0 and not job.archived):
+    if job.step == 0:
         return JobState.STARTING
     patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
     quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))

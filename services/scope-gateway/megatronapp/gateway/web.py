@@ -18,6 +18,7 @@ from megatronapp.gateway.settings import GatewaySettings
 
 API = "/api/v1"
 VERSION = "1.0.0"
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 SCHEMA = "#/components/schemas/{model}"
 
 
@@ -57,9 +58,6 @@ def build(settings: GatewaySettings) -> Application:
     app.include_router(page.router)
     _mount_pages(app, settings)
     return app
-
-
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def accepted_hosts(settings: GatewaySettings) -> tuple[str, ...]:

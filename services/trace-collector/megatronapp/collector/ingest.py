@@ -80,19 +80,19 @@ class TraceIngest:
         return received
 
     async def _serve(self, hello: Received, replies: Replies, context: Context) -> None:
-        """Read to the end of the stream while acknowledging; whichever side fails first ends both."""
+        """Read to the end of the stream while acknowledging; the first side that fails ends both."""
         reading = asyncio.create_task(self._read(hello.identity, replies, context))
         replying = asyncio.create_task(replies.run())
         try:
             await asyncio.wait({reading, replying}, return_when=asyncio.FIRST_COMPLETED)
-            if replying.done():
-                await replying
-            await reading
+            if reading.done():
+                await reading
+                replies.close()
+            await replying
         finally:
             for task in (reading, replying):
                 task.cancel()
             await asyncio.gather(reading, replying, return_exceptions=True)
-        await replies.finish()
 
     async def _read(self, identity: trace_pb2.Identity, replies: Replies, context: Context) -> None:
         sender = envelope.sender(identity)

@@ -22,6 +22,7 @@ class Replies:
     _acknowledged: int = 0
     _error: UnavailableError | None = None
     _control: trace_pb2.TraceControl | None = None
+    _closed: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def expect(self) -> None:
@@ -40,21 +41,20 @@ class Replies:
         self._control = control
         self._changed.set()
 
+    def close(self) -> None:
+        """The rank has said everything: `run` ends when all that is under way has been acknowledged."""
+        self._closed = True
+        self._changed.set()
+
     async def run(self) -> None:
-        """Send what is due until cancelled. Raises the error of a message that could not be kept."""
-        while True:
-            await self._turn()
+        """Send what is due. Raises the error of a message that could not be kept.
 
-    async def finish(self) -> None:
-        """Send the acknowledgements of everything that is under way. Raises as run does."""
-        while self._pending:
-            await self._turn()
-        await self._send()
-
-    async def _turn(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
-        await self._send()
+        It is ended by `close`, not by cancellation: a write to a stream that is cancelled half way leaves it stuck.
+        """
+        while not (self._closed and not self._pending):
+            await self._changed.wait()
+            self._changed.clear()
+            await self._send()
 
     async def _send(self) -> None:
         control, self._control = self._control, None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig
+from megatronapp.trainer.config import HELP, MINIMUM, SECTIONS, TrainerConfig
 from megatronapp.trainer.plugins.base import Plugin
 
 
@@ -25,7 +25,10 @@ class ArgumentParser(argparse.ArgumentParser):
 def build_parser(plugins: Sequence[type[Plugin]] = ()) -> ArgumentParser:
     """The trainer's flags, then those of each plug-in in a group of its own."""
     parser = ArgumentParser(
-        prog="megatronapp train", description="Train a GPT with megatron-core.", allow_abbrev=False, add_help=True
+        prog="megatronapp train",
+        usage="megatronapp train [flags]",
+        description="Train a GPT with megatron-core. Flags have Megatron-LM's names and meanings.",
+        allow_abbrev=False,
     )
     for section in SECTIONS.values():
         group = parser.add_argument_group((section.__doc__ or "").rstrip("."))
@@ -44,9 +47,11 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     """
     parser = build_parser(plugins)
     _refuse_unknown(parser, argv)
-    namespace, _ = parser.parse_known_args(argv)
+    namespace, left = parser.parse_known_args(argv)
+    if left:
+        raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
     sections = {
-        name: section(**{f.name: _value(getattr(namespace, f.name)) for f in dataclasses.fields(section)})
+        name: section(**{f.name: _value(f, getattr(namespace, f.name)) for f in dataclasses.fields(section)})
         for name, section in SECTIONS.items()
     }
     return TrainerConfig(**sections), namespace
@@ -64,7 +69,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Non
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
-    name = "--" + field.name.replace("_", "-")
+    name = flag_name(field)
     text = field.metadata[HELP].replace("%", "%%")
     if hint is bool:
         group.add_argument(name, action="store_true", help=text)
@@ -88,5 +93,17 @@ def _argument_type(hint: Any) -> tuple[Any, dict[str, Any]]:
     return hint, {}
 
 
-def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def flag_name(field: dataclasses.Field[Any]) -> str:
+    return "--" + field.name.replace("_", "-")
+
+
+def _value(field: dataclasses.Field[Any], value: Any) -> Any:
+    """The field's value. Raises UsageError for a number below the field's minimum."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        minimum = field.metadata[MINIMUM]
+        least = (1 if isinstance(value, int) else 0) if minimum is None else minimum
+        if not value >= least:
+            raise UsageError(f"{flag_name(field)} {value} is too small: the least is {least}")
+    return value

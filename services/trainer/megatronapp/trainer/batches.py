@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import SequentialSampler, Tokenizer, build_datasets, microbatches
 from megatronapp.trainer.layout import Layout
-
 
 Split = Literal["valid", "test"]
 

@@ -24,9 +24,12 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
-from megatronapp.core.errors import DataError, TrainingError
+from torch.distributed.checkpoint.api import CheckpointException
+
+from megatronapp.core.errors import DataError, TrainingError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import CheckpointConfig
 from megatronapp.trainer.layout import Layout
@@ -45,7 +48,7 @@ _FOLDER = re.compile(r"^iter_(\d{7,})$")
 class TrainingState:
     """All that a checkpoint holds. `consumed_samples` is the position in the data."""
 
-    chunks: list[torch.nn.Module]
+    chunks: list[DistributedDataParallel]
     optimizer: Any
     scheduler: OptimizerParamScheduler
     layout: Layout
@@ -154,14 +157,20 @@ class Claim:
 def save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Path:
     """Write a checkpoint of `state`; every rank calls it. Returns its folder.
 
-    Raises TrainingError on all ranks when the attempt is stale, and OSError when the disk does not take it.
+    Raises TrainingError on all ranks when the attempt is stale, and UnavailableError when the disk does not take it;
+    checkpoints written before stay as they are.
     """
     final = claim.folder / folder_name(state.step)
     partial = claim.folder / f".{final.name}.partial"
     on_first_rank(lambda: _prepare(claim, partial))
-    dist_checkpointing.save(
-        _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False), str(partial)
-    )
+    content = _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False)
+    try:
+        dist_checkpointing.save(content, str(partial))
+    except (OSError, CheckpointException) as error:
+        raise UnavailableError(
+            f"the checkpoint of step {state.step} could not be written to {claim.folder} (the ones before it are "
+            f"whole): {error}; make room there or give another --save"
+        ) from error
     on_first_rank(lambda: _publish(claim, partial, final, state.step))
     return final
 
@@ -301,7 +310,7 @@ def _sharded_random_states() -> ShardedObject:
 def _random_states() -> dict[str, Any]:
     return {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),  # noqa: NPY002
+        "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state(),
         "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
@@ -310,7 +319,7 @@ def _random_states() -> dict[str, Any]:
 
 def _set_random_states(states: dict[str, Any]) -> None:
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002
+    np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
     torch.cuda.set_rng_state(states["device"])
     tensor_parallel.get_cuda_rng_tracker().set_states(states["tracker"])

@@ -11,17 +11,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-HELP = "help"
+HELP, MINIMUM = "help", "minimum"
 
 
-def flag(default: Any, text: str) -> Any:
-    """A field with its default value and its help text."""
-    return dataclasses.field(default=default, metadata={HELP: text})
+def flag(default: Any, text: str, *, minimum: int | None = None) -> Any:
+    """A field with its default value and its help text. Whole numbers start at 1, others at 0, or at `minimum`."""
+    return dataclasses.field(default=default, metadata={HELP: text, MINIMUM: minimum})
 
 
 def required(text: str) -> Any:
     """A field that the user must give."""
-    return dataclasses.field(metadata={HELP: text})
+    return dataclasses.field(metadata={HELP: text, MINIMUM: None})
 
 
 _SHAPE = (
@@ -56,7 +56,9 @@ class ModelConfig:
     kv_channels: int | None = flag(None, "width of one attention head; default hidden size / heads")
     group_query_attention: bool = flag(False, "share keys and values among groups of heads")
     num_query_groups: int = flag(1, "number of such groups")
-    position_embedding_type: Literal["learned_absolute", "rope", "none"] = flag("learned_absolute", "position embedding")
+    position_embedding_type: Literal["learned_absolute", "rope", "none"] = flag(
+        "learned_absolute", "position embedding"
+    )
     max_position_embeddings: int | None = flag(None, "longest sequence of learned positions; default --seq-length")
     rotary_base: int = flag(10_000, "base of the rotary frequencies")
     rotary_percent: float = flag(1.0, "part of each head that is rotated")
@@ -76,7 +78,9 @@ class ModelConfig:
     moe_router_topk: int = flag(2, "experts per token")
     moe_ffn_hidden_size: int | None = flag(None, "inner width of an expert; default --ffn-hidden-size")
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = flag("allgather", "how tokens reach their experts")
-    moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag("aux_loss", "how experts are balanced")
+    moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag(
+        "aux_loss", "how experts are balanced"
+    )
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss")
 
     def shape(self) -> dict[str, Any]:
@@ -112,7 +116,7 @@ class TrainingConfig:
     micro_batch_size: int = required("sequences per forward pass of one rank")
     seq_length: int = required("tokens per sequence")
     global_batch_size: int | None = flag(None, "sequences per step; default micro batch size x data-parallel size")
-    seed: int = flag(1234, "seed of weights, dropout and data order")
+    seed: int = flag(1234, "seed of weights, dropout and data order", minimum=0)
     bf16: bool = flag(False, "bfloat16 weights and activations, float32 gradients and optimizer")
     recompute_granularity: Literal["full", "selective"] | None = flag(None, "compute activations again in backward")
     recompute_method: Literal["uniform", "block"] | None = flag(None, "which layers --recompute-granularity full takes")
@@ -144,7 +148,7 @@ class ScheduleConfig:
     min_lr: float = flag(0.0, "lowest learning rate")
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = flag("linear", "decay")
     lr_decay_iters: int | None = flag(None, "steps over which it decays; default --train-iters")
-    lr_warmup_iters: int = flag(0, "steps of linear warm-up")
+    lr_warmup_iters: int = flag(0, "steps of linear warm-up", minimum=0)
     lr_warmup_fraction: float | None = flag(None, "warm-up as a part of the decay steps, in place of --lr-warmup-iters")
     lr_warmup_init: float = flag(0.0, "learning rate at which the warm-up starts")
     lr_wsd_decay_style: Literal["exponential", "linear", "cosine"] = flag("exponential", "end of WSD")
@@ -159,7 +163,7 @@ class DataConfig:
     split: str = flag("969,30,1", "parts of the documents for training, validation and test")
     mock_data: bool = flag(False, "made-up sequences in place of --data-path, always the same")
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data")
-    num_workers: int = flag(2, "data loader processes; 0: the training process itself")
+    num_workers: int = flag(2, "data loader processes; 0: the training process itself", minimum=0)
     tokenizer_type: Literal["GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer"] = flag(
         "ByteTokenizer", "tokenizer"
     )
@@ -174,7 +178,7 @@ class EvaluationConfig:
     """Evaluation."""
 
     eval_interval: int = flag(1000, "steps between evaluations")
-    eval_iters: int = flag(100, "batches of one evaluation; 0: never evaluate")
+    eval_iters: int = flag(100, "batches of one evaluation; 0: never evaluate", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,10 +50,15 @@ def install() -> bool:
 
 def _answer_device_queries() -> None:
     """torch.cuda.current_device() and its like raise without a driver; buffers are placed by them."""
-    torch.cuda.current_device = lambda: CPU  # type: ignore[assignment, return-value]
-    torch.cuda.synchronize = lambda device=None: None
-    torch.cuda.nvtx.range_push = lambda message: 0  # type: ignore[attr-defined]
-    torch.cuda.nvtx.range_pop = lambda: 0  # type: ignore[attr-defined]
+    torch.cuda.current_device = _answer(lambda: CPU)
+    torch.cuda.synchronize = _answer(lambda: None)
+    torch.cuda.nvtx.range_push = _answer(lambda: 0)
+    torch.cuda.nvtx.range_pop = _answer(lambda: 0)
+
+
+def _answer(value: Callable[[], Any]) -> Callable[..., Any]:
+    """A function that takes anything and answers `value()`."""
+    return lambda *_, **__: value()
 
 
 class _TorchOnCpu(types.ModuleType):
@@ -86,7 +91,7 @@ def _redirect_literal_devices() -> None:
 
 def _keep_tensors_where_they_are() -> None:
     """Tied embeddings over pipeline stages and broadcast_data call tensor.cuda()."""
-    torch.Tensor.cuda = lambda self, *args, **options: self  # type: ignore[assignment, method-assign]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
 
 
 def _name_types_as_on_cuda() -> None:
@@ -108,15 +113,16 @@ def _use_the_cpu_generator() -> None:
     from megatron.core.tensor_parallel import random as megatron_random
 
     torch.cuda.manual_seed = lambda seed: torch.manual_seed(seed)  # type: ignore[assignment]
-    torch.cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
-    torch.cuda.set_rng_state = lambda new_state, device="cuda": torch.set_rng_state(new_state)
-    megatron_random._get_cuda_rng_state = lambda *args, **options: torch.get_rng_state()
-    megatron_random._set_cuda_rng_state = lambda state, *args, **options: torch.set_rng_state(state)
+    torch.cuda.get_rng_state = _answer(torch.get_rng_state)
+    torch.cuda.set_rng_state = lambda new_state, *_, **__: torch.set_rng_state(new_state)
+    megatron_random._get_cuda_rng_state = _answer(torch.get_rng_state)
+    megatron_random._set_cuda_rng_state = torch.cuda.set_rng_state
 
     class CpuStatesTracker(megatron_random.CudaRNGStatesTracker):
         @contextlib.contextmanager
         def fork(self, name: str = megatron_random._MODEL_PARALLEL_RNG_TRACKER_NAME) -> Iterator[None]:
-            outer_name, outer_state = self._current_state_name, torch.get_rng_state()
+            outer_name = self._current_state_name  # type: ignore[has-type]
+            outer_state = torch.get_rng_state()
             torch.set_rng_state(self.states_[name])
             self._current_state_name = name
             try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from megatron.core.utils import get_batch_on_this_cp_rank, unwrap_model
+
 from megatronapp.trainer.plugins.base import ForwardStep
 
 _TENSORS = ("tokens", "labels", "loss_mask", "position_ids")

@@ -37,7 +37,7 @@ def _whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) ->
         return "embedding.word_embeddings.weight"
     layer = _LAYER.match(name)
     if layer:
-        number = chunk.decoder.layers[int(layer[1])].layer_number - 1  # type: ignore[union-attr, operator, index]
+        number = chunk.decoder.layers[int(layer[1])].layer_number - 1  # type: ignore[union-attr, index]
         name = f"decoder.layers.{number}.{name[layer.end() :]}"
     expert = _EXPERT.search(name)
     if expert:

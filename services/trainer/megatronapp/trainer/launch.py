@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
@@ -119,7 +121,7 @@ def _build(
         scheduler=build_scheduler(config, optimizer),
         layout=layout,
         distributed_optimizer=config.parallel.use_distributed_optimizer,
-        shape={**config.model.shape(), "vocab_size": tokenizer.vocab_size},
+        shape=_shape(config, tokenizer),
     )
     if start.source is not None:
         checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)
@@ -145,6 +147,16 @@ def _build(
     if context.timers.listeners:
         transformer.timers = context.timers
     return trainer
+
+
+def _shape(config: TrainerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    positions = config.model.max_position_embeddings or config.training.seq_length
+    learned = config.model.position_embedding_type == "learned_absolute"
+    return {
+        **config.model.shape(),
+        "max_position_embeddings": positions if learned else None,
+        "vocab_size": tokenizer.vocab_size,
+    }
 
 
 def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> trace_pb2.Schedule:

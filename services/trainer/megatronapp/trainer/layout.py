@@ -39,9 +39,7 @@ class Layout:
         parallel = config.parallel
         virtual = _virtual_stages(config.model, parallel)
         model_ranks = (
-            parallel.tensor_model_parallel_size
-            * parallel.pipeline_model_parallel_size
-            * parallel.context_parallel_size
+            parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size * parallel.context_parallel_size
         )
         if world_size % model_ranks:
             raise UsageError(

@@ -14,10 +14,11 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
+
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import checkpoint
-from megatronapp.trainer.batches import Batches
+from megatronapp.trainer.batches import Batches, Split
 from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.forward import build_forward_step
@@ -148,7 +149,8 @@ class Trainer:
         loss = self._mean_loss(window.loss) if self._knows_loss else None
         if loss is not None and not math.isfinite(loss):
             raise TrainingError(
-                f"the loss is {loss} at step {self._state.step}: lower --lr, lengthen --lr-warmup-iters or set --clip-grad"
+                f"the loss is {loss} at step {self._state.step}: "
+                "lower --lr, lengthen --lr-warmup-iters or set --clip-grad"
             )
         layout = self._batches.layout
         step_seconds = window.seconds / window.steps
@@ -193,7 +195,7 @@ class Trainer:
                     chunk.enable_forward_pre_hook()
             self._plugins.phase_end(phase)
 
-    def _evaluate(self, split: str) -> None:
+    def _evaluate(self, split: Split) -> None:
         if not self._batches.has(split):
             return
         with self._phase(trace_pb2.PHASE_EVALUATION), torch.no_grad():

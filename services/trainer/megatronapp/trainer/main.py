@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging as stdlib_logging
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.configure()
     # megatron-core tells at every import that Transformer Engine and Apex are not installed.
     warnings.filterwarnings("ignore", module="megatron")
+    stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
     try:
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.
         from megatronapp.trainer.launch import run

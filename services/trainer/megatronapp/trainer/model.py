@@ -15,11 +15,12 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import divide
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
@@ -30,7 +31,8 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
     model, training = config.model, config.training
     if model.transformer_impl == "transformer_engine":
         _require_transformer_engine()
-    if model.num_experts is not None and model.moe_token_dispatcher_type == "alltoall" and device.type == "cpu":
+    dispatcher = model.moe_token_dispatcher_type
+    if model.num_experts is not None and dispatcher == "alltoall" and device.type == "cpu":
         raise UsageError("--moe-token-dispatcher-type alltoall needs GPUs; on CPUs take allgather")
     dtype = torch.bfloat16 if training.bf16 else torch.float32
     try:
@@ -195,7 +197,7 @@ class Norm:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         module = kind(hidden_size, eps=eps)
         for parameter in module.parameters():
-            parameter.sequence_parallel = config.sequence_parallel
+            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         return module
 
 

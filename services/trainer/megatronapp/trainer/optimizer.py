@@ -11,11 +11,14 @@ from megatron.core.optimizer import get_megatron_optimizer, get_standard_config_
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 
 
-def build_optimizer(config: TrainerConfig, chunks: list[DistributedDataParallel], transformer: TransformerConfig) -> Any:
+def build_optimizer(
+    config: TrainerConfig, chunks: list[DistributedDataParallel], transformer: TransformerConfig
+) -> Any:
     """The optimizer over all chunks, and the callbacks by which the pipeline schedule reaches gradients and weights."""
     settings = config.optimizer
     options = MegatronOptimizerConfig(

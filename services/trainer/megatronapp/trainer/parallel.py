@@ -14,6 +14,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
 from megatronapp.core.errors import MegatronAppError, UsageError
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
@@ -23,14 +26,14 @@ from megatronapp.v1 import trace_pb2
 T = TypeVar("T")
 
 
-def start(environment: Environment, config: ParallelConfig, layout: Layout) -> tuple[torch.device, dist.Store]:
+def start(environment: Environment, config: ParallelConfig, layout: Layout) -> tuple[torch.device, Store]:
     """Join the world and build megatron-core's groups. Returns this rank's device and the world's key-value store."""
     device = _device(environment)
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     store = _store(environment, timeout)
     dist.init_process_group(
         config.distributed_backend or ("nccl" if device.type == "cuda" else "gloo"),
-        store=dist.PrefixStore("world", store),
+        store=PrefixStore("world", store),
         rank=environment.rank,
         world_size=environment.world_size,
         timeout=timeout,
@@ -44,7 +47,7 @@ def start(environment: Environment, config: ParallelConfig, layout: Layout) -> t
         expert_model_parallel_size=layout.expert,
         distributed_timeout_minutes=config.distributed_timeout_minutes,
     )
-    return device, dist.PrefixStore("trainer", store)
+    return device, PrefixStore("trainer", store)
 
 
 def on_first_rank(action: Callable[[], T]) -> T:
@@ -80,21 +83,21 @@ def _device(environment: Environment) -> torch.device:
     return torch.device("cuda", environment.local_rank)
 
 
-def _store(environment: Environment, timeout: timedelta) -> dist.Store:
+def _store(environment: Environment, timeout: timedelta) -> Store:
     """torchrun's store; of a single process without torchrun, one that needs no network."""
     if environment.launched:
-        store, _, _ = next(iter(dist.rendezvous("env://", timeout=timeout)))
+        store, _, _ = next(iter(rendezvous("env://", timeout=timeout)))
         return store
     if environment.world_size > 1:
         raise UsageError("WORLD_SIZE is set but RANK and MASTER_ADDR are not; start several ranks with torchrun")
-    return dist.HashStore()
+    return HashStore()
 
 
 def seed_everything(seed: int) -> None:
     """Seeds as in Megatron-LM: different dropout on each pipeline stage and tensor rank, equal over data ranks."""
     stage_seed = seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     random.seed(stage_seed)
-    np.random.seed(stage_seed % 2**32)  # noqa: NPY002
+    np.random.seed(stage_seed % 2**32)
     torch.manual_seed(stage_seed)
     tensor_parallel.model_parallel_cuda_manual_seed(stage_seed)
 
@@ -105,10 +108,10 @@ def be_deterministic() -> None:
     os.environ.setdefault("NCCL_ALGO", "Ring")
     os.environ.setdefault("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def identity(environment: Environment, store: dist.Store) -> trace_pb2.Identity:
+def identity(environment: Environment, store: Store) -> trace_pb2.Identity:
     """Who this process is. A run without a name gets a random one, the same on all ranks."""
     if environment.rank == 0:
         store.set("run", environment.run or secrets.token_hex(8))

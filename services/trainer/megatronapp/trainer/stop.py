@@ -7,7 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
 from megatronapp.core.logging import get_logger
 
 log = get_logger(__name__)
@@ -22,7 +23,7 @@ class StopSignal:
     before this one has taken part in it, so all of them read the same when they come to its end.
     """
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._received = False
         self._previous: Any = None

@@ -39,8 +39,8 @@ export const signIn = (token: string): Promise<Session> => expect(client.POST('/
 export const getRanks = (run: string, signal?: AbortSignal): Promise<Rank[]> =>
   expect(client.GET('/api/v1/jobs/{run}/ranks', { params: of(run), signal }))
 
-export const getMetrics = (run: string, signal?: AbortSignal): Promise<Metrics> =>
-  expect(client.GET('/api/v1/jobs/{run}/metrics', { params: of(run), signal }))
+export const getMetrics = (run: string, limit: number): Promise<Metrics> =>
+  expect(client.GET('/api/v1/jobs/{run}/metrics', { params: { ...of(run), query: { limit } } }))
 
 export const getClocks = (run: string, signal?: AbortSignal): Promise<Clock[]> =>
   expect(client.GET('/api/v1/jobs/{run}/clocks', { params: of(run), signal }))

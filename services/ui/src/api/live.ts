@@ -19,6 +19,8 @@ export interface Live {
   readonly silence: Readonly<Ref<number | null>>
   /** The first snapshot has arrived: an empty list now means that there is none. */
   readonly ready: Readonly<Ref<boolean>>
+  /** Grows with each snapshot, so after each cut: what was built up from steps has to be asked for again. */
+  readonly snapshots: Readonly<Ref<number>>
   readonly onStep: (listener: StepListener) => () => void
 }
 
@@ -35,7 +37,8 @@ export function createLive(url: string): Live {
   const jobs = shallowReactive(new Map<string, Job>())
   const findings = shallowReactive(new Map<string, Finding>())
   const listeners = new Set<StepListener>()
-  const ready = shallowRef(false)
+  const snapshots = shallowRef(0)
+  const ready = computed(() => snapshots.value > 0)
   const heardAt = shallowRef<number | null>(null)
   const now = shallowRef(Date.now())
   useIntervalFn(() => (now.value = Date.now()), 1000)
@@ -53,7 +56,7 @@ export function createLive(url: string): Live {
       case 'snapshot':
         replace(jobs, event.jobs, (job) => job.run)
         replace(findings, event.findings, (finding) => finding.id)
-        ready.value = true
+        snapshots.value += 1
         break
       case 'job':
         jobs.set(event.job.run, event.job)
@@ -81,7 +84,7 @@ export function createLive(url: string): Live {
     listeners.add(listener)
     return () => listeners.delete(listener)
   }
-  return { jobs, findings, state, silence, ready, onStep }
+  return { jobs, findings, state, silence, ready, snapshots, onStep }
 }
 
 function replace<T>(map: Map<string, T>, values: readonly T[], key: (value: T) => string): void {

@@ -139,7 +139,7 @@ export interface paths {
         };
         /**
          * Get Timeline
-         * @description One row per step and rank, as columns.
+         * @description One row per step and rank, as columns. Jobs of many ranks get fewer steps at once, at most 200,000 rows.
          */
         get: operations["get_timeline"];
         put?: never;

@@ -1,16 +1,20 @@
-import { onScopeDispose, shallowRef } from 'vue'
+import { useThrottleFn } from '@vueuse/core'
 import type { ShallowRef } from 'vue'
+import { onScopeDispose, shallowRef, watch } from 'vue'
 import { getMetrics } from '@/api/client'
 import { useLive } from '@/api/live'
 import type { Metrics } from '@/api/types'
 
+const REFRESH_MS = 1000
+const MAX_STEPS = 2000
+
 export type StepRow = { [K in keyof Metrics]: Metrics[K][number] }
 
 /** A step that is known already is replaced: the ranks of a step report one after the other. */
-export function withRow(metrics: Metrics, row: StepRow): Metrics {
+export function withRow(metrics: Metrics, row: StepRow, keep: number): Metrics {
   const at = metrics.step.findLastIndex((step) => step < row.step) + 1
-  const drop = metrics.step[at] === row.step ? 1 : 0
-  const put = <T>(column: readonly T[], value: T): T[] => column.toSpliced(at, drop, value)
+  const known = metrics.step[at] === row.step ? 1 : 0
+  const put = <T>(column: readonly T[], value: T): T[] => column.toSpliced(at, known, value).slice(-keep)
   return {
     step: put(metrics.step, row.step),
     unix_seconds: put(metrics.unix_seconds, row.unix_seconds),
@@ -23,23 +27,36 @@ export function withRow(metrics: Metrics, row: StepRow): Metrics {
   }
 }
 
-/** A job's series, kept up to date by the event stream. */
-export function useMetrics(run: string): { metrics: ShallowRef<Metrics | undefined>; error: ShallowRef<Error | undefined>; refresh: () => Promise<void> } {
+export interface MetricsFeed {
+  readonly metrics: ShallowRef<Metrics | undefined>
+  readonly error: ShallowRef<Error | undefined>
+  readonly refresh: () => Promise<void>
+}
+
+/** A job's series over its newest steps, kept up to date by the event stream. */
+export function useMetrics(run: string, keep = MAX_STEPS): MetricsFeed {
   const live = useLive()
   const metrics = shallowRef<Metrics>()
   const error = shallowRef<Error>()
+
   const refresh = async (): Promise<void> => {
     try {
-      metrics.value = await getMetrics(run)
+      metrics.value = await getMetrics(run, keep)
       error.value = undefined
     } catch (failure) {
-      error.value = failure as Error
+      error.value = failure instanceof Error ? failure : new Error(String(failure))
     }
   }
+  const refreshSoon = useThrottleFn(refresh, REFRESH_MS, true)
+
   const stop = live.onStep((event) => {
-    if (event.run === run && metrics.value) metrics.value = withRow(metrics.value, event.row)
+    if (event.run !== run || !metrics.value) return
+    const newest = metrics.value.step.at(-1) ?? 0
+    metrics.value = withRow(metrics.value, event.row, keep)
+    // A slow viewer is not sent every step: the series has them all.
+    if (event.row.step > newest + 1) void refreshSoon()
   })
   onScopeDispose(stop)
-  void refresh()
+  watch(live.snapshots, refresh, { immediate: true })
   return { metrics, error, refresh }
 }

@@ -1,6 +1,6 @@
 import { useThrottleFn } from '@vueuse/core'
 import type { Ref, ShallowRef } from 'vue'
-import { computed, onScopeDispose, shallowRef } from 'vue'
+import { computed, onScopeDispose, shallowRef, watch } from 'vue'
 import { getTimeline } from '@/api/client'
 import { useLive } from '@/api/live'
 import type { TimelineColumns, TimelineModel } from '@/draw/timeline/model'
@@ -37,7 +37,7 @@ export function useTimeline(run: string): TimelineFeed {
       columns.value = mergeColumns(columns.value, fresh, keep)
       error.value = undefined
     } catch (failure) {
-      if (!stop.signal.aborted) error.value = failure as Error
+      if (!stop.signal.aborted) error.value = failure instanceof Error ? failure : new Error(String(failure))
     }
     loaded.value = true
   }
@@ -48,6 +48,6 @@ export function useTimeline(run: string): TimelineFeed {
     unlisten()
     stop.abort()
   })
-  void refresh()
+  watch(live.snapshots, refresh, { immediate: true })
   return { model: computed(() => buildModel(columns.value)), loaded, error, refresh }
 }

@@ -69,6 +69,7 @@ export function formatSpan(seconds: Maybe): string {
 export function formatExcess(ratio: Maybe): string {
   if (!known(ratio)) return UNKNOWN
   const percent = (ratio - 1) * 100
+  if (Math.abs(percent) < 0.05) return '±0 %'
   const digits = Math.abs(percent) < 9.95 ? 1 : 0
   const sign = percent < 0 ? '−' : '+'
   return `${sign}${Math.abs(percent).toFixed(digits)} %`

@@ -5,6 +5,16 @@ export interface StepRange {
   readonly to: number
 }
 
+/** "60-61" */
+export function formatRange({ from, to }: StepRange): string {
+  return `${from}-${to}`
+}
+
+export function parseRange(text: unknown): StepRange | null {
+  const [, from, to] = /^(\d{1,15})-(\d{1,15})$/.exec(typeof text === 'string' ? text : '') ?? []
+  return from ? { from: Number(from), to: Number(to) } : null
+}
+
 /** Steps of one trace at most: more than this makes a trace viewer slow and tells no more. */
 export const MAX_TRACE_STEPS = 40
 

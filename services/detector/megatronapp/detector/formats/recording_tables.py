@@ -60,15 +60,14 @@ class _Row:
 def step_tables(trace: Trace) -> Iterator[StepTable]:
     """One table per recorded step, in order; a rank of it is a worker, by its lowest global rank.
 
-    The recorded duration of a message says how long both ends waited for each other, so rows of messages hold their own
-    time instead; and a rank's step lasts as long as what it did itself, its collectives, and its host's delays.
+    The recorded duration of a message or collective says how long its members waited for each other, which depends on
+    all that went before; rows hold their own time instead, from the last member's arrival on. So a rank's step lasts as
+    long as what it did itself, and its host's delays.
     A worker without any operation in a step is among the step's missing ranks. Raises DataError.
     """
     recording = trace.recording
     graph = recording_graph(recording)
-    is_message = np.array([operation.key.type in op.MESSAGES for operation in recording.operations])[:, None, None]
-    taken = np.where(is_message, np.maximum(own_seconds(recording, graph), 0.0), recording.duration)
-    late = host_seconds(recording, graph)
+    taken, late = np.maximum(own_seconds(recording, graph), 0.0), host_seconds(recording, graph)
     ranks, position = _ranks(trace)
     groups = _Groups(trace)
     rows = _rows(trace, position, groups)

@@ -16,6 +16,10 @@ from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 
+PAGE_STEPS = 3
+PATIENT_PAGE_STEPS = 6
+"""On CPU ranks what shows in wall time alone: a burst of other load on the host lasts for some steps."""
+
 MessageKey = tuple[int, int, int]
 """Sender and receiver (global ranks), index into signals.links.SENDS."""
 CollectiveKey = tuple[str, str]
@@ -71,6 +75,8 @@ class Suspicion:
     lost_seconds: float = 0.0
     """Time that the ranks themselves lose in a step."""
     pages: bool = True
+    page_steps: int = PAGE_STEPS
+    """Steps that it must last before it pages."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Compute time of each rank ÷ expected that costs as much, for the what-if; empty: the cost is cost_ratio."""
     cost_ratio: float = 1.0
@@ -101,6 +107,11 @@ def confidence(monitor: Monitor, item: int, *, agreeing: bool = True) -> float:
     """From the evidence of the test, less when only one of two independent signals says so."""
     certainty = 1.0 - float(np.exp(-monitor.log_evidence[item] / monitor.log_threshold * 3.0))
     return round(certainty * (1.0 if agreeing else 0.85), 3)
+
+
+def patience(view: View) -> int:
+    """Steps before a verdict on wall time pages."""
+    return PATIENT_PAGE_STEPS if view.on_cpu() else PAGE_STEPS
 
 
 def percent(ratio: float) -> str:

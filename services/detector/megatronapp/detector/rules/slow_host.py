@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
 
 CAUSES = {
     "data_wait": (Cause.DATA_LOADING, "waits for its data"),
@@ -52,7 +52,9 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         pages=signal not in TICKETS,
-        slow={rank: ratio},
+        page_steps=patience(view),
+        slow={} if signal in TICKETS else {rank: ratio},
+        cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
-from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View, confidence, evidence
+from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View, confidence, evidence, patience
 from megatronapp.detector.signals.links import SENDS
 
 MAJORITY = 0.5
@@ -60,6 +60,7 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
         uncertainty=monitor.uncertainty(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
+        page_steps=patience(view),
         cost_ratio=1 + lost / view.step_seconds,
         involved=_neighbours(view, {end for k, _ in links for end in k[:2]}),
     )
@@ -67,10 +68,10 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
 
 def _neighbours(view: View, ends: set[int]) -> tuple[int, ...]:
     """Ranks whose slowness would make these links look slow: a GPU's send ends when its receiver takes it, and each
-    stage of a replica waits for the others. Sockets take a message at once."""
-    if view.on_cpu():
-        return ()
+    stage of a replica waits for the others. A socket takes a message at once, if its host is awake."""
     ranks = view.table.ranks
+    if view.on_cpu():
+        return tuple(sorted(ends))
     replicas = ranks.data[np.isin(ranks.rank, sorted(ends))]
     return tuple(int(rank) for rank in ranks.rank[np.isin(ranks.data, replicas)])
 

@@ -12,6 +12,9 @@ from megatronapp.detector.signals.microbatches import expected_share
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
 
+EQUAL = 0.01
+"""Work that differs by less counts as equal."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComputeEffect:
@@ -27,6 +30,8 @@ class ComputeEffect:
     """Compute in this step."""
     work: Floats
     """Work of the rank's microbatches ÷ that of its stage's mean rank, by what the data says."""
+    equal_work: bool
+    """All ranks of each stage have the same to do, as far as is known."""
 
 
 def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
@@ -47,6 +52,7 @@ def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) ->
         by_operation=_by_operation(compute, alike, reference),
         seconds=seconds,
         work=_weighted(ratio * compute.count, np.nanmean(compute.seconds, axis=0), stage),
+        equal_work=bool(np.all(np.abs(ratio - 1) < EQUAL)),
     )
 
 
@@ -101,4 +107,4 @@ def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Com
     by_replica = np.array([np.nansum(heaviness[detail.replica == r]) for r in replicas])
     work = np.ones(len(table.ranks))
     work[known] = (by_replica / by_replica.mean())[place[known]]
-    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds, work)
+    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds, work, equal_work=False)

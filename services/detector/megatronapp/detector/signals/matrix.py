@@ -41,8 +41,8 @@ def compute(table: StepTable, operations: tuple[str, ...] = COMPUTE_OPERATIONS) 
     cells, shape = rows.rank[mine] * len(keys) + key, (len(table.ranks), len(keys))
 
     def total(column: Floats | Ints) -> Floats:
-        summed: Floats = np.bincount(cells, column[mine].astype(np.float64), shape[0] * shape[1]).reshape(shape)
-        return summed
+        summed = np.bincount(cells, column[mine].astype(np.float64), shape[0] * shape[1])
+        return summed.astype(np.float64).reshape(shape)
 
     seconds = total(measured(table))
     return Compute(

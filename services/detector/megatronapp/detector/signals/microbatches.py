@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from megatronapp.detector.signals import peers
-from megatronapp.detector.steps import Floats, Microbatches
+from megatronapp.detector.steps import Floats, Ints, Microbatches
 
 NOISE = 0.005
 """Standard deviation of equal microbatches on one device. Where microbatches differ by no more, a fit says nothing."""
 FAR = 4.0
 """Microbatches so many scales off a fit are left out of the next."""
-FITS = 3
+FITS = 4
 LEAST = 0.1
 """A microbatch is never expected to take less than this share of the median one."""
 
@@ -36,17 +36,18 @@ def _slope(own: Floats, others: Floats, detail: Microbatches) -> float:
     known = np.isfinite(own) & np.isfinite(others)
     _, replica = np.unique(detail.replica[known], return_inverse=True)
     y, x = _within(own[known], replica), _within(others[known], replica)
-    used, slope = np.ones(len(x), bool), 1.0
-    for _ in range(FITS):
-        damping = NOISE**2 * used.sum()
-        slope = float((x[used] @ y[used] + damping) / (x[used] @ x[used] + damping)) if used.any() else 1.0
+    slope = 1.0
+    for _ in range(FITS if len(x) else 0):
         residual = np.abs(y - slope * x)
-        used = residual <= FAR * max(float(np.median(residual)), NOISE) if len(residual) else used
+        used = residual <= FAR * max(float(np.median(residual)), NOISE)
+        damping = NOISE**2 * used.sum()
+        slope = float((x[used] @ y[used] + damping) / (x[used] @ x[used] + damping))
     return slope
 
 
-def _within(values: Floats, replica: np.ndarray) -> Floats:
-    """Values less their replica's mean."""
-    count = np.bincount(replica)
-    less: Floats = values - (np.bincount(replica, values) / np.maximum(count, 1))[replica]
+def _within(values: Floats, replica: Ints) -> Floats:
+    """Values less their replica's median."""
+    less = values.copy()
+    for each in np.unique(replica):
+        less[replica == each] -= np.median(values[replica == each])
     return less

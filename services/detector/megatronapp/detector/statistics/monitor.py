@@ -34,7 +34,7 @@ class Noise:
     allowance: float
     """A constant offset that healthy items may have; inf: only a change is judged."""
     smallest: float
-    """Effects below are never worth a page, however certain."""
+    """Effects below are never worth a finding, however certain."""
     changes: bool = True
     """False: only the offset is judged, never a change against the item's own history."""
 
@@ -122,24 +122,23 @@ class Monitor:
         change, offset = sequential.evidence(self._change), sequential.evidence(self._offset)
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
+        alarmed_before = self.alarmed.copy()
         rising = ~self.alarmed & np.isfinite(x) & (self.log_evidence >= self.log_threshold)
         for item in np.flatnonzero(rising):
-            if not by_change[item]:
-                self._forget(int(item))
-            self._raise(int(item), sequential.onset((self._change if by_change[item] else self._offset)[item]))
-        self._follow(x, ~rising & self.alarmed & np.isfinite(x))
+            self._raise(int(item), by_change=bool(by_change[item]))
+        self._follow(x, alarmed_before & np.isfinite(x))
 
-    def _forget(self, item: int) -> None:
-        """The item is off by more than healthy ones are: what it has shown so far is no baseline."""
-        self.baseline[item], self.ready[item], self._cleaned[item] = 0.0, False, 0
-        self._clean[item] = np.nan
-
-    def _raise(self, item: int, steps: int) -> None:
-        excess = self.excess(item)[: min(steps, len(self._steps))]
-        effect = float(np.nanmedian(excess))
-        self.alarmed[item], self.effect[item] = True, effect
-        self.since[item] = self._steps[-min(steps, len(self._steps))]
-        self._recovery[item] = 0.0
+    def _raise(self, item: int, *, by_change: bool) -> None:
+        """Alarm if the effect is worth it. What an item has shown that was always slow is no baseline."""
+        steps = min(sequential.onset((self._change if by_change else self._offset)[item]), len(self._steps))
+        baseline = self.baseline[item] if by_change else 0.0
+        effect = float(np.nanmedian(self._values[item, :steps] - baseline))
+        if not effect >= self.noise.smallest:
+            return
+        if not by_change:
+            self.ready[item], self._cleaned[item], self._clean[item] = False, 0, np.nan
+        self.baseline[item], self.effect[item], self.alarmed[item] = baseline, effect, True
+        self.since[item], self._recovery[item] = self._steps[-steps], 0.0
 
     def _follow(self, x: Floats, watched: npt.NDArray[np.bool_]) -> None:
         """Alarmed items: bring the effect up to date, and clear those that have recovered."""

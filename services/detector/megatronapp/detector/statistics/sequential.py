@@ -49,8 +49,8 @@ def recovery(state: Floats, residual: Floats, effect: Floats) -> Floats:
     <= -RECOVERED.
     """
     size = np.clip(effect, 0.5, 4.0)
-    bounded = np.clip(residual, -size, 2 * size)
+    bounded = np.clip(residual, 0.0, 2 * size)
     return np.minimum(0.0, state + size * (bounded - size / 2))
 
 
-RECOVERED = 12.0
+RECOVERED = 16.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Annotated
 
@@ -81,10 +82,12 @@ def parse_ranks(text: str) -> list[int]:
     return sorted(ranks)
 
 
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
+async def _chain(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """All pieces; a reader that leaves early ends the collector's call too."""
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
 
 
 def _file_name(job: TrackedJob, from_step: int, to_step: int, suffix: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
+
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
 from megatronapp.v1 import trace_pb2
@@ -22,9 +23,7 @@ class PluginChain:
         self.plugins = tuple(plugins)
 
     @classmethod
-    def create(
-        cls, kinds: Sequence[type[Plugin]], args: argparse.Namespace, context: PluginContext
-    ) -> PluginChain:
+    def create(cls, kinds: Sequence[type[Plugin]], args: argparse.Namespace, context: PluginContext) -> PluginChain:
         """Those of the plug-ins that the flags turn on."""
         created = (kind.create(args, context) for kind in kinds)
         return cls([plugin for plugin in created if plugin is not None])
@@ -82,5 +81,5 @@ class PluginChain:
         for plugin in reversed(self.plugins):
             try:
                 plugin.close()
-            except Exception:  # noqa: BLE001
+            except Exception:
                 log.exception("plugin_close_failed", plugin=plugin.name)

@@ -1,7 +1,7 @@
 import { bisectLeft, ticks } from 'd3-array'
 import { hatch } from '../canvas'
 import type { Palette } from '../palette'
-import { formatExcess, formatInteger, formatSeconds } from '@/lib/format'
+import { formatExcess, formatInteger, formatRanks, formatSeconds } from '@/lib/format'
 import type { Cell } from './hit'
 import type { Layout, Row } from './layout'
 import { GROUP_HEADER } from './layout'
@@ -13,6 +13,8 @@ import { span } from './view'
 
 export const GUTTER = 148
 export const RULER = 30
+/** Pixels kept free beside a flag, so that no tick's label sticks out behind it. */
+const LABEL_AIR = 20
 
 /** A rank that an open finding names. */
 export interface Suspect {
@@ -35,7 +37,7 @@ export interface Scene {
   readonly ratios: Float64Array
   readonly hovered: Cell | null
   readonly selected: Cell | null
-  readonly labels: { readonly stage: (id: number) => string; readonly rank: (id: number) => string; readonly slow: string; readonly step: (step: number) => string }
+  readonly labels: { readonly stage: (id: number) => string; readonly rank: (id: number) => string; readonly since: (ranks: string, step: number) => string }
 }
 
 type Pen = CanvasRenderingContext2D
@@ -184,13 +186,21 @@ function paintCell(pen: Pen, scene: Scene, cell: Cell | null, colour: string): v
   pen.strokeRect(left, cell.row.y + 1, Math.max(2, right - left - 1), cell.row.height - 2)
 }
 
-/** A flagged line at each step since which a rank has been slow. */
+function ranksByOnset(suspects: readonly Suspect[]): Map<number, number[]> {
+  const steps = new Map<number, number[]>()
+  for (const { rank, sinceStep } of suspects) {
+    if (sinceStep !== null) steps.set(sinceStep, [...(steps.get(sinceStep) ?? []), rank])
+  }
+  return steps
+}
+
+/** A flagged line at each step since which ranks have been slow. */
 function paintOnsets(pen: Pen, scene: Scene): void {
   const { model, axis, palette, labels, width } = scene
   const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
-  const steps = new Set(scene.suspects.flatMap(({ sinceStep }) => (sinceStep === null ? [] : [sinceStep])))
+  const steps = ranksByOnset(scene.suspects)
   pen.font = `600 12px ${palette.font}`
-  for (const step of steps) {
+  for (const [step, ranks] of steps) {
     const index = bisectLeft(model.steps, step)
     if (index >= model.steps.length) continue
     const x = Math.round(toX(scene, axis === 'steps' ? step : model.stepStart[index]))
@@ -203,11 +213,11 @@ function paintOnsets(pen: Pen, scene: Scene): void {
     pen.lineTo(x, bottom)
     pen.stroke()
     pen.setLineDash([])
-    const label = `▲ ${labels.slow} ${labels.step(step)}`
+    const label = `▲ ${labels.since(formatRanks(ranks), step)}`
     const wide = pen.measureText(label).width + 12
     const left = Math.min(x, width - wide)
     pen.fillStyle = palette.background
-    pen.fillRect(left, 2, wide, RULER - 8)
+    pen.fillRect(left, 2, wide + LABEL_AIR, RULER - 8)
     pen.strokeStyle = palette.culprit
     pen.lineWidth = 1
     pen.strokeRect(left + 0.5, 2.5, wide - 1, RULER - 9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ class Pending:
     operation: int
     begin: Any = None
     end: Any = None
-    work: Any = None
-    """The handle of an asynchronous operation nobody has waited for yet."""
+    finished: Callable[[], bool] | None = None
+    """Tells of an asynchronous operation nobody has waited for yet."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,19 @@ class Track:
 def _completed(entry: Pending, done: Callable[[Any], bool]) -> bool:
     if entry.end is not None:
         return done(entry.end)
-    return entry.work is not None and bool(entry.work.is_completed())
+    return entry.finished is not None and entry.finished()
+
+
+def finished_of(handle: Any) -> Callable[[], bool]:
+    """Asks an asynchronous operation's handle, without keeping it and its tensors alive. Once it is gone nobody can
+    wait for the operation, and it counts as finished."""
+    reference = weakref.ref(handle)
+
+    def finished() -> bool:
+        alive = reference()
+        return alive is None or bool(alive.is_completed())
+
+    return finished
 
 
 class Frontiers:

@@ -101,7 +101,7 @@ class ScanPlugin(Plugin):
         self._phases: list[trace_pb2.Phase] = []
         self._current: _StepStart | None = None
         self._first = True
-        self._closed = False
+        self._closed = self._attached = False
         self._start()
 
     # -- what the trainer calls --
@@ -130,6 +130,7 @@ class ScanPlugin(Plugin):
         current, self._current = self._current, None
         if current is None:
             return
+        self._p2p.step_end()
         self._probe.on = False
         self._recorder.end()
         record = Step(
@@ -176,11 +177,7 @@ class ScanPlugin(Plugin):
             return
         self._closed = True
         self._probe.on = False
-        self._layers.attach(False)
-        for hooks in self._hooks:
-            hooks.remove()
-        for listener in self._listeners:
-            self._context.timers.listeners.remove(listener)
+        self.detach()
         deadline = time.monotonic() + FLUSH_SECONDS
         self._publisher.close(FLUSH_SECONDS / 2)
         self._heartbeat.close()
@@ -192,11 +189,27 @@ class ScanPlugin(Plugin):
 
     def _start(self) -> None:
         self._listeners = (GradSyncListener(self._probe), self._p2p)
-        self._context.timers.listeners[:0] = self._listeners
-        for hooks in self._hooks:
-            hooks.install()
+        self.attach()
         self._publisher.start()
         self._heartbeat.start()
+
+    def attach(self) -> None:
+        """Put all hooks in place, but for those of granularity full, which come and go with the windows."""
+        if not self._attached:
+            self._attached = True
+            self._context.timers.listeners[:0] = self._listeners
+            for hooks in self._hooks:
+                hooks.install()
+
+    def detach(self) -> None:
+        """Take all hooks off: torch and megatron-core are as they were."""
+        if self._attached:
+            self._attached = False
+            self._layers.attach(False)
+            for hooks in self._hooks:
+                hooks.remove()
+            for listener in self._listeners:
+                self._context.timers.listeners.remove(listener)
 
     def _sinks(self, settings: ScanSettings) -> list[Sink]:
         sinks: list[Sink] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
 from megatronapp.trainer.plugins.scan.recorder import (
@@ -20,10 +22,12 @@ from megatronapp.trainer.plugins.scan.recorder import (
 
 log = get_logger(__name__)
 
+WHEEL = "megatronapp_scan"
+
 
 def make_recorder(device: torch.device) -> Recorder:
     """A recorder for the calling thread's work on a device."""
-    if find_spec("megatronapp_scan") is not None:
+    if find_spec(WHEEL) is not None:
         try:
             return NativeRecorder(device)
         except RuntimeError as error:
@@ -44,13 +48,11 @@ class NativeRecorder:
 
     def __init__(self, device: torch.device) -> None:
         """Raises RuntimeError when the CUDA driver does not play along."""
-        from megatronapp_scan import Recorder as Native
-
         current_stream = None
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
             current_stream = torch._C._cuda_getCurrentRawStream
-        native = Native(bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0)
+        native = import_module(WHEEL).Recorder(bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0)
         self._native = native
         self.context, self.begin, self.end = native.context, native.begin, native.end
         self.end_work, self.end_operation = native.end_work, native.end_operation
@@ -68,10 +70,11 @@ class _NativeSealed:
         self.wait = native.wait
 
     def resolve(self) -> Spans:
-        from megatronapp_scan import COLUMNS as NAMES
-
         _, reference_ns, reference_error_ns, data = self._native.resolve()
-        arrays = {name: np.frombuffer(column, np.int64) for name, column in zip(NAMES, data, strict=True)}
+        arrays = {
+            name: np.frombuffer(column, np.int64)
+            for name, column in zip(import_module(WHEEL).COLUMNS, data, strict=True)
+        }
         return Spans(
             columns={name: arrays[name] for name in COLUMNS},
             start=arrays["issue"],

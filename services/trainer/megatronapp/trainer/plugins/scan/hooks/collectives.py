@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from megatronapp.trainer.plugins.scan.frontier import Pending, Track
+from megatronapp.trainer.plugins.scan.frontier import Pending, Track, finished_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
@@ -73,7 +73,7 @@ class CollectiveHooks:
                 call.abandon()
                 raise
             # Without async_op the functions return None.
-            return call.end() if result is None else call.issued(result)
+            return call.end() if result is None else call.issued(TracedWork(result, call))
 
         return collective
 
@@ -86,8 +86,9 @@ class CollectiveHooks:
             self._inside = call
             try:
                 with function(group, device, async_ops, **kwargs) as manager:
+                    handle = _CoalescedWork(manager, call)
                     try:
-                        yield _CoalescedWork(manager, call)
+                        yield handle
                     finally:
                         self._inside = None
                         call.begin()
@@ -95,7 +96,7 @@ class CollectiveHooks:
                 call.abandon()
                 raise
             if async_ops:
-                call.issued(manager)
+                call.issued(handle)
             else:
                 call.end()
 
@@ -131,14 +132,14 @@ class _Call:
         stream = 0 if self._issue is None else ASYNC_STREAM
         entry.end = self._probe.recorder.end_operation(self._index, -1, entry.sequence, self._size, stream, self._issue)
 
-    def issued(self, work: Any) -> Any:
-        """An asynchronous call has returned its handle: what is handed on records the wait."""
-        if self._entry is not None and hasattr(work, "is_completed"):
-            self._entry.work = work
+    def issued(self, handle: TracedWork) -> TracedWork:
+        """An asynchronous call has returned: its span ends with the handle's wait."""
+        if self._entry is not None:
+            self._entry.finished = finished_of(handle)
         if self._recorded:
             self._recorded = False
             self._issue = self._probe.recorder.cancel()
-        return TracedWork(work, self)
+        return handle
 
     def wait_begin(self) -> None:
         if self._entry is not None:
@@ -194,6 +195,9 @@ class TracedWork:
 
 class _CoalescedWork(TracedWork):
     """The manager that `with _coalescing_manager(...) as cm` binds: filled inside, waited for later."""
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._work.works)
 
 
 def rebind(patches: Patches, replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from megatron.core.pipeline_parallel import p2p_communication
 
-from megatronapp.trainer.plugins.scan.frontier import Pending
+from megatronapp.trainer.plugins.scan.frontier import Pending, finished_of
 from megatronapp.trainer.plugins.scan.hooks.collectives import size_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
@@ -62,6 +62,7 @@ class P2PHooks:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self._exchanging = False
+        self._posted: list[Message] = []
         self._patches = Patches()
         self._sequences: Counter[tuple[int, int]] = Counter()
 
@@ -86,9 +87,33 @@ class P2PHooks:
         exchanging, self._exchanging = self._exchanging, False
         return self.probe.recorder.cancel() if exchanging else None
 
+    def step_end(self) -> None:
+        """A schedule does not wait for some of its sends: they end here at the latest."""
+        if self.probe.on:
+            for message in self._posted:
+                if message.entry.end is None:
+                    self.probe.recorder.begin(message.operation)
+                    self.ended(message)
+        self._posted.clear()
+
+    def ended(self, message: Message) -> None:
+        """End the open span, as this message's."""
+        recorder = self.probe.recorder
+        recorder.context(message.microbatch, message.chunk)
+        message.entry.end = recorder.end_operation(
+            message.communicator,
+            message.peer,
+            message.sequence,
+            message.bytes,
+            SEND_STREAM if message.operation in _SENDS else RECEIVE_STREAM,
+            message.issued,
+        )
+        recorder.context(-1, -1)
+
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def p2p_ops(**kwargs: Any) -> Any:
             messages = self._post(kwargs)
+            self._posted += messages.values()
             handles = function(**kwargs)
             if isinstance(handles, dict):
                 return {key: Handle(self, handle, [messages[key]]) for key, handle in handles.items()}
@@ -148,7 +173,7 @@ class Handle:
         self._handle = handle
         self._messages = messages
         for message in messages:
-            message.entry.work = handle
+            message.entry.finished = finished_of(self)
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         messages, self._messages = self._messages, []
@@ -162,21 +187,8 @@ class Handle:
                 continue
             if position:
                 recorder.begin(message.operation)
-            self._end(message)
+            self._hooks.ended(message)
         return result
-
-    def _end(self, message: Message) -> None:
-        recorder = self._probe.recorder
-        recorder.context(message.microbatch, message.chunk)
-        message.entry.end = recorder.end_operation(
-            message.communicator,
-            message.peer,
-            message.sequence,
-            message.bytes,
-            SEND_STREAM if message.operation in _SENDS else RECEIVE_STREAM,
-            message.issued,
-        )
-        recorder.context(-1, -1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)

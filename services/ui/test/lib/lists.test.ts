@@ -1,0 +1,82 @@
+import { describe, expect, it } from 'vitest'
+import type { Finding, Rank } from '@/api/types'
+import { backoffMs } from '@/lib/backoff'
+import { groupByNode, rankHealth } from '@/lib/health'
+import { byUrgency, layoutText } from '@/lib/jobs'
+import { timelineAround } from '@/lib/links'
+import { median, quantile } from '@/lib/statistics'
+
+const finding = (fields: Partial<Finding>): Finding =>
+  ({ id: '', state: 'open', page: true, cost_ratio: 1, opened_unix_ns: 0, ranks: [], ...fields }) as Finding
+const rank = (fields: Partial<Rank>): Rank => ({ connected: true, ...fields }) as Rank
+
+describe('byUrgency', () => {
+  it('puts open before resolved, paging before advice, a hang before what is dear', () => {
+    const list = [
+      finding({ id: 'over', state: 'resolved', cost_ratio: 9 }),
+      finding({ id: 'advice', page: false, cost_ratio: 3 }),
+      finding({ id: 'cheap', cost_ratio: 1.1 }),
+      finding({ id: 'dear', cost_ratio: 1.5 }),
+      finding({ id: 'hang', cost_ratio: null }),
+    ]
+    expect(list.sort(byUrgency).map(({ id }) => id)).toEqual(['hang', 'dear', 'cheap', 'advice', 'over'])
+  })
+})
+
+describe('rankHealth', () => {
+  it('tells a fault from advice from silence', () => {
+    expect(rankHealth(rank({}), undefined)).toBe('ok')
+    expect(rankHealth(rank({}), finding({ page: false }))).toBe('warn')
+    expect(rankHealth(rank({ connected: false }), finding({ page: true }))).toBe('bad')
+    expect(rankHealth(rank({ connected: false }), undefined)).toBe('stale')
+  })
+})
+
+describe('groupByNode', () => {
+  it('orders nodes by number and ranks by their place on the node', () => {
+    const ranks = [rank({ node: 'n10', local_rank: 0 }), rank({ node: 'n2', local_rank: 1 }), rank({ node: 'n2', local_rank: 0 })]
+    expect(groupByNode(ranks).map(({ node, ranks: own }) => [node, own.map((one) => one.local_rank)])).toEqual([
+      ['n2', [0, 1]],
+      ['n10', [0]],
+    ])
+  })
+})
+
+describe('layoutText', () => {
+  it('names the dimensions that are split', () => {
+    const sizes = { world: 8, tensor: 2, pipeline: 1, data: 4, context: 1, expert: 0, virtual_pipeline: 1 }
+    expect(layoutText(sizes)).toBe('TP 2 · DP 4')
+  })
+})
+
+describe('timelineAround', () => {
+  it('shows the steps around the onset and selects the rank', () => {
+    expect(timelineAround({ run: 'r', ranks: [3], since_step: 60 })).toEqual({
+      name: 'timeline',
+      params: { run: 'r' },
+      query: { from: 50, to: 90, step: 60, rank: 3 },
+    })
+  })
+  it('works without an onset', () => {
+    expect(timelineAround({ run: 'r', ranks: [], since_step: null })).toMatchObject({ query: {} })
+  })
+})
+
+describe('backoffMs', () => {
+  it('doubles from half a second to 15 s, give or take a quarter', () => {
+    const pauses = [1, 2, 3, 10].map((attempt) => backoffMs(attempt, () => 0.5))
+    expect(pauses).toEqual([500, 1000, 2000, 15_000])
+    expect(backoffMs(1, () => 0)).toBe(375)
+    expect(backoffMs(1, () => 1)).toBe(625)
+  })
+})
+
+describe('median and quantile', () => {
+  it('leave out what is not a number', () => {
+    expect(median([3, NaN, 1, 2])).toBe(2)
+    expect(median([4, 1, 2, 3])).toBe(2.5)
+    expect(median([])).toBeNaN()
+    expect(quantile([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.95)).toBe(10)
+    expect(quantile([NaN], 0.5)).toBeNaN()
+  })
+})

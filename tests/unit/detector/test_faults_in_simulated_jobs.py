@@ -1,0 +1,154 @@
+"""Precision and recall over simulated jobs: layouts × faults × devices, several faults at once, and what is no fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.core.findings import Cause, Kind, State
+from tests.support.detecting import detect
+from tests.support.simulated import CPU, GPU, Fault, Job, Layout
+
+LAYOUTS = {
+    "pp2-dp2": Layout(),
+    "pp4-dp1": Layout(pp=4, dp=1),
+    "pp2-dp2-tp2": Layout(pp=2, dp=2, tp=2),
+    "pp1-dp4": Layout(pp=1, dp=4),
+    "pp2-dp1-vpp2": Layout(pp=2, dp=1, vpp=2),
+}
+ONSET = 36
+EXPECTED = {
+    "compute": (Kind.SLOW_GPU, {Cause.COMPUTE}),
+    "host": (Kind.SLOW_HOST, {Cause.HOST_CPU}),
+    "data": (Kind.SLOW_HOST, {Cause.DATA_LOADING}),
+    "gc": (Kind.SLOW_HOST, {Cause.GARBAGE_COLLECTION}),
+    "link": (Kind.SLOW_LINK, {Cause.NIC, Cause.NVLINK, Cause.UNKNOWN}),
+}
+SIZES = {"compute": (1.05, 1.3), "host": (0.05, 0.2), "data": (0.05, 0.2), "gc": (0.05, 0.2), "link": (0.02, 0.05)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_fault_on_gpus_is_named_with_its_rank_within_a_step(kind: str, layout: Layout) -> None:
+    job = Job(layout, GPU, (Fault(kind, (1,), ONSET, SIZES[kind][0]),), seed=1)
+
+    verdicts = detect(job, ONSET + 6)
+
+    (finding,) = verdicts.paged()
+    opened, _ = verdicts.opened()[finding.id]
+    assert (finding.kind, finding.ranks) == (EXPECTED[kind][0], (1,))
+    assert finding.cause in EXPECTED[kind][1]
+    assert opened <= ONSET + 1
+    assert finding.since_step is not None
+    assert abs(finding.since_step - ONSET) <= 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_fault_on_noisy_cpus_is_named_with_its_rank(kind: str, layout: Layout) -> None:
+    job = Job(layout, CPU, (Fault(kind, (1,), ONSET, SIZES[kind][1]),), seed=1, on_cpu=True)
+
+    verdicts = detect(job, ONSET + 16)
+
+    (finding,) = verdicts.paged()
+    assert (finding.kind, finding.ranks) == (EXPECTED[kind][0], (1,))
+    assert finding.cause in EXPECTED[kind][1]
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_two_slow_ranks_of_one_job_are_two_findings(on_cpu: bool) -> None:
+    faults = (Fault("compute", (1,), ONSET, 1.3), Fault("compute", (2,), ONSET + 4, 1.3))
+    job = Job(Layout(pp=2, dp=4), CPU if on_cpu else GPU, faults, seed=2, on_cpu=on_cpu)
+
+    verdicts = detect(job, ONSET + 24)
+
+    assert verdicts.paged_ranks() == {1, 2}
+
+
+def test_faults_of_different_kinds_at_once_are_told_apart() -> None:
+    faults = (Fault("compute", (1,), ONSET, 1.1), Fault("data", (2,), ONSET, 0.1))
+    job = Job(Layout(pp=2, dp=2), GPU, faults, seed=3)
+
+    verdicts = detect(job, ONSET + 8)
+
+    assert {(f.kind, f.ranks) for f in verdicts.paged()} == {(Kind.SLOW_GPU, (1,)), (Kind.SLOW_HOST, (2,))}
+
+
+def test_all_peers_of_a_stage_slowing_together_are_slow_not_imbalanced() -> None:
+    job = Job(Layout(pp=4, dp=2), GPU, (Fault("compute", (2, 3), ONSET, 1.15),), seed=4)
+
+    verdicts = detect(job, ONSET + 8)
+
+    assert verdicts.paged_ranks() == {2, 3}
+    assert {f.kind for f in verdicts.paged()} == {Kind.SLOW_GPU}
+
+
+def test_a_fault_from_the_first_step_on_is_seen_beside_peers() -> None:
+    job = Job(Layout(pp=2, dp=4), GPU, (Fault("compute", (5,), 1, 1.2),), seed=5)
+
+    verdicts = detect(job, 15)
+
+    assert verdicts.paged_ranks() == {5}
+
+
+def test_two_percent_are_found_within_five_steps() -> None:
+    job = Job(Layout(pp=2, dp=4), GPU, (Fault("compute", (3,), ONSET, 1.025),), seed=6)
+
+    verdicts = detect(job, ONSET + 5)
+
+    assert {rank for _, f in verdicts.opened().values() for rank in f.ranks} == {3}
+
+
+def test_a_fault_that_ends_is_resolved_and_a_new_one_has_a_new_id() -> None:
+    faults = (Fault("compute", (1,), ONSET, 1.2, to_step=ONSET + 9), Fault("compute", (1,), ONSET + 40, 1.2))
+    job = Job(Layout(), GPU, faults, seed=7)
+
+    verdicts = detect(job, ONSET + 45)
+
+    first, second = verdicts.opened()
+    states = [finding.state for _, finding in verdicts.said if finding.id == first]
+    assert states[-1] is State.RESOLVED
+    assert [finding.id for finding in verdicts.open()] == [second]
+
+
+def test_memory_alone_slow_is_told_from_a_slow_processor() -> None:
+    job = Job(Layout(pp=1, dp=4), GPU, (Fault("optimizer", (2,), ONSET, 1.5),), seed=8)
+
+    verdicts = detect(job, ONSET + 6)
+
+    assert {(f.kind, f.cause, f.ranks) for f in verdicts.paged()} == {(Kind.SLOW_GPU, Cause.MEMORY_BOUND, (2,))}
+
+
+def test_unequal_stages_are_advice_and_page_nobody() -> None:
+    job = Job(Layout(pp=4, dp=2), GPU, last_stage=1.6, seed=9)
+
+    verdicts = detect(job, 40)
+
+    (advice,) = verdicts.open()
+    assert (advice.kind, advice.cause, advice.ranks) == (Kind.IMBALANCE, Cause.STAGE, (6, 7))
+    assert verdicts.paged() == []
+
+
+def test_unequal_sequences_are_advice_and_page_nobody() -> None:
+    job = Job(Layout(pp=2, dp=4), GPU, sequence_spread=0.4, seed=10)
+
+    verdicts = detect(job, 60)
+
+    assert (Kind.IMBALANCE, Cause.SEQUENCE_LENGTH) in {(f.kind, f.cause) for f in verdicts.open()}
+    assert verdicts.paged() == []
+
+
+def test_a_slow_gpu_is_found_under_unequal_sequences() -> None:
+    job = Job(Layout(pp=2, dp=4), GPU, (Fault("compute", (6,), 50, 1.05),), sequence_spread=0.4, seed=11)
+
+    verdicts = detect(job, 60)
+
+    assert verdicts.paged_ranks() == {6}
+
+
+def test_the_cost_is_what_the_replayed_step_says() -> None:
+    job = Job(Layout(pp=1, dp=4), GPU, (Fault("compute", (1,), ONSET, 1.2),), seed=12)
+
+    (finding,) = detect(job, ONSET + 8).paged()
+
+    assert finding.effect_ratio == pytest.approx(1.2, abs=0.02)
+    assert finding.cost_ratio == pytest.approx(1.18, abs=0.04)

@@ -1,0 +1,96 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
+from megatronapp.v1 import trace_pb2
+
+
+def message(seq: int, body: str = "summary", rows: int = 1) -> trace_pb2.TraceMessage:
+    made = trace_pb2.TraceMessage(seq=seq)
+    if body == "batch":
+        made.batch.count = rows
+        made.batch.start_ns = b"x" * 100
+    else:
+        getattr(made, body).step = seq
+    return made
+
+
+def drain(buffer: ResendBuffer) -> list[int]:
+    seqs = []
+    while (found := buffer.next_unsent()) is not None:
+        seqs.append(found.seq)
+    return seqs
+
+
+def filled(*bodies: str, capacity: int = 1 << 20) -> ResendBuffer:
+    buffer = ResendBuffer(capacity)
+    for seq, body in enumerate(bodies, 1):
+        buffer.put(message(seq, body, rows=10))
+    return buffer
+
+
+def test_messages_are_handed_out_once_and_in_order() -> None:
+    buffer = filled("summary", "batch", "heartbeat")
+
+    assert drain(buffer) == [1, 2, 3]
+    assert drain(buffer) == []
+
+
+def test_after_a_reconnect_what_was_not_acknowledged_comes_again_under_the_same_number() -> None:
+    buffer = filled("summary", "batch", "heartbeat")
+    drain(buffer)
+
+    buffer.acknowledge(1)
+    buffer.reconnected()
+
+    assert drain(buffer) == [2, 3]
+
+
+def test_an_acknowledgement_counts_for_all_before_it() -> None:
+    buffer = filled("summary", "batch", "heartbeat")
+
+    buffer.acknowledge(2)
+
+    assert len(buffer) == 1
+    assert buffer.dropped == 0
+
+
+def test_when_full_detail_goes_first_then_heartbeats_then_summaries() -> None:
+    buffer = filled("summary", "batch", "heartbeat", "batch", capacity=150)
+
+    assert drain(buffer) == [1, 3, 4]
+    assert buffer.dropped == 10
+
+    for seq in range(5, 40):
+        buffer.put(message(seq, "summary"))
+
+    buffer.reconnected()
+    kept = drain(buffer)
+    assert 3 not in kept
+    assert kept == sorted(kept)
+    assert kept[-1] == 39
+
+
+@given(
+    st.lists(st.sampled_from(["put batch", "put summary", "put heartbeat", "send", "ack", "reconnect"]), max_size=80)
+)
+def test_bytes_stay_bounded_and_nothing_is_handed_out_twice_on_a_connection(actions: list[str]) -> None:
+    buffer, seq, sent, acknowledged, events = ResendBuffer(500), 0, list[int](), 0, 0
+    for action in actions:
+        if action.startswith("put"):
+            seq += 1
+            made = message(seq, action.split()[1])
+            events += 1
+            buffer.put(made)
+        elif action == "send" and (found := buffer.next_unsent()) is not None:
+            assert found.seq not in sent
+            assert found.seq > acknowledged
+            sent.append(found.seq)
+        elif action == "ack" and sent:
+            acknowledged = max(acknowledged, sent[-1])
+            buffer.acknowledge(sent[-1])
+        elif action == "reconnect":
+            buffer.reconnected()
+            sent.clear()
+        assert buffer.bytes <= 500
+    assert len(buffer) + buffer.dropped <= events

@@ -1,0 +1,118 @@
+"""Self time against a plain recursive reading of the rule in docs/spans.md."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.trainer.plugins.scan.operations import BLOCKING, Operation
+from megatronapp.trainer.plugins.scan.recorder import COLUMNS, Spans
+from megatronapp.trainer.plugins.scan.summary import self_time, summarize
+
+Tree = tuple[Operation, int, list["Tree"]]
+"""A span: its name, its own nanoseconds, what lies inside it."""
+
+LEAVES = (Operation.FORWARD, Operation.ALL_REDUCE, Operation.DATA, Operation.GC, Operation.GRAD_SYNC)
+
+
+def trees() -> st.SearchStrategy[Tree]:
+    node = st.sampled_from(LEAVES), st.integers(0, 100)
+    return st.recursive(
+        st.tuples(*node, st.just(list[Tree]())),
+        lambda inner: st.tuples(*node, st.lists(inner, max_size=3)),
+        max_leaves=12,
+    )
+
+
+def duration(tree: Tree) -> int:
+    return tree[1] + sum(duration(inner) for inner in tree[2])
+
+
+def blocking_inside(tree: Tree) -> int:
+    """What the outermost blocking spans inside took."""
+    return sum(duration(inner) if BLOCKING[inner[0]] else blocking_inside(inner) for inner in tree[2])
+
+
+def rows_of(forest: list[Tree]) -> tuple[Spans, list[int]]:
+    """The spans in the order in which they end, and the self time of each by the rule."""
+    rows: list[tuple[int, ...]] = []
+    expected: list[int] = []
+
+    def walk(tree: Tree, start: int, blocked: int) -> None:
+        name, _, inside = tree
+        first, position = len(rows), start
+        for inner in inside:
+            walk(inner, position, blocked + BLOCKING[name])
+            position += duration(inner)
+        rows.append((int(name), first, blocked, start, duration(tree)))
+        expected.append(duration(tree) - blocking_inside(tree))
+
+    for tree in forest:
+        walk(tree, 0, 0)
+    return spans(rows), expected
+
+
+def spans(rows: list[tuple[int, ...]], **columns: list[int]) -> Spans:
+    table = np.array(rows, np.int64).reshape(-1, 5)
+    made = {key: np.zeros(len(table), np.int64) for key in COLUMNS}
+    made |= {"name": table[:, 0], "first": table[:, 1], "blocked": table[:, 2]}
+    made |= {key: np.array(values, np.int64) for key, values in columns.items() if key in COLUMNS}
+    zeros = np.zeros(len(table), np.int64)
+    return Spans(
+        columns=made,
+        start=table[:, 3],
+        duration=table[:, 4],
+        exposed=table[:, 4],
+        cpu=zeros,
+        enqueue=np.array(columns["enqueue"], np.int64) if "enqueue" in columns else zeros,
+    )
+
+
+@given(st.lists(trees(), max_size=4))
+def test_self_time_is_what_nested_blocking_spans_leave(forest: list[Tree]) -> None:
+    recorded, expected = rows_of(forest)
+
+    assert self_time(recorded, recorded.exposed).tolist() == expected
+
+
+def test_rows_are_told_apart_by_name_chunk_communicator_and_peer() -> None:
+    send = int(Operation.FORWARD_SEND)
+    recorded = spans(
+        [(send, 0, 0, 0, 5), (send, 1, 0, 5, 7), (send, 2, 0, 12, 9)],
+        peer=[2, 2, 3],
+        bytes=[10, 20, 40],
+        communicator=[1, 1, 1],
+    )
+
+    rows = summarize(recorded)
+
+    assert rows["peer"].tolist() == [2, 3]
+    assert rows["count"].tolist() == [2, 1]
+    assert rows["duration_sum_ns"].tolist() == [12, 9]
+    assert rows["duration_min_ns"].tolist() == [5, 9]
+    assert rows["duration_max_ns"].tolist() == [7, 9]
+    assert rows["bytes"].tolist() == [30, 40]
+
+
+def test_the_step_and_granularity_full_have_no_rows() -> None:
+    recorded = spans([(int(Operation.LAYER_FORWARD), 0, 0, 0, 3), (int(Operation.STEP), 0, 0, 0, 9)])
+
+    assert len(summarize(recorded)["name"]) == 0
+
+
+def test_launch_lag_is_the_time_between_enqueue_and_start_on_a_stream() -> None:
+    forward = int(Operation.FORWARD)
+    recorded = spans([(forward, 0, 0, 100, 5), (forward, 1, 0, 200, 5)], enqueue=[90, 150])
+
+    rows = summarize(recorded)
+
+    assert rows["launch_lag_sum_ns"].tolist() == [60]
+    assert rows["launch_lag_max_ns"].tolist() == [50]
+
+
+def test_on_a_gpu_host_spans_take_nothing_from_the_stream() -> None:
+    rows = [(int(Operation.GC), 0, 0, 0, 50), (int(Operation.FORWARD), 0, 0, 10, 100)]
+
+    assert self_time(spans(rows, enqueue=[0, 5]), np.array([50, 100])).tolist() == [50, 100]
+    assert self_time(spans(rows), np.array([50, 100])).tolist() == [50, 50]

@@ -1,0 +1,104 @@
+"""How a world is divided, and what is refused before a process group exists."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer import arguments
+from megatronapp.trainer.layout import Layout
+
+NEEDED = (
+    "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
+    "--lr 1e-3"
+)
+
+
+def layout(flags: str, world: int) -> Layout:
+    config, _ = arguments.parse(f"{NEEDED} {flags}".split())
+    return Layout.of(config, world)
+
+
+def test_ranks_left_over_by_the_model_are_data_parallel() -> None:
+    found = layout("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --global-batch-size 24", 12)
+
+    assert (found.data, found.microbatches, found.schedule) == (3, 4, "1f1b")
+
+
+def test_global_batch_size_defaults_to_one_microbatch_a_replica() -> None:
+    found = layout("", 4)
+
+    assert (found.global_batch_size, found.microbatches, found.schedule) == (8, 1, "none")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"]
+)
+def test_both_ways_to_ask_for_virtual_stages_mean_the_same(flags: str) -> None:
+    found = layout(f"--pipeline-model-parallel-size 2 --global-batch-size 4 {flags}", 2)
+
+    assert (found.virtual, found.schedule) == (2, "interleaved")
+
+
+@pytest.mark.parametrize(
+    ("world", "flags", "said"),
+    [
+        (3, "--pipeline-model-parallel-size 2", "3 ranks can't be divided into groups of 2"),
+        (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", "groups of 8"),
+        (2, "--global-batch-size 6", "--global-batch-size 6 is no multiple"),
+        (3, "--pipeline-model-parallel-size 3", "--num-layers 8 is no multiple of 3"),
+        (8, "--tensor-model-parallel-size 8", "can't be split over 8 tensor ranks"),
+        (4, "--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 2", "in 2 groups"),
+        (1, "--group-query-attention --num-query-groups 3", "can't share 3 query groups"),
+        (1, "--hidden-size 66", "--hidden-size 66 is no multiple of 4 heads"),
+        (1, "--sequence-parallel", "--sequence-parallel needs --tensor-model-parallel-size"),
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel --seq-length 33", "--seq-length 33 can't be split"),
+        (1, "--max-position-embeddings 16", "is less than --seq-length 32"),
+        (1, "--num-layers-per-virtual-pipeline-stage 2", "virtual pipeline stages need"),
+        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "can't be cut"),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 "
+            "--num-virtual-stages-per-pipeline-rank 2",
+            "not both",
+        ),
+        (
+            2,
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --global-batch-size 6",
+            "needs microbatches",
+        ),
+        (2, "--context-parallel-size 2", "--context-parallel-size needs --transformer-impl transformer_engine"),
+        (2, "--overlap-param-gather", "--overlap-param-gather needs"),
+        (2, "--expert-model-parallel-size 2", "needs --num-experts"),
+        (2, "--num-experts 4", "--disable-bias-linear"),
+        (2, "--num-experts 3 --expert-model-parallel-size 2 --disable-bias-linear", "--num-experts 3"),
+        (1, "--num-experts 2 --moe-router-topk 3 --disable-bias-linear", "more than 2 experts"),
+        (2, "--num-experts 2 --tensor-model-parallel-size 2 --disable-bias-linear", "need --sequence-parallel"),
+        (2, "--num-experts 4 --expert-model-parallel-size 4 --disable-bias-linear", "2 ranks can't be divided"),
+        (1, "--recompute-granularity full", "needs --recompute-method"),
+        (1, "--recompute-num-layers 1", "belong to --recompute-granularity full"),
+    ],
+)
+def test_contradicting_flags_are_refused(world: int, flags: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        layout(flags, world)
+
+
+@given(
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4, 8]),
+    data=st.integers(1, 6),
+    microbatches=st.integers(1, 9),
+)
+def test_every_divisible_layout_uses_every_rank_and_every_sample(
+    tensor: int, pipeline: int, data: int, microbatches: int
+) -> None:
+    found = layout(
+        f"--tensor-model-parallel-size {tensor} --pipeline-model-parallel-size {pipeline} "
+        f"--global-batch-size {2 * data * microbatches}",
+        tensor * pipeline * data,
+    )
+
+    assert found.tensor * found.pipeline * found.data == found.world
+    assert found.microbatches * found.micro_batch_size * found.data == found.global_batch_size
