@@ -237,9 +237,7 @@ def _take(anchors: Anchors, mask: Bools) -> Anchors:
     return Anchors(renumbered, anchors.kind[mask], anchors.sequence[mask], anchors.clock[mask], anchors.end_ns[mask])
 
 
-def _consensus(
-    ends: Floats, group: Ints, clock: Ints, scale: Floats, clocks: int
-) -> tuple[Floats, Floats, Floats]:
+def _consensus(ends: Floats, group: Ints, clock: Ints, scale: Floats, clocks: int) -> tuple[Floats, Floats, Floats]:
     """Corrections x per clock and true ends m per collective that minimise sum w (end + x - m)^2, by alternating
     exact minimisation; w is Huber's over the class's scale.
 
@@ -295,5 +293,9 @@ def _summarize(pairs: list[tuple[float, float]]) -> Residuals | None:
         return None
     fit, raw = np.array(pairs).T
     return Residuals(
-        float(np.median(fit)), float(np.quantile(fit, 0.9)), float(np.median(raw)), float(np.quantile(raw, 0.9)), len(fit)
+        float(np.median(fit)),
+        float(np.quantile(fit, 0.9)),
+        float(np.median(raw)),
+        float(np.quantile(raw, 0.9)),
+        len(fit),
     )

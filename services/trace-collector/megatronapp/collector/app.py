@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
 from megatronapp.collector import notes
 from megatronapp.collector.control import Controls
 from megatronapp.collector.ingest import TraceIngest
@@ -22,7 +24,6 @@ from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
-from prometheus_client import CollectorRegistry
 
 log = get_logger(__name__)
 
@@ -56,9 +57,7 @@ class Collector:
         self._journal = await asyncio.to_thread(self._open_journal)
         self._outbox = Outbox(self._bus)
         self._load_notes()
-        self._pipeline = Pipeline(
-            settings, self._journal, self._store, self._outbox, self._jobs, self._metrics
-        )
+        self._pipeline = Pipeline(settings, self._journal, self._store, self._outbox, self._jobs, self._metrics)
         replayed = self._pipeline.replay()
         controls = Controls(self._bus, settings.instance, self._pipeline.controls)
         self._ingest = TraceIngest(self._pipeline, controls, self._authenticator, self._metrics)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from megatronapp.collector.align import Alignment, Anchors
 from megatronapp.collector.depend import SYMMETRIC, match_collectives
 from megatronapp.core.trace.columns import Column

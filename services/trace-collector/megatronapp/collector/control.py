@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
+
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.logging import get_logger
 from megatronapp.v1 import trace_pb2

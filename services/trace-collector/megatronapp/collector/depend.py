@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.core.trace.columns import Column
 
 Ints = npt.NDArray[np.int64]
@@ -63,15 +64,15 @@ def match_collectives(communicator: Column, sequence: Column, operation: Column,
     return Groups(order[keep], _renumber(group[keep]))
 
 
-def match_messages(
-    direction: Column, sender: Column, receiver: Column, sequence: Column, is_send: Column
-) -> Edges:
+def match_messages(direction: Column, sender: Column, receiver: Column, sequence: Column, is_send: Column) -> Edges:
     """Pairs of the send and the receive of one message: same direction, same (sender, receiver), same sequence.
 
     A key that does not have exactly one send and one receive matches nothing.
     """
     rows = np.flatnonzero((np.asarray(sequence) > 0) & (np.asarray(sender) >= 0) & (np.asarray(receiver) >= 0))
-    order = rows[np.lexsort((~is_send[rows].astype(bool), sequence[rows], receiver[rows], sender[rows], direction[rows]))]
+    order = rows[
+        np.lexsort((~is_send[rows].astype(bool), sequence[rows], receiver[rows], sender[rows], direction[rows]))
+    ]
     if not len(order):
         return Edges(_empty(), _empty())
     group = _runs(direction[order], sender[order], receiver[order], sequence[order])

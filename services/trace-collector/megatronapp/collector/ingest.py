@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import grpc
+
 from megatronapp.collector import envelope
 from megatronapp.collector.control import Controls
 from megatronapp.collector.jobs import check_identity

@@ -30,9 +30,7 @@ class Journal:
     UnavailableError when the folder can't be written.
     """
 
-    def __init__(
-        self, folder: Path, *, segment_bytes: int = 64 << 20, fsync: bool = True, at_least: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, *, segment_bytes: int = 64 << 20, fsync: bool = True, at_least: int = 0) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._fsync = fsync

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from megatronapp.core.metrics import JOB_LABELS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from megatronapp.core.metrics import JOB_LABELS
 
 _LAG_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
@@ -39,7 +40,9 @@ class CollectorMetrics:
             "scope",
             "quantile",
         )
-        self.clock_offset = gauge("clock_offset_seconds", "Correction of a node's clock by the fit", *JOB_LABELS, "node")
+        self.clock_offset = gauge(
+            "clock_offset_seconds", "Correction of a node's clock by the fit", *JOB_LABELS, "node"
+        )
         self.journal_bytes = gauge("trace_journal_bytes", "Size of the journal")
         self.store_bytes = gauge("trace_store_bytes", "Size of the store")
         self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")

@@ -6,6 +6,7 @@ from io import BytesIO
 
 from google.protobuf import proto
 from google.protobuf.message import DecodeError
+
 from megatronapp.collector.jobs import Attempt
 from megatronapp.core.errors import DataError
 from megatronapp.v1 import trace_pb2

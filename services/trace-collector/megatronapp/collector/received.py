@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
+
 from megatronapp.collector import envelope
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.columns import Column, span_columns, summary_columns

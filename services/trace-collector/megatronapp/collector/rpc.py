@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+
 from megatronapp.core.errors import AuthError, DataError, MegatronAppError, NotFoundError, UnavailableError
 
 STATUS: dict[type[MegatronAppError], tuple[grpc.StatusCode, str]] = {

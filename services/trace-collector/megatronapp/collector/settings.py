@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from megatronapp.core.settings import ServiceSettings
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
+
+from megatronapp.core.settings import ServiceSettings
 
 
 def user_data_dir() -> Path:

@@ -69,7 +69,9 @@ class Store:
         self.manifest = self._read_manifest()
         self._remove_leftovers()
 
-    def write(self, buffers: Mapping[AttemptKey, Buffer], notes: Mapping[AttemptKey, bytes], manifest: Manifest) -> None:
+    def write(
+        self, buffers: Mapping[AttemptKey, Buffer], notes: Mapping[AttemptKey, bytes], manifest: Manifest
+    ) -> None:
         """Add the buffers' rows and replace the attempts' notes, then the manifest.
 
         Raises UnavailableError, after which the store is as before and the same write may be tried again.
@@ -172,7 +174,7 @@ class Store:
 
 
 def _write_parquet(path: Path, table: Any) -> None:
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.parquet as pq
 
     temporary = path.with_suffix(".part")
     numbers = [name for name in table.column_names if name.endswith("_ns") and name != "clock_error_ns"]
@@ -189,8 +191,8 @@ def _write_parquet(path: Path, table: Any) -> None:
 
 
 def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     filters: list[tuple[str, str, Any]] = [("step", ">=", from_step), ("step", "<=", to_step)]
     if ranks:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
 from megatronapp.core.trace.columns import SPAN_DTYPES, SUMMARY_DTYPES, Column
 from megatronapp.v1 import trace_pb2
@@ -117,7 +118,7 @@ def _communicators(column: Column, ids: Mapping[int, str], known: dict[str, int]
 
 
 def _dictionary(indices: npt.NDArray[np.int32], values: list[str]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(values, pa.string()))
 
@@ -131,6 +132,6 @@ def _progress(blocks: Sequence[SummaryBlock], name: str) -> npt.NDArray[np.float
 
 
 def _table(columns: Mapping[str, Any]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     return pa.table(dict(columns))

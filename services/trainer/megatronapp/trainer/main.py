@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.configure()
     # megatron-core tells at every import that Transformer Engine and Apex are not installed.
     warnings.filterwarnings("ignore", module="megatron")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.checkpoint")
     stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
     try:
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.

@@ -23,7 +23,8 @@ export function useFindingText(): FindingText {
       if (ranks.length === 0) return t('finding.job')
       return t(ranks.length === 1 ? 'finding.rank' : 'finding.ranks', { ranks: formatRanks(ranks) })
     },
-    kind: ({ kind }) => word('kind', kind),
+    // A rank without a GPU is not called one.
+    kind: ({ kind, gpu_uuid }) => (kind === 'slow_gpu' && !gpu_uuid ? t('kind.slow_device') : word('kind', kind)),
     cause: ({ cause }) => word('cause', cause),
     effect: ({ kind, effect_ratio }) => (kind === 'hang' ? t('finding.hangs') : formatExcess(effect_ratio)),
     cost: ({ cost_ratio }) => (cost_ratio == null ? t('finding.stopped') : formatExcess(cost_ratio)),

@@ -36,6 +36,8 @@ export function plotOptions(
         stroke: palette[colour],
         width: 1.5,
         points: { show: false },
+        // Some values are told every few steps only.
+        spanGaps: true,
         ...(dashed ? { dash: [5, 4] } : {}),
       })),
     ],

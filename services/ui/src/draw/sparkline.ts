@@ -1,21 +1,13 @@
-/** An SVG path through the values, over the whole box; gaps where a value is not known. */
+/** An SVG path through the values that are known, over the whole box. */
 export function sparkline(values: readonly (number | null)[], width: number, height: number): string {
-  const known = values.filter((value): value is number => value !== null && Number.isFinite(value))
+  const known = values.flatMap((value, i) => (value !== null && Number.isFinite(value) ? [{ i, value }] : []))
   if (known.length < 2) return ''
-  const low = Math.min(...known)
-  const range = Math.max(...known) - low || 1
-  let pen = 'M'
-  return values
-    .map((value, i) => {
-      if (value === null || !Number.isFinite(value)) {
-        pen = 'M'
-        return ''
-      }
-      const x = (i / (values.length - 1)) * (width - 2) + 1
-      const y = height - 2 - ((value - low) / range) * (height - 4)
-      const command = `${pen}${x.toFixed(1)} ${y.toFixed(1)}`
-      pen = 'L'
-      return command
-    })
-    .join('')
+  const low = Math.min(...known.map(({ value }) => value))
+  const range = Math.max(...known.map(({ value }) => value)) - low || 1
+  const points = known.map(({ i, value }) => {
+    const x = (i / (values.length - 1)) * (width - 2) + 1
+    const y = height - 2 - ((value - low) / range) * (height - 4)
+    return `${x.toFixed(1)} ${y.toFixed(1)}`
+  })
+  return `M${points.join('L')}`
 }

@@ -65,9 +65,10 @@ export function formatSpan(seconds: Maybe): string {
   return hours % 24 ? `${days} d ${hours % 24} h` : `${days} d`
 }
 
-/** 1.2 → "+20 %", 0.95 → "−5 %". Below ten percent one decimal is kept. */
+/** 1.2 → "+20 %", 0.95 → "−5 %", 63 → "63×". Below ten percent one decimal is kept. */
 export function formatExcess(ratio: Maybe): string {
   if (!known(ratio)) return UNKNOWN
+  if (ratio >= 10) return `${formatNumber(ratio, 2)}×`
   const percent = (ratio - 1) * 100
   if (Math.abs(percent) < 0.05) return '±0 %'
   const digits = Math.abs(percent) < 9.95 ? 1 : 0

@@ -200,6 +200,7 @@ export const en = {
   'perfetto.silent': 'Perfetto has not answered. The trace can still be downloaded with the button above.',
 
   'kind.slow_gpu': 'slow GPU',
+  'kind.slow_device': 'slow device',
   'kind.slow_link': 'slow link',
   'kind.slow_host': 'slow host',
   'kind.hang': 'hang',

@@ -201,6 +201,7 @@ export const zh: Messages = {
   'perfetto.silent': 'Perfetto 没有回应。仍可用上方按钮下载追踪文件。',
 
   'kind.slow_gpu': 'GPU 变慢',
+  'kind.slow_device': '设备变慢',
   'kind.slow_link': '链路变慢',
   'kind.slow_host': '主机变慢',
   'kind.hang': '挂起',

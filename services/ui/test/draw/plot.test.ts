@@ -21,6 +21,6 @@ describe('withoutTrailingZeros', () => {
 
 describe('sparkline', () => {
   it('spans the box', () => expect(sparkline([0, 1], 100, 20)).toBe('M1.0 18.0L99.0 2.0'))
-  it('breaks where a value is missing', () => expect(sparkline([0, null, 1], 100, 20)).toBe('M1.0 18.0M99.0 2.0'))
+  it('passes over values that are not told', () => expect(sparkline([0, null, 1], 100, 20)).toBe('M1.0 18.0L99.0 2.0'))
   it('draws nothing from one value', () => expect(sparkline([1], 100, 20)).toBe(''))
 })

@@ -20,6 +20,7 @@ describe('formatExcess', () => {
     [0.951, '−4.9 %'],
     [1.0001, '±0 %'],
     [2.5, '+150 %'],
+    [63.01, '63×'],
     [undefined, '–'],
   ])('writes the ratio %s as %s', (ratio, text) => expect(format.formatExcess(ratio)).toBe(text))
 })

@@ -1,0 +1,57 @@
+"""A collector of its own process, as good or bad as a test wants it: `python server.py MODE PORT FILE`.
+
+Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow (reads
+a message each 50 ms), refuse (no token, no stream). What it takes goes to FILE, as a trace file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+
+from megatronapp.core.trace import file as trace_file
+from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+
+CONTROL = trace_pb2.TraceControl(
+    enabled=True, interval=3, continuous_iterations=3, granularity=trace_pb2.GRANULARITY_BASE
+)
+
+
+class Server(trace_pb2_grpc.TraceIngestServicer):
+    def __init__(self, mode: str, file: IO[bytes]) -> None:
+        self._mode = mode
+        self._file = file
+
+    async def Stream(  # noqa: N802
+        self, requests: AsyncIterator[trace_pb2.TraceMessage], context: Any
+    ) -> AsyncIterator[trace_pb2.TraceReply]:
+        if self._mode == "refuse" and ("authorization", "Bearer secret") not in context.invocation_metadata():
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+        if self._mode == "control":
+            yield trace_pb2.TraceReply(control=CONTROL)
+        async for message in requests:
+            trace_file.write(self._file, message)
+            self._file.flush()
+            if self._mode == "slow":
+                await asyncio.sleep(0.05)
+            if self._mode != "silent" and message.seq:
+                yield trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=message.seq))
+
+
+async def serve(mode: str, port: int, path: Path) -> None:
+    with path.open("ab") as file:
+        server = grpc.aio.server()
+        trace_pb2_grpc.add_TraceIngestServicer_to_server(Server(mode, file), server)
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        print("ready", flush=True)
+        await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

@@ -1,0 +1,202 @@
+"""The stream to the collector against real servers: good, absent, killed, silent, slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.trace import file as trace_file
+from megatronapp.trainer.plugins.scan.outbox import Outbox
+from megatronapp.trainer.plugins.scan.stream import CollectorStream
+from megatronapp.v1 import trace_pb2
+
+SERVER = Path(__file__).with_name("server.py")
+PATIENCE_SECONDS = 60.0
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(free_port: int, tmp_path: Path) -> Iterator[Start]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(mode: str, file: str = "taken.pb") -> subprocess.Popen[str]:
+        command = [sys.executable, str(SERVER), mode, str(free_port), str(tmp_path / file)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
+    streams: list[CollectorStream] = []
+
+    def make(**options: object) -> CollectorStream:
+        stream = CollectorStream(
+            f"127.0.0.1:{free_port}",
+            hello=lambda: trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3))),
+            **{"on_control": lambda control: None, **options},  # type: ignore[arg-type]
+        )
+        streams.append(stream)
+        return stream
+
+    yield make
+    for stream in streams:
+        stream.close(0.0)
+
+
+def summary(step: int) -> trace_pb2.TraceMessage:
+    return trace_pb2.TraceMessage(summary=trace_pb2.StepSummary(step=step))
+
+
+def detail(step: int, size: int = 10_000) -> trace_pb2.TraceMessage:
+    return trace_pb2.TraceMessage(batch=trace_pb2.TraceBatch(step=step, count=100, start_ns=b"x" * size))
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not check():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def taken(folder: Path, file: str = "taken.pb") -> list[int]:
+    """Numbers of the messages a server took; 0 for each Hello."""
+    path = folder / file
+    return [message.seq for message in trace_file.read(path)] if path.exists() else []
+
+
+def test_hello_comes_first_and_everything_is_acknowledged(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("ack")
+    stream = connect()
+    outbox = Outbox([stream])
+
+    for step in range(1, 6):
+        outbox.put(summary(step))
+    outbox.close(PATIENCE_SECONDS)
+
+    assert taken(tmp_path) == [0, 1, 2, 3, 4, 5]
+    assert stream.dropped == 0
+
+
+def test_what_gathered_while_the_collector_was_absent_arrives_later(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    outbox = Outbox([connect()])
+    for step in range(1, 4):
+        outbox.put(summary(step))
+
+    start("ack")
+
+    eventually(lambda: taken(tmp_path) == [0, 1, 2, 3])
+
+
+def test_after_a_kill_what_was_not_acknowledged_comes_again_under_the_same_number(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    silent = start("silent", "first.pb")
+    outbox = Outbox([connect()])
+    for step in range(1, 4):
+        outbox.put(summary(step))
+    eventually(lambda: taken(tmp_path, "first.pb") == [0, 1, 2, 3])
+
+    silent.kill()
+    silent.wait()
+    start("ack", "second.pb")
+    outbox.put(summary(4))
+
+    eventually(lambda: taken(tmp_path, "second.pb") == [0, 1, 2, 3, 4])
+
+
+def test_a_collector_that_never_acknowledges_is_left_and_called_again(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("silent")
+    outbox = Outbox([connect(ack_timeout_seconds=0.3)])
+    outbox.put(summary(1))
+
+    def called_again() -> bool:
+        outbox.put(summary(2))
+        time.sleep(0.1)
+        return taken(tmp_path).count(0) >= 2
+
+    eventually(called_again)
+
+
+def test_before_a_collector_that_never_acknowledges_the_buffer_stays_bounded(
+    start: Start, connect: Callable[..., CollectorStream]
+) -> None:
+    start("silent")
+    stream = connect(buffer_bytes=100_000)
+    outbox = Outbox([stream])
+
+    for step in range(1, 101):
+        outbox.put(detail(step))
+        outbox.put(summary(step))
+
+    assert stream._buffer.bytes <= 100_000
+    assert stream.dropped % 100 == 0
+    assert 8_500 <= outbox.dropped < 10_000
+
+
+def test_a_slow_collector_does_not_slow_the_sender(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("slow")
+    outbox = Outbox([connect()])
+
+    began = time.monotonic()
+    for step in range(1, 401):
+        outbox.put(detail(step))
+    handed_over = time.monotonic() - began
+
+    assert handed_over < 400 * 0.05 / 2
+    eventually(lambda: len(taken(tmp_path)) > 10)
+
+
+def test_control_reaches_the_plugin(start: Start, connect: Callable[..., CollectorStream]) -> None:
+    start("control")
+    heard: list[trace_pb2.TraceControl] = []
+
+    connect(on_control=heard.append)
+
+    eventually(lambda: len(heard) == 1)
+    assert (heard[0].enabled, heard[0].interval) == (True, 3)
+
+
+def test_the_token_is_read_anew_for_each_connection(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("expired")
+    start("refuse")
+    outbox = Outbox([connect(token_file=str(token))])
+    outbox.put(summary(1))
+
+    token.write_text("secret\n")
+
+    eventually(lambda: taken(tmp_path) == [0, 1])
+
+
+def test_closing_without_a_collector_takes_no_longer_than_allowed(connect: Callable[..., CollectorStream]) -> None:
+    stream = connect()
+    stream.put(summary(1))
+
+    began = time.monotonic()
+    stream.close(0.5)
+
+    assert time.monotonic() - began < 5

@@ -1,0 +1,75 @@
+"""The trainer as users start it: torchrun, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatronapp.trainer import checkpoint
+from tests.support.training import TINY
+
+
+def start(flags: str, *, ranks: int | None, **environment: str) -> subprocess.Popen[str]:
+    torchrun = [] if ranks is None else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return subprocess.Popen(
+        [sys.executable, *torchrun, "-m", "megatronapp.trainer", *flags.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def events(lines: list[str], name: str) -> list[dict[str, Any]]:
+    parsed = [json.loads(line) for line in lines if line.startswith("{")]
+    return [event for event in parsed if event["event"] == name]
+
+
+def test_sigterm_saves_a_checkpoint_on_all_ranks_and_ends_in_order(tmp_path: Path) -> None:
+    trainer = start(f"{TINY} --train-iters 100000 --pipeline-model-parallel-size 2 --save {tmp_path}", ranks=2)
+    assert trainer.stdout is not None
+    lines = []
+    for line in trainer.stdout:
+        lines.append(line)
+        if len(events(lines, "step")) == 3:
+            break
+
+    trainer.send_signal(signal.SIGTERM)
+    lines += trainer.communicate(timeout=90)[0].splitlines()
+
+    last = events(lines, "step")[-1]["step"]
+    assert not any("Traceback" in line and "[rank" in line for line in lines)
+    assert events(lines, "checkpoint_saved")[0]["step"] == last
+    assert checkpoint.find_latest(tmp_path) == last
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "said"),
+    [
+        ("--num-layer 4", {}, "error: unknown flag --num-layer; did you mean --num-layers?"),
+        (
+            f"{TINY} --train-iters 1 --pipeline-model-parallel-size 2",
+            {"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "127.0.0.1"},
+            "error: 3 ranks can't be divided into groups of 2",
+        ),
+        (f"{TINY} --train-iters 1", {"MEGATRONAPP_ATTEMPT": "two"}, "error: the environment variable MEGATRONAPP_ATT"),
+        (
+            f"{TINY} --train-iters 1 --transformer-impl transformer_engine",
+            {},
+            "error: --transformer-impl transformer_engine needs Transformer Engine",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_two(flags: str, environment: dict[str, str], said: str) -> None:
+    trainer = start(flags, ranks=None, **environment)
+    output = trainer.communicate(timeout=90)[0]
+
+    assert trainer.returncode == 2
+    assert said in output
+    assert "Traceback" not in output

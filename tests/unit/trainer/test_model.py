@@ -1,0 +1,70 @@
+"""megatron-core's configuration: the silent traps are avoided, and sizes are as documented."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer import arguments, model
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.metrics import flops_per_sequence
+
+NEEDED = (
+    "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
+    "--lr 1e-3 --global-batch-size 32"
+)
+VIRTUAL = "--num-layers-per-virtual-pipeline-stage 1"
+
+
+def transformer(flags: str, world: int = 1, device: str = "cpu"):
+    config, _ = arguments.parse(f"{NEEDED} {flags}".split())
+    return model.transformer_config(config, Layout.of(config, world), torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("overlap", ["", "--no-overlap-p2p-communication"])
+def test_two_interleaved_stages_never_batch_their_messages(overlap: str, device: str) -> None:
+    found = transformer(f"--pipeline-model-parallel-size 2 {VIRTUAL} {overlap}", 2, device)
+
+    assert not found.batch_p2p_comm
+    assert found.overlap_p2p_comm == (not overlap)
+
+
+@pytest.mark.parametrize(("device", "freed"), [("cpu", False), ("cuda", True)])
+def test_outputs_on_their_way_are_not_freed_under_gloo(device: str, freed: bool) -> None:
+    overlapped = transformer(f"--pipeline-model-parallel-size 4 {VIRTUAL}", 4, device)
+    waited = transformer(f"--pipeline-model-parallel-size 4 {VIRTUAL} --no-overlap-p2p-communication", 4, device)
+
+    assert overlapped.deallocate_pipeline_outputs is freed
+    assert waited.deallocate_pipeline_outputs
+    assert waited.batch_p2p_comm
+
+
+def test_alltoall_between_experts_is_refused_on_cpus() -> None:
+    with pytest.raises(UsageError, match="alltoall needs GPUs"):
+        transformer("--num-experts 2 --disable-bias-linear --moe-token-dispatcher-type alltoall")
+
+
+@pytest.mark.parametrize(("size", "padded"), [(257, 384), (384, 384), (50257, 50304)])
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_the_padded_vocabulary_is_the_same_in_every_layout(size: int, padded: int, tensor: int) -> None:
+    config, _ = arguments.parse(f"{NEEDED} --tensor-model-parallel-size {tensor}".split())
+
+    assert model.padded_vocabulary(size, config.model, Layout.of(config, tensor)) == padded
+
+
+def test_parameters_and_operations_of_a_known_model() -> None:
+    """GPT-2 small: 124 M parameters; six operations per parameter and token, and those of attention."""
+    config, _ = arguments.parse(
+        (
+            "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --train-iters 1 "
+            "--micro-batch-size 1 --lr 1"
+        ).split()
+    )
+
+    parameters = model.parameters_of(config.model, 50257, 1024)
+    operations = flops_per_sequence(config.model, 1024, 50257)
+
+    matrices = parameters - 1024 * 768
+    assert parameters == pytest.approx(124.4e6, rel=0.01)
+    assert operations == pytest.approx(6 * matrices * 1024 + 3 * 12 * 2 * 1024 * 1024 * 768)
