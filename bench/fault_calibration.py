@@ -1,6 +1,7 @@
-"""How exact slow_compute is: injected over base CPU time of the training thread, asked and measured.
+"""How exact slow_compute is: injected over base work, asked and measured.
 
-One rank trains in one run. For each size the fault acts in every second step. Two medians over those steps:
+Work is CPU time of the training thread, or on a GPU time of the compute stream. One rank trains in one run. For each size
+the fault acts in every second step. Two medians over those steps:
 
 - injected: what the fault added over what the model's own passes took, in the same step;
 - seen: the step against the mean of the two unslowed steps around it, so that a machine that gets slower or faster
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import torch
 import yaml
 
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
@@ -30,13 +32,11 @@ from megatronapp.v1 import trace_pb2
 ASKED_RATIOS = (1.05, 1.10, 1.20, 1.50)
 WARM_UP_STEPS = 20
 PAIRS = 120
-MODEL = [
-    "--num-layers=2",
-    "--hidden-size=128",
+CPU_MODEL = ["--num-layers=2", "--hidden-size=128", "--seq-length=64", "--micro-batch-size=2", "--global-batch-size=8"]
+CUDA_MODEL = ["--num-layers=8", "--hidden-size=2048", "--seq-length=2048", "--micro-batch-size=1", "--bf16"]
+CUDA_MODEL += ["--global-batch-size=4"]
+COMMON = [
     "--num-attention-heads=4",
-    "--seq-length=64",
-    "--micro-batch-size=2",
-    "--global-batch-size=8",
     "--lr=1e-4",
     "--mock-data",
     "--num-workers=0",
@@ -46,32 +46,43 @@ MODEL = [
 
 
 class Meter(Plugin):
-    """CPU time of the training thread in forward and backward passes, per step, in seconds."""
+    """Compute time of forward and backward passes per step, in seconds: thread CPU time, on a GPU stream time."""
 
     seconds: ClassVar[dict[int, float]]
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
-        plugin = cls()
+        plugin = cls(context.device)
         context.timers.listeners.append(plugin)
         return plugin
 
-    def __init__(self) -> None:
-        self._begin = self._sum = 0.0
+    def __init__(self, device: torch.device) -> None:
+        self._on_cuda = device.type == "cuda"
+        self._marks: list[Any] = []
 
     def start(self, name: str) -> None:
         if name.endswith("-compute"):
-            self._begin = time.thread_time()
+            self._marks.append(self._mark())
 
-    def stop(self, name: str) -> None:
-        if name.endswith("-compute"):
-            self._sum += time.thread_time() - self._begin
+    stop = start
 
     def step_begin(self, step: int) -> None:
-        self._sum = 0.0
+        self._marks.clear()
 
     def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
-        self.seconds[step] = self._sum
+        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
+        if self._on_cuda:
+            torch.cuda.synchronize()
+            self.seconds[step] = sum(begin.elapsed_time(end) for begin, end in pairs) / 1e3
+        else:
+            self.seconds[step] = sum(end - begin for begin, end in pairs)
+
+    def _mark(self) -> Any:
+        if not self._on_cuda:
+            return time.thread_time()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
 
 class OuterMeter(Meter):
@@ -126,10 +137,11 @@ def seen(index: int) -> list[float]:
 
 def run() -> list[dict[str, Any]]:
     steps = first_step(len(ASKED_RATIOS))
+    model = CUDA_MODEL if torch.cuda.is_available() else CPU_MODEL
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "scenario.yaml"
         file.write_text(yaml.safe_dump(scenario().model_dump(mode="json", exclude_defaults=True)))
-        flags = [*MODEL, f"--train-iters={steps}", f"--fault-scenario={file}"]
+        flags = [*model, *COMMON, f"--train-iters={steps}", f"--fault-scenario={file}"]
         launch.run(flags, plugins=[OuterMeter, FaultsPlugin, InnerMeter])
     return [
         {

@@ -24,7 +24,7 @@ async def test_a_person_finds_the_slow_rank_and_its_trace() -> None:
     async with stage(live=True) as url:
         environment = os.environ | {"PAGE_URL": url, "SLOW_RANK": str(SLOW_RANK), "CHROMIUM": str(CHROMIUM)}
         walk = await asyncio.create_subprocess_exec(
-            "node", "--test", str(HERE / "journey.test.mjs"),
+            "node", "--test", "--test-reporter=spec", str(HERE / "journey.test.mjs"),
             env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         output, _ = await walk.communicate()

@@ -94,15 +94,18 @@ class CollectorAnswers(trace_pb2_grpc.TraceQueryServicer):
         self.requests: list[object] = []
 
     async def ListJobs(self, request, context):  # noqa: N802  gRPC's name
-        record = trace_pb2.JobRecord(
-            run="run-archived",
-            job="team/old",
-            attempt=2,
-            last_step=90,
-            last_seen_unix_ns=time.time_ns(),
-            schedule=trace_pb2.Schedule(total_steps=90),
-        )
-        return trace_pb2.ListJobsResponse(jobs=[record])
+        records = [
+            trace_pb2.JobRecord(
+                run="run-archived",
+                job="team/old",
+                attempt=attempt,
+                last_step=last_step,
+                last_seen_unix_ns=time.time_ns(),
+                schedule=trace_pb2.Schedule(total_steps=90),
+            )
+            for attempt, last_step in ((2, 90), (1, 40))
+        ]
+        return trace_pb2.ListJobsResponse(jobs=records)
 
     async def ListRanks(self, request, context):  # noqa: N802
         record = trace_pb2.RankRecord(

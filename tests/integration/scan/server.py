@@ -1,7 +1,7 @@
 """A collector of its own process, as good or bad as a test wants it: `python server.py MODE PORT FILE`.
 
-Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow (reads
-a message each 50 ms), refuse (no token, no stream). What it takes goes to FILE, as a trace file.
+Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow
+(reads a message each 50 ms), refuse (no token, no stream). What it takes goes to FILE, as a trace file.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 import torch
+
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
 from megatronapp.v1 import trace_pb2

@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+
 from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, Recording, train
@@ -36,7 +37,11 @@ def test_evaluation_changes_nothing_in_training() -> None:
     evaluated = run(f"{dropout} --eval-interval 2 --eval-iters 2")
 
     assert evaluated.losses == run(dropout).losses
-    assert [(report.step, report.split) for report in evaluated.evaluations] == [(2, "valid"), (4, "valid"), (4, "test")]
+    assert [(report.step, report.split) for report in evaluated.evaluations] == [
+        (2, "valid"),
+        (4, "valid"),
+        (4, "test"),
+    ]
 
 
 def test_tensorboard_has_every_value_of_the_log(tmp_path: Path) -> None:

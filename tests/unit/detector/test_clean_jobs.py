@@ -29,9 +29,9 @@ def test_two_hundred_clean_runs_on_cpus_page_nobody(
 ) -> None:
     job = Job(layout, noise, seed=seed, on_cpu=True, last_stage=last_stage)
 
-    assert detect(job, 40).paged() == []
+    assert detect(job, 32).paged() == []
 
 
 def test_a_long_clean_run_pages_nobody() -> None:
     for on_cpu, noise in ((False, GPU), (True, CPU)):
-        assert detect(Job(Layout(pp=2, dp=4), noise, seed=20, on_cpu=on_cpu), 400).paged() == []
+        assert detect(Job(Layout(pp=2, dp=4), noise, seed=20, on_cpu=on_cpu), 200).paged() == []

@@ -48,8 +48,9 @@ def test_one_disturbed_microbatch_does_not_bend_the_fit():
     assert np.median(np.abs(unexplained(detail))) < 0.01
 
 
-def test_with_one_stage_nothing_can_be_expected():
+def test_one_stage_alone_is_judged_only_when_microbatches_are_alike():
     assert np.isnan(expected_share(microbatches(1, 0.4))).all()
+    assert (expected_share(microbatches(1, 0.0)) == 1).all()
 
 
 def test_what_was_not_recorded_stays_unknown():

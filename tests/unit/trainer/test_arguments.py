@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments
 from megatronapp.trainer.plugins.base import Plugin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments
 from megatronapp.trainer.layout import Layout

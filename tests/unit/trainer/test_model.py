@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments, model
 from megatronapp.trainer.layout import Layout
@@ -56,10 +57,22 @@ def test_the_padded_vocabulary_is_the_same_in_every_layout(size: int, padded: in
 def test_parameters_and_operations_of_a_known_model() -> None:
     """GPT-2 small: 124 M parameters; six operations per parameter and token, and those of attention."""
     config, _ = arguments.parse(
-        (
-            "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --train-iters 1 "
-            "--micro-batch-size 1 --lr 1"
-        ).split()
+        [
+            "--num-layers",
+            "12",
+            "--hidden-size",
+            "768",
+            "--num-attention-heads",
+            "12",
+            "--seq-length",
+            "1024",
+            "--train-iters",
+            "1",
+            "--micro-batch-size",
+            "1",
+            "--lr",
+            "1",
+        ]
     )
 
     parameters = model.parameters_of(config.model, 50257, 1024)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
@@ -60,6 +60,7 @@ def test_an_effect_that_is_no_ratio_is_refused(effect):
         cost_ratio(step_table(1, 2, np.ones(2)), {0: effect})
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.floats(1.0, 3.0), st.data())
 def test_a_slow_rank_costs_something_and_at_most_its_own_effect(stages, replicas, chunks, effect, data):
     rank = data.draw(st.integers(0, stages * replicas - 1))

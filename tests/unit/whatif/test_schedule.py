@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.detector.whatif import schedule_graph, stage_order, step_seconds
@@ -23,6 +23,7 @@ def test_virtual_stages_divide_the_bubble(stages, chunks, microbatches):
     assert bubble_seconds(stages, chunks, microbatches) == pytest.approx(3 * (microbatches + (stages - 1) / chunks))
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4))
 def test_every_stage_runs_each_microbatch_of_each_chunk_once_each_way(stages, chunks, groups):
     microbatches = groups * stages

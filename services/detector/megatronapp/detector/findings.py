@@ -67,6 +67,8 @@ class Ledger:
             key = _key(suspicion)
             seen.add(key)
             case = cases.get(key)
+            if case is not None and _settled(case, suspicion, now):
+                continue
             before = case.finding if case else None
             finding = self._describe(suspicion, before, ranks, cost_of, now)
             if case is None:
@@ -128,6 +130,13 @@ class Ledger:
     def _id(self, suspicion: Suspicion, step: int) -> str:
         parts = (*self._identity.values(), *_key(suspicion), step)
         return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
+    """Whether nothing new is to be expected of an open finding: it has paged or never will, and was told lately."""
+    known = case.finding
+    same = (known.kind, known.cause) == (suspicion.kind, suspicion.cause)
+    return same and (known.page or not suspicion.pages) and now.step - case.told_step < REFRESH_STEPS
 
 
 def _key(suspicion: Suspicion) -> Key:

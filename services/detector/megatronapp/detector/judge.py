@@ -133,29 +133,26 @@ class Judge:
         self.monitors["optimizer"].observe(step, ranks, values)
 
     def _watch_shares(self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]) -> None:
-        """What ranks spend beside compute, as shares of the usual step."""
+        """What ranks spend beside compute, as shares of the usual step: against the median peer, or without peers against
+        their own first steps."""
         shares = {
             "host_gap": accounts.host,
             "data_wait": accounts.data,
             "garbage_collection": accounts.garbage,
-            "preempted": accounts.preempted,
             "sync_delay": accounts.sync,
-            "starved": -accounts.launch_lag,
         }
-        for signal, seconds in shares.items():
-            values = self._beside(signal, table, seconds / usual, healthy)
-            self.monitors[signal].observe(table.step, table.ranks.rank, values)
+        shares |= {"preempted": accounts.preempted} if table.ranks.on_cpu.any() else {"starved": -accounts.launch_lag}
+        values = np.stack(list(shares.values()), axis=1) / usual
+        reference = peers.beside_stage_peers(values, table.ranks.pipeline, healthy)
+        for column, signal in enumerate(shares):
+            anchored = self._anchored(signal, table, values[:, column])
+            beside = np.where(np.isfinite(reference[:, column]), (values - reference)[:, column], anchored)
+            self.monitors[signal].observe(table.step, table.ranks.rank, beside)
 
     def _watch_waits(self, table: StepTable, effect: ComputeEffect, usual: float) -> None:
         """Where work is unequal the others wait for the heaviest replica, and that needs no other reason."""
         waited = waits.waited_for(table) / usual if effect.equal_work else np.full(len(table.ranks), np.nan)
         self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
-
-    def _beside(self, signal: str, table: StepTable, values: Floats, healthy: npt.NDArray[np.bool_]) -> Floats:
-        """values less the median peer's, or, without peers, less the rank's own first ones."""
-        reference = peers.beside_stage_peers(values[:, None], table.ranks.pipeline, healthy)[:, 0]
-        anchored = self._anchored(signal, table, values)
-        return np.where(np.isfinite(reference), values - reference, anchored)
 
     def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)

@@ -95,7 +95,9 @@ class Feed:
         await _until_possible(self._apply_records, RECORDS_RETRY_SECONDS)
 
     async def _apply_records(self) -> None:
-        for record in await self._collector.jobs():
+        """Fold in the newest attempt of each run."""
+        records = sorted(await self._collector.jobs(), key=lambda record: record.attempt)
+        for record in {record.run: record for record in records}.values():
             ranks = await self._collector.ranks(record.run)
             self._changed[self._platform.apply_record(record, ranks)] = None
 

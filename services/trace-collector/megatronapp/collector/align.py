@@ -59,6 +59,10 @@ class Residuals:
     raw_p90_ns: float
     count: int
 
+    def in_use(self, *, fitted: bool) -> tuple[float, float]:
+        """Median and p90 of what is applied: the fit, or the raw clocks."""
+        return (self.median_ns, self.p90_ns) if fitted else (self.raw_median_ns, self.raw_p90_ns)
+
 
 class Alignment:
     """Filters of all clocks of a job. `grow` first; then `observe` each step."""
@@ -123,6 +127,10 @@ class Alignment:
     def latest_correction(self, clock: int) -> float:
         return self.correction(clock, int(self._time[clock]))
 
+    def latest_ns(self, clock: int) -> int:
+        """Raw job time of the clock's last update, 0 before the first."""
+        return int(self._time[clock])
+
     def fit_at(self, clock: int, at_ns: int) -> float:
         """The filter's own estimate, in use or not."""
         return float(self._offset[clock] + self._drift[clock] * (at_ns - self._time[clock]))
@@ -154,7 +162,8 @@ class Alignment:
             covered = own.any() and set(anchors.clock[own]) <= set(anchors.clock[~own])
             self._validation = validation if covered else -1
         if self._validation >= 0:
-            return anchors.kind == self._validation
+            chosen: Bools = anchors.kind == self._validation
+            return chosen
         # A multiplicative hash, so that no period of the schedule decides who is held out.
         mixed: Bools = ((anchors.sequence * 2654435761) >> 16) % 4 == 0
         return mixed
@@ -257,7 +266,7 @@ def _consensus(ends: Floats, group: Ints, clock: Ints, scale: Floats, clocks: in
     seen = np.bincount(clock, minlength=clocks) > 0
     # The level is free: keep it where it was, so that job time does not wander.
     correction[seen] -= correction[seen].mean()
-    return correction, np.bincount(clock, weight, minlength=clocks), residual
+    return correction, np.bincount(clock, weight, minlength=clocks).astype(np.float64), residual
 
 
 def _group_median(values: Floats, group: Ints) -> Floats:
@@ -292,10 +301,5 @@ def _summarize(pairs: list[tuple[float, float]]) -> Residuals | None:
     if not pairs:
         return None
     fit, raw = np.array(pairs).T
-    return Residuals(
-        float(np.median(fit)),
-        float(np.quantile(fit, 0.9)),
-        float(np.median(raw)),
-        float(np.quantile(raw, 0.9)),
-        len(fit),
-    )
+    medians, tails = np.median((fit, raw), axis=1), np.quantile((fit, raw), 0.9, axis=1)
+    return Residuals(float(medians[0]), float(tails[0]), float(medians[1]), float(tails[1]), len(pairs))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import grpc
+from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
@@ -18,12 +18,14 @@ from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
 from megatronapp.collector.pipeline import Pipeline
+from megatronapp.collector.query import TraceQuery
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
+from megatronapp.v1 import trace_pb2_grpc
 
 log = get_logger(__name__)
 
@@ -106,7 +108,7 @@ class Collector:
 
     async def _listen(self) -> None:
         settings = self._settings
-        self._server = grpc.aio.server(
+        self._server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.keepalive_time_ms", 20_000),
@@ -116,9 +118,11 @@ class Collector:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self._ingest.handler(),))
+        query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
+        trace_pb2_grpc.add_TraceQueryServicer_to_server(query, self._server)  # type: ignore[no-untyped-call]
         address = f"{settings.host}:{settings.grpc_port}"
         try:
             self.port = self._server.add_insecure_port(address)

@@ -1,7 +1,7 @@
 """The clocks of one attempt: which rank reads which clock, and how its times become job time.
 
-A CPU rank's times are its host's; all ranks of a host share that clock, so that no fit can come between them. A GPU rank
-is a clock of its own, since its times hang on the reference events of its own stream. Job time is Unix time as the
+A CPU rank's times are its host's; all ranks of a host share that clock, so that no fit can come between them. A GPU
+rank is a clock of its own, since its times hang on the reference events of its own stream. Job time is Unix time as the
 clocks' mean sees it: rank time + raw offset of the host (unix - clock, read together at start) + fitted correction.
 """
 
@@ -100,6 +100,13 @@ class Clocks:
             return Reading(raw, state.reference_error_ns)
         return Reading(raw + round(correction), error)
 
+    def latest(self, rank: int) -> Reading:
+        """What is known of the rank's clock at the time of its last anchor."""
+        state = self._ranks.get(rank)
+        if state is None:
+            return Reading(0, -1)
+        return self.at(rank, self.alignment.latest_ns(state.clock) - self._hosts[state.host].raw_offset_ns)
+
     def clock_of(self, rank: int) -> int | None:
         return self._ranks[rank].clock if rank in self._ranks else None
 
@@ -129,7 +136,7 @@ class Clocks:
         if len(self._clocks) < 2:
             return None
         wanted = np.array([name in SYMMETRIC for name in names], bool)
-        mask = wanted[columns["name"]] & (columns["sequence"] > 0) & (columns["communicator"] > 0)
+        mask = wanted[columns["name"]] & (columns["sequence"] != 0) & (columns["communicator"] != 0)
         rows = np.flatnonzero(mask)
         if not len(rows):
             return None
@@ -138,7 +145,7 @@ class Clocks:
         ids = [communicators.get(int(index), "") for index in used]
         communicator = np.array([self._communicators.setdefault(id_, len(self._communicators)) for id_ in ids])
         state = self._ranks[rank]
-        end = columns["start_ns"][rows] + columns["duration_ns"][rows]
+        end = columns["start_ns"][rows].astype(np.int64) + columns["duration_ns"][rows].astype(np.int64)
         return {
             "communicator": communicator[inverse],
             "sequence": columns["sequence"][rows].astype(np.int64),

@@ -50,7 +50,7 @@ def match_collectives(communicator: Column, sequence: Column, operation: Column,
     Rows with sequence 0 match nothing. A row that stands twice word for word (same key, operation and rank) makes its
     group ambiguous unless the caller dropped the repetition; ambiguous groups are left out.
     """
-    rows = np.flatnonzero(np.asarray(sequence) > 0)
+    rows = np.flatnonzero(np.asarray(sequence, np.int64) > 0)
     order = rows[np.lexsort((rank[rows], sequence[rows], communicator[rows]))]
     if not len(order):
         return _no_groups()
@@ -69,7 +69,8 @@ def match_messages(direction: Column, sender: Column, receiver: Column, sequence
 
     A key that does not have exactly one send and one receive matches nothing.
     """
-    rows = np.flatnonzero((np.asarray(sequence) > 0) & (np.asarray(sender) >= 0) & (np.asarray(receiver) >= 0))
+    known = (np.asarray(sender, np.int64) >= 0) & (np.asarray(receiver, np.int64) >= 0)
+    rows = np.flatnonzero(known & (np.asarray(sequence, np.int64) > 0))
     order = rows[
         np.lexsort((~is_send[rows].astype(bool), sequence[rows], receiver[rows], sender[rows], direction[rows]))
     ]

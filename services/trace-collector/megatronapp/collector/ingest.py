@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import grpc
+from grpc import aio
 
 from megatronapp.collector import envelope
 from megatronapp.collector.control import Controls
@@ -17,7 +19,7 @@ from megatronapp.collector.received import Received, from_wire, parse
 from megatronapp.collector.replies import Replies
 from megatronapp.collector.rpc import aborting
 from megatronapp.core.auth import Authenticator, bearer
-from megatronapp.core.errors import DataError
+from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import job_labels
 from megatronapp.v1 import trace_pb2
@@ -26,6 +28,8 @@ log = get_logger(__name__)
 
 HELLO_SECONDS = 30.0
 """A stream that does not say who it is by then is closed."""
+
+_END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 
 Context = Any
 """grpc.aio.ServicerContext of raw request bytes and TraceReply."""
@@ -43,7 +47,7 @@ class TraceIngest:
         self._metrics = metrics
         self.stopping = False
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         method = grpc.stream_stream_rpc_method_handler(
             self._stream, response_serializer=trace_pb2.TraceReply.SerializeToString
         )
@@ -67,7 +71,7 @@ class TraceIngest:
             data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
         except TimeoutError as error:
             raise DataError("no Hello came; a stream begins with one") from error
-        if data is grpc.aio.EOF:
+        if data is _END:
             raise DataError("the stream ended before its Hello")
         message = parse(data)
         if not message.HasField("hello"):
@@ -87,9 +91,9 @@ class TraceIngest:
         try:
             await asyncio.wait({reading, replying}, return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
-                await reading
                 replies.close()
             await replying
+            await reading
         finally:
             for task in (reading, replying):
                 task.cancel()
@@ -98,7 +102,7 @@ class TraceIngest:
     async def _read(self, identity: trace_pb2.Identity, replies: Replies, context: Context) -> None:
         sender = envelope.sender(identity)
         last = 0
-        while (data := await context.read()) is not grpc.aio.EOF:
+        while (data := await context.read()) is not _END:
             received = from_wire(identity, sender, data, time.time_ns())
             seq = received.message.seq
             if seq <= last:
@@ -108,8 +112,12 @@ class TraceIngest:
             if self._pipeline.seen(received):
                 self._metrics.duplicates.labels(**job_labels(identity.job)).inc()
                 replies.settle(seq)
-            else:
-                await self._pipeline.submit(received, lambda error, seq=seq: replies.settle(seq, error))
+                continue
+            done = partial(replies.settle, seq)
+            try:
+                await self._pipeline.submit(received, done)
+            except UnavailableError as error:
+                done(error)
 
     def _refused(self, reason: str) -> None:
         self._metrics.refused.labels(reason=reason).inc()

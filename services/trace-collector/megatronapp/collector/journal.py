@@ -10,6 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from megatronapp.core.errors import UnavailableError
@@ -84,7 +85,7 @@ class Journal:
         """Delete the segments that hold nothing from `position` on; returns how many bytes that freed."""
         segments = self._segments()
         freed = 0
-        for path, following in zip(segments, segments[1:], strict=False):
+        for path, following in pairwise(segments):
             if _first(following) <= position:
                 freed += path.stat().st_size
                 path.unlink()

@@ -40,9 +40,7 @@ class CollectorMetrics:
             "scope",
             "quantile",
         )
-        self.clock_offset = gauge(
-            "clock_offset_seconds", "Correction of a node's clock by the fit", *JOB_LABELS, "node"
-        )
+        self.clock_offset = gauge("clock_offset_seconds", "Fitted correction of a node's clock", *JOB_LABELS, "node")
         self.journal_bytes = gauge("trace_journal_bytes", "Size of the journal")
         self.store_bytes = gauge("trace_store_bytes", "Size of the store")
         self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")

@@ -6,6 +6,7 @@ Messages are applied in the journal's order, live and on replay by the same code
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Pipeline:
         self._flushing = asyncio.Lock()
         self._applied = journal.position
         self.controls: dict[str, bytes] = {run: bytes.fromhex(text) for run, text in store.manifest.controls.items()}
+        self._shown: dict[AttemptKey, int] = {}
         self.journal_ok = True
         self.store_ok = True
 
@@ -150,10 +152,8 @@ class Pipeline:
         expired = 0.0
         while True:
             timeout = self._settings.flush_seconds if self.store_ok else PROBE_SECONDS
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._flush_now.wait(), timeout)
-            except TimeoutError:
-                pass
             self._flush_now.clear()
             await self.flush()
             if time.monotonic() - expired > EXPIRE_SECONDS:
@@ -198,6 +198,7 @@ class Pipeline:
                 attempt.undo_write()
             self._store_state(str(error))
             return
+        self._store.accept(manifest)
         for attempt in changed:
             attempt.end_write()
         self._store_state("")
@@ -249,11 +250,25 @@ class Pipeline:
         if received.kind == "batch":
             self._metrics.batches.labels(**labels).inc()
             self._metrics.events.labels(**labels).inc(received.message.batch.count)
+            self._show_clocks(attempt, labels)
         elif publish:
             self._publish(position, received, attempt)
         full = attempt.buffer.bytes > self._settings.flush_bytes
         if full or (received.kind == "summary" and attempt.buffer.steps >= self._settings.flush_steps):
             self._flush_now.set()
+
+    def _show_clocks(self, attempt: Attempt, labels: dict[str, str]) -> None:
+        residuals = attempt.clocks.alignment.residuals()
+        if residuals is None or attempt.clocks.alignment.anchors == self._shown.get(attempt.key):
+            return
+        self._shown[attempt.key] = attempt.clocks.alignment.anchors
+        gauge = self._metrics.clock_residual
+        used = residuals.in_use(fitted=attempt.clocks.alignment.fitted)
+        for scope, values in (("used", used), ("raw", (residuals.raw_median_ns, residuals.raw_p90_ns))):
+            for quantile, value in zip(("0.5", "0.9"), values, strict=True):
+                gauge.labels(**labels, scope=scope, quantile=quantile).set(value / 1e9)
+        for node, seconds in attempt.clocks.nodes().items():
+            self._metrics.clock_offset.labels(**labels, node=node).set(seconds)
 
     def _publish(self, position: int, received: Received, attempt: Attempt) -> None:
         if received.kind == "batch":

@@ -27,7 +27,6 @@ from megatronapp.core.logging import get_logger
 log = get_logger(__name__)
 
 AttemptKey = tuple[str, int]
-TABLES = ("steps", "summaries", "spans")
 
 
 @dataclass
@@ -74,7 +73,8 @@ class Store:
     ) -> None:
         """Add the buffers' rows and replace the attempts' notes, then the manifest.
 
-        Raises UnavailableError, after which the store is as before and the same write may be tried again.
+        The rows are read back once `accept` is called, so that a reader sees them either here or in memory. Raises
+        UnavailableError, after which the store is as before and the same write may be tried again.
         """
         try:
             for key, buffer in buffers.items():
@@ -85,6 +85,9 @@ class Store:
         except OSError as error:
             self._remove_leftovers()
             raise UnavailableError(f"the store can't be written: {error.strerror}; free some disk space") from error
+
+    def accept(self, manifest: Manifest) -> None:
+        """A write is complete."""
         self.manifest = manifest
 
     def notes(self) -> Iterator[tuple[Path, bytes]]:
@@ -98,12 +101,10 @@ class Store:
         known = [part for part in found if part is not None and part.write <= self.manifest.write]
         return sorted(known, key=lambda part: part.write)
 
-    def read(
-        self, key: AttemptKey, table: str, from_step: int, to_step: int, ranks: Sequence[int] = ()
-    ) -> Iterator[Any]:
+    def read(self, parts: Sequence[Part], from_step: int, to_step: int, ranks: Sequence[int] = ()) -> Iterator[Any]:
         """Arrow tables with the rows of steps [from_step, to_step], of the ranks named or of all; a file that can't be
         read is logged and passed over."""
-        for part in self.parts(key, table):
+        for part in parts:
             if part.first <= to_step and from_step <= part.last:
                 try:
                     yield _read_part(part, from_step, to_step, ranks)
@@ -143,16 +144,13 @@ class Store:
         return path
 
     def _write_parts(self, folder: Path, write: int, buffer: Buffer) -> None:
-        makers = (
-            ("steps", tables.step_table, buffer.summaries),
-            ("summaries", tables.summary_table, buffer.summaries),
-            ("spans", tables.span_table, buffer.spans),
-        )
-        for table, make, blocks in makers:
-            if blocks:
-                steps = [block.step for block in blocks]
-                name = f"{table}-{write:08d}-{min(steps)}-{max(steps)}.parquet"
-                _write_parquet(folder / name, make(blocks))  # type: ignore[operator]
+        if buffer.summaries:
+            steps = [block.step for block in buffer.summaries]
+            _write_parquet(folder, "steps", write, steps, tables.step_table(buffer.summaries))
+            _write_parquet(folder, "summaries", write, steps, tables.summary_table(buffer.summaries))
+        if buffer.spans:
+            steps = [block.step for block in buffer.spans]
+            _write_parquet(folder, "spans", write, steps, tables.span_table(buffer.spans))
 
     def _read_manifest(self) -> Manifest:
         path = self.folder / "manifest.json"
@@ -173,9 +171,10 @@ class Store:
                 path.unlink(missing_ok=True)
 
 
-def _write_parquet(path: Path, table: Any) -> None:
+def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], table: Any) -> None:
     import pyarrow.parquet as pq
 
+    path = folder / f"{name}-{write:08d}-{min(steps)}-{max(steps)}.parquet"
     temporary = path.with_suffix(".part")
     numbers = [name for name in table.column_names if name.endswith("_ns") and name != "clock_error_ns"]
     labels = [name for name in table.column_names if name not in numbers]

@@ -109,12 +109,12 @@ def _communicators(column: Column, ids: Mapping[int, str], known: dict[str, int]
     if highest > 65_536:
         used, inverse = np.unique(column, return_inverse=True)
         lookup = np.array([known.setdefault(ids.get(int(i), ""), len(known)) for i in used], np.int32)
-        return lookup[inverse]
+        return np.asarray(lookup[inverse], np.int32)
     lookup = np.zeros(highest + 1, np.int32)
     for index, text in ids.items():
         if index <= highest:
             lookup[index] = known.setdefault(text, len(known))
-    return lookup[column]
+    return np.asarray(lookup[column], np.int32)
 
 
 def _dictionary(indices: npt.NDArray[np.int32], values: list[str]) -> Any:

@@ -48,8 +48,9 @@ class View:
         return place if place < len(self.table.ranks) and self.table.ranks.rank[place] == rank else None
 
     def alarmed(self, signal: str) -> list[int]:
-        """Items of a signal that are slow now."""
-        return [int(item) for item in np.flatnonzero(self.monitors[signal].alarmed)]
+        """Items of a signal that are slow now; none of a signal that this kind of device does not have."""
+        monitor = self.monitors.get(signal)
+        return [int(item) for item in np.flatnonzero(monitor.alarmed)] if monitor is not None else []
 
     def on_cpu(self) -> bool:
         return bool(self.table.ranks.on_cpu.any())

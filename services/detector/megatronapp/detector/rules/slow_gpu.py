@@ -45,8 +45,7 @@ def _contradicted(view: View, signal: str, rank: int) -> bool:
 
 def _starved(view: View, rank: int) -> bool:
     """Whether the device waits for its host within the measured spans; slow_host's matter."""
-    monitor = view.monitors["starved"]
-    return rank < len(monitor) and bool(monitor.alarmed[rank])
+    return rank in view.alarmed("starved")
 
 
 def _suspicion(view: View, signal: str, rank: int) -> Suspicion:

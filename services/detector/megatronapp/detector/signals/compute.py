@@ -10,6 +10,7 @@ import numpy.typing as npt
 from megatronapp.detector.signals import matrix, peers
 from megatronapp.detector.signals.microbatches import expected_share
 from megatronapp.detector.signals.work import WorkModel
+from megatronapp.detector.statistics.scale import location
 from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
 
 EQUAL = 0.01
@@ -92,9 +93,9 @@ def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Com
     What a microbatch takes more on one stage than on the others is that worker's doing.
     """
     expected = expected_share(detail)
-    own = np.log(_positive(detail.compute)) - np.log(np.where(np.isfinite(expected), expected, 1.0))
+    own = np.log(_positive(detail.compute)) - np.log(expected)
     replicas = np.unique(detail.replica)
-    workers = np.stack([np.nanmedian(own[:, detail.replica == r], axis=1) for r in replicas], axis=1)
+    workers = np.stack([location(own[:, detail.replica == r]) for r in replicas], axis=1)
     level = np.full(len(table.ranks), np.nan)
     place = np.searchsorted(replicas, table.ranks.data)
     known = (place < len(replicas)) & (table.ranks.pipeline < len(workers))

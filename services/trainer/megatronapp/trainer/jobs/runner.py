@@ -93,38 +93,47 @@ class _Supervisor:
             attempt += 1
 
     async def _attempt(self, attempt: int) -> int:
-        """Start all ranks and wait for them. Returns the exit code."""
+        """Start all ranks and wait for them. Returns the exit code; nothing of the attempt runs any more then."""
         plan = self._plan
         self._say("start", f"{plan.name}: attempt {attempt}, {plan.job.spec.world_size} ranks", attempt)
-        async with self._ranks(attempt) as process:
+        async with self._agent(attempt) as process:
             asked = asyncio.create_task(self._ask_to_stop(process))
             try:
-                await self._forward(process, attempt)
                 return await process.wait()
             except asyncio.CancelledError:
                 self._stop.set()
-                # Go on reading, as a full pipe would hold the ranks, until they have saved or were killed.
-                await asyncio.shield(self._forward(process, attempt))
+                await asyncio.shield(process.wait())
                 raise
             finally:
                 asked.cancel()
 
     @asynccontextmanager
-    async def _ranks(self, attempt: int) -> AsyncIterator[asyncio.subprocess.Process]:
-        """The agent as a process group of its own; when this ends nothing of it runs."""
-        process = await asyncio.create_subprocess_exec(
-            *self._plan.command(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._plan.environment(os.environ, attempt),
-            start_new_session=True,
-            limit=LINE_BYTES,
-        )
+    async def _agent(self, attempt: int) -> AsyncIterator[asyncio.subprocess.Process]:
+        """The agent in a session of its own, its output read until its last descendant is gone.
+
+        The pipes are not asyncio's, whose `wait` would last until every descendant has closed them.
+        """
+        life_line, held = os.pipe()
+        output, into = os.pipe()
+        reading = asyncio.create_task(self._forward(output, attempt))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._plan.command(),
+                stdin=life_line,
+                stdout=into,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._plan.environment(os.environ, attempt),
+                start_new_session=True,
+            )
+        finally:
+            os.close(into)
+            os.close(life_line)
         try:
             yield process
         finally:
             await asyncio.shield(self._kill_rest(process))
+            os.close(held)
+            await reading
 
     async def _kill_rest(self, process: asyncio.subprocess.Process) -> None:
         rest = await asyncio.to_thread(self._running)
@@ -149,15 +158,17 @@ class _Supervisor:
         mine = ("MEGATRONAPP_RUN_ID", self._plan.run)
         return [process for process in psutil.process_iter() if mine in _environment(process).items()]
 
-    async def _forward(self, process: asyncio.subprocess.Process, attempt: int) -> None:
-        """Every line of the ranks' output to the log file and to the listener."""
-        if process.stdout is None:
-            raise RuntimeError("the process was started without a pipe")
-        with self._plan.log_file(attempt).open("ab") as log:
-            while line := await _read_line(process.stdout):
+    async def _forward(self, output: int, attempt: int) -> None:
+        """Every line of the ranks' output, from a pipe's end, to the log file and to the listener."""
+        reader = asyncio.StreamReader(limit=LINE_BYTES)
+        loop = asyncio.get_running_loop()
+        with os.fdopen(output, "rb") as pipe, self._plan.log_file(attempt).open("ab") as log:
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+            while line := await _read_line(reader):
                 log.write(line)
                 log.flush()
                 self._say("line", line.decode(errors="replace").rstrip(), attempt)
+            transport.close()
 
     def _end(self, code: int, attempt: int, text: str) -> JobResult:
         self._say("end", f"{self._plan.name}: {text}", attempt)

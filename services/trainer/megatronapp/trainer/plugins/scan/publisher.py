@@ -75,7 +75,10 @@ class Publisher:
                     return
             # Before the step's events are used again.
             self.frontiers.poll()
-            self._publish(step)
+            try:
+                self._publish(step)
+            except Exception:  # one step that can't be told must not silence the steps after it
+                log.exception("step_not_published", step=step.number)
 
     def _publish(self, step: Step) -> None:
         spans = step.recorded.resolve()

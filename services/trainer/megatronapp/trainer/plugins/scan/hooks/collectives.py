@@ -10,12 +10,13 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from megatronapp.trainer.plugins.scan.frontier import Pending, Track, finished_of
+from megatronapp.trainer.plugins.scan.frontier import finished_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
@@ -41,7 +42,7 @@ class CollectiveHooks:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._patches = Patches()
-        self._inside: _Coalesced | None = None
+        self._coalescing: _Coalesced | None = None
 
     def install(self) -> None:
         wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -59,21 +60,24 @@ class CollectiveHooks:
         @functools.wraps(function)
         def collective(*args: Any, **kwargs: Any) -> Any:
             size = size_of(kwargs[data] if data in kwargs else args[position] if 0 <= position < len(args) else None)
-            if self._inside is not None:
-                self._inside.note(operation, size)
+            if self._coalescing is not None:
+                self._coalescing.note(operation, size)
                 return function(*args, **kwargs)
-            group = kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
+            group = kwargs["group"] if "group" in kwargs else next((a for a in args if _is_group(a)), None)
             if group is dist.GroupMember.NON_GROUP_MEMBER:
                 return function(*args, **kwargs)
             call = _Call(self._probe, group, operation, size)
-            call.begin()
             try:
                 result = function(*args, **kwargs)
             except BaseException:
                 call.abandon()
                 raise
-            # Without async_op the functions return None.
-            return call.end() if result is None else call.issued(TracedWork(result, call))
+            if result is None:  # without async_op
+                call.end()
+                return None
+            handle = TracedWork(result)
+            handle.call = call.issued(handle)
+            return handle
 
         return collective
 
@@ -82,108 +86,96 @@ class CollectiveHooks:
         def coalescing_manager(
             group: Any = None, device: Any = None, async_ops: bool | None = False, **kwargs: Any
         ) -> Iterator[Any]:
-            call = _Coalesced(self._probe, group)
-            self._inside = call
+            noted = self._coalescing = _Coalesced()
+            call: _Call | None = None
             try:
                 with function(group, device, async_ops, **kwargs) as manager:
-                    handle = _CoalescedWork(manager, call)
+                    handle = _CoalescedWork(manager)
                     try:
                         yield handle
                     finally:
-                        self._inside = None
-                        call.begin()
+                        self._coalescing = None
+                    if noted.operation is not None:  # sent as the context ends
+                        call = _Call(self._probe, group, noted.operation, noted.size)
             except BaseException:
-                call.abandon()
+                if call is not None:
+                    call.abandon()
                 raise
-            if async_ops:
-                call.issued(handle)
-            else:
+            if call is not None and async_ops:
+                handle.call = call.issued(handle)
+            elif call is not None:
                 call.end()
 
         return coalescing_manager
 
 
 class _Call:
-    """One operation from its call to its completion."""
+    """One operation, from its call to the end of the call or of the wait for it."""
+
+    __slots__ = ("_entry", "_issue", "_operation", "_probe", "_recorded", "_size", "_track")
 
     def __init__(self, probe: Probe, group: Any, operation: int, size: int) -> None:
         self._probe = probe
         self._operation = operation
         self._size = size
-        self._index = probe.communicators.index(group)
-        self._track: Track = probe.frontiers.track(self._index)
-        self._entry: Pending | None = None
-        self._recorded = False
+        self._track = probe.frontiers.track(probe.communicators.index(group))
+        self._entry = self._track.enter(operation)
         self._issue: Any = None
+        self.begin()
 
     def begin(self) -> None:
-        self._entry = self._track.enter(self._operation)
-        self._begin_span()
+        """The rank's time goes to the operation from here."""
+        self._recorded = self._probe.on
+        if self._recorded:
+            self._probe.recorder.begin(self._operation)
 
     def end(self) -> None:
-        """The call or the wait has returned: the device is past the operation when it is past this point."""
-        entry = self._entry
-        if entry is None:
-            return
+        """The device is past the operation when it is past this point."""
+        recorder, entry = self._probe.recorder, self._entry
         if not self._recorded:
-            entry.end = self._probe.recorder.mark()
+            entry.end = recorder.mark()
             return
-        self._recorded = False
         stream = 0 if self._issue is None else ASYNC_STREAM
-        entry.end = self._probe.recorder.end_operation(self._index, -1, entry.sequence, self._size, stream, self._issue)
+        entry.end = recorder.end_operation(
+            self._track.communicator, -1, entry.sequence, self._size, stream, self._issue
+        )
 
-    def issued(self, handle: TracedWork) -> TracedWork:
-        """An asynchronous call has returned: its span ends with the handle's wait."""
-        if self._entry is not None:
-            self._entry.finished = finished_of(handle)
+    def issued(self, handle: TracedWork) -> _Call:
+        """An asynchronous call has returned: the rest happens when its handle is waited for."""
+        self._entry.finished = finished_of(handle)
         if self._recorded:
-            self._recorded = False
             self._issue = self._probe.recorder.cancel()
-        return handle
-
-    def wait_begin(self) -> None:
-        if self._entry is not None:
-            self._begin_span()
+        return self
 
     def abandon(self) -> None:
         if self._recorded:
             self._probe.recorder.cancel()
 
-    def _begin_span(self) -> None:
-        if self._probe.on:
-            self._recorded = True
-            self._probe.recorder.begin(self._operation)
 
+@dataclass(slots=True)
+class _Coalesced:
+    """What is called inside a coalescing context: torch sends it as one operation when the context ends."""
 
-class _Coalesced(_Call):
-    """Several collectives that torch sends as one when their context ends."""
+    operation: Operation | None = None
+    size: int = 0
 
-    def __init__(self, probe: Probe, group: Any) -> None:
-        super().__init__(probe, group, Operation.ALL_REDUCE, 0)
-        self._empty = True
-
-    def note(self, operation: int, size: int) -> None:
-        self._empty = False
-        self._operation = operation
-        self._size += size
-
-    def begin(self) -> None:
-        if not self._empty:
-            super().begin()
+    def note(self, operation: Operation, size: int) -> None:
+        self.operation = operation
+        self.size += size
 
 
 class TracedWork:
     """The handle of an asynchronous operation; the first wait ends the operation's span."""
 
-    def __init__(self, work: Any, call: _Call) -> None:
+    def __init__(self, work: Any) -> None:
         self._work = work
-        self._call: _Call | None = call
+        self.call: _Call | None = None
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        call, self._call = self._call, None
+        call, self.call = self.call, None
         if call is None:
             return self._work.wait(*args, **kwargs)
-        call.wait_begin()
+        call.begin()
         try:
             return self._work.wait(*args, **kwargs)
         finally:
@@ -198,6 +190,10 @@ class _CoalescedWork(TracedWork):
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._work.works)
+
+
+def _is_group(argument: Any) -> bool:
+    return isinstance(argument, dist.ProcessGroup)
 
 
 def rebind(patches: Patches, replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:

@@ -1,0 +1,160 @@
+"""TraceQuery: what the gateway and the command line read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from megatronapp.collector import export, notes, reader
+from megatronapp.collector.clocks import Clocks
+from megatronapp.collector.jobs import Attempt, Jobs, Rank
+from megatronapp.collector.metrics import CollectorMetrics
+from megatronapp.collector.rpc import aborting
+from megatronapp.collector.store import Store
+from megatronapp.core.auth import Authenticator, bearer
+from megatronapp.core.errors import DataError
+from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+
+T = TypeVar("T")
+Context = Any
+"""grpc.aio.ServicerContext"""
+
+_STEP_COLUMNS = {
+    "step": "<u8",
+    "rank": "<u4",
+    "start_ns": "<i8",
+    "duration_ns": "<i8",
+    "compute_ns": "<i8",
+    "wait_ns": "<i8",
+    "host_ns": "<i8",
+    "traced": "<u1",
+}
+
+
+class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
+    """Every method asks the authenticator for a reader first."""
+
+    def __init__(self, jobs: Jobs, store: Store, authenticator: Authenticator, metrics: CollectorMetrics) -> None:
+        self._jobs = jobs
+        self._store = store
+        self._authenticator = authenticator
+        self._metrics = metrics
+
+    async def ListJobs(  # noqa: N802  the protocol's names
+        self, request: trace_pb2.ListJobsRequest, context: Context
+    ) -> trace_pb2.ListJobsResponse:
+        async with self._reader(context):
+            return trace_pb2.ListJobsResponse(jobs=[self._job(attempt) for attempt in self._jobs])
+
+    async def ListRanks(  # noqa: N802
+        self, request: trace_pb2.ListRanksRequest, context: Context
+    ) -> trace_pb2.ListRanksResponse:
+        async with self._reader(context):
+            attempt = self._jobs.get(request.run, request.attempt)
+            ranks = [_rank_record(attempt.ranks[number]) for number in sorted(attempt.ranks)]
+            return trace_pb2.ListRanksResponse(ranks=ranks)
+
+    async def ListSteps(  # noqa: N802
+        self, request: trace_pb2.ListStepsRequest, context: Context
+    ) -> trace_pb2.ListStepsResponse:
+        async with self._reader(context):
+            attempt = self._jobs.get(request.run, request.attempt)
+            first, last = request.from_step, request.to_step
+            if request.limit:
+                first = max(first, (last or attempt.last_step) - request.limit + 1)
+            snapshot = reader.take(self._store, attempt, "steps", first, last)
+            return _steps_response(await asyncio.to_thread(snapshot.steps))
+
+    async def ListClocks(  # noqa: N802
+        self, request: trace_pb2.ListClocksRequest, context: Context
+    ) -> trace_pb2.ListClocksResponse:
+        async with self._reader(context):
+            attempt = self._jobs.get(request.run, request.attempt)
+            records = [_clock_record(attempt.clocks, number, attempt.ranks[number]) for number in sorted(attempt.ranks)]
+            return trace_pb2.ListClocksResponse(clocks=records)
+
+    async def ReadSpans(  # noqa: N802
+        self, request: trace_pb2.ReadSpansRequest, context: Context
+    ) -> AsyncIterator[trace_pb2.RankSpans]:
+        async with self._reader(context):
+            attempt = self._jobs.get(request.run, request.attempt)
+            snapshot = reader.take(
+                self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
+            )
+            async for spans in _in_threads(snapshot.spans()):
+                yield spans
+
+    async def Export(  # noqa: N802
+        self, request: trace_pb2.ExportRequest, context: Context
+    ) -> AsyncIterator[trace_pb2.ExportChunk]:
+        async with self._reader(context):
+            if request.format not in export.WRITERS:
+                raise DataError("format must be EXPORT_FORMAT_CHROME_JSON or EXPORT_FORMAT_PERFETTO")
+            attempt = self._jobs.get(request.run, request.attempt)
+            snapshot = reader.take(
+                self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
+            )
+            placements = {number: rank.hello.placement for number, rank in attempt.ranks.items()}
+            async for data in _in_threads(export.WRITERS[request.format](snapshot.spans(), placements)):
+                yield trace_pb2.ExportChunk(data=data)
+
+    @asynccontextmanager
+    async def _reader(self, context: Context) -> AsyncIterator[None]:
+        async with aborting(context, lambda reason: self._metrics.refused.labels(reason=reason).inc()):
+            await self._authenticator.reader(bearer(context.invocation_metadata()))
+            yield
+
+    def _job(self, attempt: Attempt) -> trace_pb2.JobRecord:
+        record = notes.job_record(attempt)
+        record.stored_bytes = self._store.attempt_bytes(attempt.key)
+        return record
+
+
+def _steps_response(table: Any) -> trace_pb2.ListStepsResponse:
+    if table is None:
+        return trace_pb2.ListStepsResponse()
+    columns = {name: table[name].to_numpy() for name in _STEP_COLUMNS}
+    columns["start_ns"] = columns["start_ns"] + table["clock_offset_ns"].to_numpy()
+    data = {name: np.ascontiguousarray(columns[name], dtype).tobytes() for name, dtype in _STEP_COLUMNS.items()}
+    return trace_pb2.ListStepsResponse(count=len(table), **data)
+
+
+def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
+    return trace_pb2.RankRecord(
+        identity=rank.hello.identity,
+        placement=rank.hello.placement,
+        device=rank.hello.device,
+        connected=rank.streams > 0,
+        last_seen_unix_ns=rank.last_seen_unix_ns,
+        communicators=rank.communicators.values(),
+    )
+
+
+def _clock_record(clocks: Clocks, number: int, rank: Rank) -> trace_pb2.ClockRecord:
+    record = trace_pb2.ClockRecord(rank=number, node=rank.hello.placement.node)
+    clock = clocks.clock_of(number)
+    if clock is None:
+        return record
+    alignment = clocks.alignment
+    reading = clocks.latest(number)
+    record.offset_ns, record.error_ns = reading.offset_ns, reading.error_ns
+    record.drift_ppm = alignment.drift_ppm(clock)
+    record.fitted = alignment.fitted
+    record.anchors = alignment.anchors
+    residuals = alignment.residuals(clock)
+    if residuals:
+        record.residual_median_ns = round(residuals.median_ns)
+        record.residual_p90_ns = round(residuals.p90_ns)
+        record.raw_residual_median_ns = round(residuals.raw_median_ns)
+    return record
+
+
+async def _in_threads(items: Iterator[T]) -> AsyncIterator[T]:
+    """Each next item is made in a thread."""
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item  # type: ignore[misc]

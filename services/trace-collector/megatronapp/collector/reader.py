@@ -1,0 +1,115 @@
+"""Reading back what has been taken in, wherever it lies: in the store, on its way there, or in memory.
+
+A `Snapshot` is taken in the event loop, where memory and the store's list of files agree; its rows are read in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatronapp.collector import tables
+from megatronapp.collector.blocks import SpanBlock, SummaryBlock
+from megatronapp.collector.jobs import Attempt
+from megatronapp.collector.store import Part, Store
+from megatronapp.core.trace.columns import SPAN_DTYPES, fill_spans
+from megatronapp.v1 import trace_pb2
+
+WINDOW_STEPS = 16
+"""Spans are read so many steps at a time."""
+
+_COPIED = [name for name in SPAN_DTYPES if name not in {"name", "communicator", "start_ns", "enqueue_ns"}]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows of steps [from_step, to_step] of one attempt, and of `ranks` when any are named."""
+
+    store: Store
+    from_step: int
+    to_step: int
+    ranks: frozenset[int]
+    parts: Sequence[Part]
+    summaries: Sequence[SummaryBlock]
+    span_blocks: Sequence[SpanBlock]
+    communicators: Mapping[int, Sequence[trace_pb2.Communicator]]
+
+    def steps(self) -> Any:
+        """The step table (tables.step_table), ordered by step and rank; None when it is empty."""
+        found = list(self.store.read(self.parts, self.from_step, self.to_step, tuple(self.ranks)))
+        if self.summaries:
+            found.append(tables.step_table(self.summaries))
+        return _sorted(found, ["step", "rank"])
+
+    def spans(self) -> Iterator[trace_pb2.RankSpans]:
+        """By step, then rank; within a batch by start. Times are job time."""
+        for low in range(self.from_step, self.to_step + 1, WINDOW_STEPS):
+            high = min(low + WINDOW_STEPS - 1, self.to_step)
+            found = list(self.store.read(self.parts, low, high, tuple(self.ranks)))
+            blocks = [block for block in self.span_blocks if low <= block.step <= high]
+            if blocks:
+                found.append(tables.span_table(blocks))
+            table = _sorted(found, ["step", "rank", "start_ns"])
+            if table is not None:
+                yield from self._cut(table)
+
+    def _cut(self, table: Any) -> Iterator[trace_pb2.RankSpans]:
+        step, rank = table["step"].to_numpy(), table["rank"].to_numpy()
+        borders = np.flatnonzero((np.diff(step) != 0) | (np.diff(rank) != 0)) + 1
+        for begin, end in zip([0, *borders], [*borders, len(step)], strict=True):
+            rows = table.slice(begin, end - begin)
+            yield trace_pb2.RankSpans(
+                rank=int(rank[begin]), batch=self._batch(rows, int(step[begin]), int(rank[begin]))
+            )
+
+    def _batch(self, rows: Any, step: int, rank: int) -> trace_pb2.TraceBatch:
+        known = self.communicators.get(rank, ())
+        index_of = {communicator.id: communicator.index for communicator in known}
+        names = rows["name"].combine_chunks().dictionary.to_pylist()
+        ids = rows["communicator"].combine_chunks().dictionary.to_pylist()
+        lookup = np.array([index_of.get(text, 0) for text in ids], np.uint32)
+        columns = {name: rows[name].to_numpy() for name in _COPIED}
+        columns["name"] = rows["name"].combine_chunks().indices.to_numpy()
+        columns["communicator"] = lookup[rows["communicator"].combine_chunks().indices.to_numpy()]
+        offset = rows["clock_offset_ns"].to_numpy()
+        enqueue = rows["enqueue_ns"].to_numpy()
+        columns["start_ns"] = rows["start_ns"].to_numpy() + offset
+        columns["enqueue_ns"] = np.where(enqueue != 0, enqueue + offset, 0)
+        batch = trace_pb2.TraceBatch(step=step, names=names, communicators=known, last=True)
+        fill_spans(batch, columns)
+        return batch
+
+
+def take(
+    store: Store, attempt: Attempt, table: str, from_step: int, to_step: int, ranks: Sequence[int] = ()
+) -> Snapshot:
+    """`table` is steps or spans; to_step 0 means to the newest. Call it in the event loop."""
+    last = to_step or max([attempt.last_step, *(part.last for part in store.parts(attempt.key, table))])
+    chosen = frozenset(ranks)
+
+    def wanted(block: SpanBlock | SummaryBlock) -> bool:
+        return from_step <= block.step <= last and (not chosen or block.rank in chosen)
+
+    buffers = (attempt.writing, attempt.buffer)
+    return Snapshot(
+        store,
+        from_step,
+        last,
+        chosen,
+        store.parts(attempt.key, table),
+        [block for buffer in buffers for block in buffer.summaries if wanted(block)],
+        [block for buffer in buffers for block in buffer.spans if wanted(block)],
+        {number: list(rank.communicators.values()) for number, rank in attempt.ranks.items()},
+    )
+
+
+def _sorted(found: Sequence[Any], keys: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    if not found:
+        return None
+    table = pa.concat_tables(found, promote_options="default").unify_dictionaries()
+    return table.sort_by([(key, "ascending") for key in keys]) if len(table) else None
