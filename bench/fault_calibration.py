@@ -1,7 +1,7 @@
 """How exact slow_compute is: injected over base work, asked and measured.
 
-Work is CPU time of the training thread, or on a GPU time of the compute stream. One rank trains in one run. For each size
-the fault acts in every second step. Two medians over those steps:
+Work is CPU time of the training thread, or on a GPU time of the compute stream. One rank trains in one run. For each
+size the fault acts in every second step. Two medians over those steps:
 
 - injected: what the fault added over what the model's own passes took, in the same step;
 - seen: the step against the mean of the two unslowed steps around it, so that a machine that gets slower or faster

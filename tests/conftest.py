@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 
 from tests.support.redis import RedisServer
+
+settings.register_profile("megatronapp", deadline=None)  # the machine's load is nobody's property
+settings.load_profile("megatronapp")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

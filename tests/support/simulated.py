@@ -265,5 +265,6 @@ class Job:
                 found.append((f"{name}_send", 0, 0, to, m, row["send"] * m, 0.0, 0.0))
             if 0 <= receives < self.layout.pp:
                 of = self.layout.rank(tp, dp, receives)
-                found.append((f"{name}_recv", 0, 0, of, m, max(row["recv"], 1e-4), 0.0, 0.0))
+                sources = (pp > 0) + (pp < self.layout.pp - 1)
+                found.append((f"{name}_recv", 0, 0, of, m, max(row["recv"] / sources, 1e-5), 0.0, 0.0))
         return found

@@ -153,3 +153,11 @@ async def test_an_absent_redis_is_a_clear_error(free_port: int) -> None:
     with pytest.raises(UnavailableError, match="Redis does not answer"):
         await bus.ping()
     await bus.close()
+
+
+async def test_many_publishers_at_once_lose_nothing(bus: Bus) -> None:
+    await asyncio.gather(*(publish_numbers(bus, 3, key=str(n)) for n in range(200)))
+
+    got = await take(bus.subscribe("steps", group="g", consumer="c"), 600)
+
+    assert {m.key for m in got} == {str(n) for n in range(200)}

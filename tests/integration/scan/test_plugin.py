@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import trace_pb2
 from tests.integration.scan.traced import losses_of, read
-from tests.support.forked import run_forked
+from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
 
 HOOKED = (
@@ -78,19 +77,20 @@ def test_with_the_collector_absent_training_runs_as_ever() -> None:
 
 
 def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
-    flags = f"{TINY} --train-iters 100000 --trace --trace-dir {tmp_path}"
-    code = "import sys; from megatronapp.trainer.launch import run; from megatronapp.trainer.plugins.scan import ScanPlugin"
-    command = [sys.executable, "-W", "ignore", "-c", f"{code}; run(sys.argv[1:], plugins=[ScanPlugin])"]
-    process = subprocess.Popen([*command, *flags.split()], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    flags = f"{TINY} --train-iters 5000 --trace --trace-dir {tmp_path}"
+    process = multiprocessing.get_context("fork").Process(
+        target=train, args=(flags,), kwargs={"plugins": (ScanPlugin,)}
+    )
+    process.start()
     path = trace_file.path_for(tmp_path, "local/train", 1, 0)
     deadline = time.monotonic() + 90
-    while not (path.exists() and path.stat().st_size > 200_000):
-        assert process.poll() is None
+    while not (path.exists() and path.stat().st_size > 100_000):
+        assert process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
 
     trace = read(path)
     steps = [summary.step for summary in trace.summaries]
@@ -105,7 +105,7 @@ def hang(folder: str) -> None:
         def step_begin(self, step: int) -> None:
             super().step_begin(step)
             if step == 3 and os.environ["RANK"] == "1":
-                time.sleep(4)
+                time.sleep(3)
                 os._exit(0)
 
     flags = f"--train-iters 4 --trace --trace-dir {folder}"
@@ -131,7 +131,5 @@ def test_heartbeats_of_a_hang_tell_who_waits_in_what_and_who_never_came(tmp_path
 
 
 def run_in_background_until_dead(folder: str) -> None:
-    try:
+    with contextlib.suppress(RankFailedError):  # ranks die without a word here
         run_forked(2, hang, folder, timeout=30)
-    except AssertionError:  # ranks die without a word here
-        pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
@@ -86,6 +86,7 @@ def test_contradicting_flags_are_refused(world: int, flags: str, said: str) -> N
         layout(flags, world)
 
 
+@settings(deadline=None)
 @given(
     tensor=st.sampled_from([1, 2, 4]),
     pipeline=st.sampled_from([1, 2, 4, 8]),

@@ -56,24 +56,8 @@ def test_the_padded_vocabulary_is_the_same_in_every_layout(size: int, padded: in
 
 def test_parameters_and_operations_of_a_known_model() -> None:
     """GPT-2 small: 124 M parameters; six operations per parameter and token, and those of attention."""
-    config, _ = arguments.parse(
-        [
-            "--num-layers",
-            "12",
-            "--hidden-size",
-            "768",
-            "--num-attention-heads",
-            "12",
-            "--seq-length",
-            "1024",
-            "--train-iters",
-            "1",
-            "--micro-batch-size",
-            "1",
-            "--lr",
-            "1",
-        ]
-    )
+    flags = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024"
+    config, _ = arguments.parse(f"{flags} --train-iters 1 --micro-batch-size 1 --lr 1".split())
 
     parameters = model.parameters_of(config.model, 50257, 1024)
     operations = flops_per_sequence(config.model, 1024, 50257)

@@ -113,23 +113,22 @@ def _attempt_number(folder: Path) -> int:
 class _RankFile:
     """One rank's batches, duplicates left out, and its communicators."""
 
-    hello: trace_pb2.Hello | None = None
+    hello: trace_pb2.Hello = field(default_factory=trace_pb2.Hello)
     communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
     batches: list[trace_pb2.TraceBatch] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
-        return self.hello.identity.rank if self.hello else -1
+        return self.hello.identity.rank
 
 
 def _read_own(files: list[Path]) -> Recording:
     recording = Recording()
-    ranks = [rank for path in files if (rank := _read_rank(path, recording.unreadable)).hello]
+    ranks = [rank for path in files if (rank := _read_rank(path, recording.unreadable)) is not None]
     if not ranks:
-        raise DataError("no rank's file could be read: " + "; ".join(recording.unreadable or ["no Hello in them"]))
+        raise DataError("no rank's file could be read: " + "; ".join(recording.unreadable))
     clocks = Clocks()
     for rank in ranks:
-        assert rank.hello
         recording.placements[rank.rank] = rank.hello.placement
         clocks.hello(rank.rank, rank.hello.placement, rank.hello.device)
     for rank, batch in _by_step(ranks):
@@ -144,34 +143,32 @@ def _read_own(files: list[Path]) -> Recording:
 
 def _by_step(ranks: list[_RankFile]) -> Iterator[tuple[_RankFile, trace_pb2.TraceBatch]]:
     """All batches ordered by step, then rank, as they came within a rank's step."""
-    rows = merge(
-        *([(b.step, r.rank, n, r, b) for n, b in enumerate(r.batches)] for r in ranks), key=lambda row: row[:3]
-    )
-    return ((rank, batch) for *_, rank, batch in rows)
+    streams = ([(batch.step, rank.rank, n, rank, batch) for n, batch in enumerate(rank.batches)] for rank in ranks)
+    return ((rank, batch) for *_, rank, batch in merge(*streams, key=lambda row: row[:3]))
 
 
-def _read_rank(path: Path, problems: list[str]) -> _RankFile:
+def _read_rank(path: Path, problems: list[str]) -> _RankFile | None:
+    """None when the file does not say whose it is."""
     rank = _RankFile()
     seen: dict[int, SeenNumbers] = {}
     try:
         for message in trace_file.read(path):
             check(message)
-            _take(rank, message, seen)
+            _take(rank, message, seen.setdefault(rank.hello.identity.incarnation, SeenNumbers()))
     except (DataError, OSError) as error:
         problems.append(str(error))
-    if rank.hello is None:
+    if not rank.hello.HasField("identity"):
         problems.append(f"{path}: no Hello in it; it does not say whose it is")
+        return None
     rank.batches.sort(key=lambda batch: batch.step)
     return rank
 
 
-def _take(rank: _RankFile, message: trace_pb2.TraceMessage, seen: dict[int, SeenNumbers]) -> None:
+def _take(rank: _RankFile, message: trace_pb2.TraceMessage, seen: SeenNumbers) -> None:
+    if message.seq and not seen.add(message.seq):
+        return
     if message.HasField("hello"):
         rank.hello = message.hello
-        seen.setdefault(message.hello.identity.incarnation, SeenNumbers())
-    incarnation = rank.hello.identity.incarnation if rank.hello else 0
-    if message.seq and not seen.setdefault(incarnation, SeenNumbers()).add(message.seq):
-        return
     body = getattr(message, message.WhichOneof("body") or "", None)
     for communicator in getattr(body, "communicators", ()):
         rank.communicators[communicator.index] = communicator

@@ -61,10 +61,10 @@ function drawMarks(plot: UPlot, steps: readonly number[], palette: Palette): voi
   const { ctx, bbox } = plot
   ctx.save()
   ctx.strokeStyle = palette.culprit
-  ctx.lineWidth = 1.5 * devicePixelRatio
+  ctx.lineWidth = 2 * devicePixelRatio
   ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio])
   for (const step of steps) {
-    const x = plot.valToPos(step, 'x', true)
+    const x = Math.round(plot.valToPos(step, 'x', true))
     if (x < bbox.left || x > bbox.left + bbox.width) continue
     ctx.beginPath()
     ctx.moveTo(x, bbox.top)

@@ -54,6 +54,7 @@ class MemoryBus:
                 message = await self._next(log, state)
                 mine[int(message.id)] = state.unacked[int(message.id)] = message
                 yield message
+                await asyncio.sleep(0)  # a reader of a long backlog lets others run
         finally:
             left = [message for number, message in mine.items() if state.unacked.pop(number, None)]
             state.again.extendleft(reversed(left))

@@ -19,6 +19,8 @@ READ_BLOCK_MS = 1_000
 READ_COUNT = 256
 CLAIM_IDLE_MS = 30_000
 RETRY_SECONDS = 0.5
+MAX_CONNECTIONS = 32
+"""More callers wait for one of them."""
 
 
 class RedisBus:
@@ -28,7 +30,10 @@ class RedisBus:
     """
 
     def __init__(self, url: str, *, max_messages: int = 100_000, prefix: str = "megatronapp") -> None:
-        self._redis = redis_asyncio.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
+        pool = redis_asyncio.BlockingConnectionPool.from_url(
+            url, max_connections=MAX_CONNECTIONS, timeout=20, socket_timeout=10, socket_connect_timeout=5
+        )
+        self._redis = redis_asyncio.Redis(connection_pool=pool)
         self._max_messages = max_messages
         self._prefix = prefix
 
@@ -71,7 +76,7 @@ class RedisBus:
             raise UnavailableError(f"Redis does not answer: {error}") from error
 
     async def close(self) -> None:
-        await self._redis.aclose()
+        await self._redis.aclose(close_connection_pool=True)
 
     def _stream(self, topic: str) -> str:
         return f"{self._prefix}:{topic}"

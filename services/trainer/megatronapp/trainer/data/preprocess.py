@@ -24,10 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
-from megatronapp.core.logging import get_logger
 from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer
-
-log = get_logger(__name__)
 
 LINES_PER_TASK = 32
 REFUSED = {
@@ -211,21 +208,18 @@ class _Progress:
         self._tokens += sum(len(tokens) for tokens in line.tokens.values())
         self._bytes += line.read_bytes
         if self._lines % self._interval == 0:
-            self._say("preprocess_progress")
+            self._say()
 
     def end(self, prefixes: dict[str, Path]) -> None:
-        self._say("preprocess_done", output=[str(prefix) for prefix in prefixes.values()])
+        self._say()
+        for prefix in prefixes.values():
+            print(f"wrote {prefix}.bin and {prefix}.idx")
 
-    def _say(self, event: str, **fields: object) -> None:
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        log.info(
-            event,
-            lines=self._lines,
-            documents=self.documents,
-            tokens=self._tokens,
-            megabytes_per_second=round(self._bytes / seconds / 1e6, 2),
-            **fields,
-        )
+    def _say(self) -> None:
+        """On standard error, whatever the log level: somebody waits for it."""
+        rate = self._bytes / max(time.monotonic() - self._started, 1e-9) / 1e6
+        what = f"{self._lines:,} lines, {self.documents:,} documents, {self._tokens:,} tokens"
+        print(f"{what}, {rate:.2f} MB/s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from megatronapp.collector.app import Collector
+from megatronapp.collector.settings import CollectorSettings
+from megatronapp.core.auth import AllowAll, Authenticator
+from megatronapp.core.bus import MemoryBus
+
+
+class Running:
+    """A collector in this process, with its bus and metrics."""
+
+    def __init__(self, folder: Path, authenticator: Authenticator, settings: dict[str, Any]) -> None:
+        self.bus = MemoryBus()
+        self.registry = CollectorRegistry()
+        given = {"grpc_port": 0, "data_dir": folder, "fsync": False, "instance": "test"} | settings
+        self.collector = Collector(CollectorSettings(**given), self.bus, self.registry, authenticator)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.collector.port}"
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+Start = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    running: list[Running] = []
+
+    async def _start(authenticator: Authenticator | None = None, **settings: Any) -> Running:
+        one = Running(tmp_path / "data", authenticator or AllowAll(), settings)
+        await one.collector.start()
+        running.append(one)
+        return one
+
+    yield _start
+    for one in running:
+        await one.collector.stop()

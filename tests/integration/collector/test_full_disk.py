@@ -1,0 +1,54 @@
+"""A disk that takes no more: the limit on file sizes stands in for it, since it needs no privileges and fails alike."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+from tests.integration.collector.support import RUN, CollectorProcess, RankStream, batch, hello, identity, summary
+
+
+def limit_files(collector: CollectorProcess, size: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    collector = CollectorProcess(tmp_path, {"FLUSH_SECONDS": "0.2"})
+    collector.start()
+    await collector.until_ready()
+    rank = RankStream(collector.address)
+    await rank.send(hello(identity()), summary(1, 1), batch(2, 1))
+    await rank.until_acked(2)
+
+    limit_files(collector, 1_000)
+    await rank.send(*[batch(seq, seq, spans=200) for seq in range(3, 6)])
+    error = await rank.status()
+    await collector.until_ready(ready=False)
+    _, metrics = collector.get("/metrics")
+
+    assert error is not None
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "free some disk space" in (error.details() or "")
+    assert "megatronapp_trace_disk_writable 0.0" in metrics
+    assert collector.get("/healthz")[0] == 200
+
+    limit_files(collector, resource.RLIM_INFINITY)
+    await collector.until_ready()
+    again = RankStream(collector.address)
+    await again.send(hello(identity()), *[batch(seq, seq, spans=200) for seq in range(3, 6)])
+    await again.until_acked(5)
+    await again.close()
+    assert await _events(collector) == {1: 4, 3: 201, 4: 201, 5: 201}
+    collector.stop()
+
+
+async def _events(collector: CollectorProcess) -> dict[int, int]:
+    async with aio.insecure_channel(collector.address) as channel:
+        query = trace_pb2_grpc.TraceQueryStub(channel)
+        request = trace_pb2.ReadSpansRequest(run=RUN, from_step=1)
+        return {item.batch.step: item.batch.count async for item in query.ReadSpans(request)}

@@ -1,0 +1,73 @@
+"""The service on a bus: steps in, findings and metrics out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.findings import Finding, Kind
+from megatronapp.detector.app import Detector
+from megatronapp.detector.settings import DetectorSettings
+from megatronapp.v1 import findings_pb2
+from tests.support.simulated import GPU, Fault, Job, Layout
+
+
+async def publish(bus: MemoryBus, job: Job, steps: range) -> None:
+    for message in job.hellos() if steps.start == 1 else ():
+        await bus.publish(Topic.STEPS, job.run, message.SerializeToString())
+    for step in steps:
+        for message in job.step(step):
+            await bus.publish(Topic.STEPS, job.run, message.SerializeToString())
+
+
+async def next_page(bus: MemoryBus) -> Finding:
+    async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
+        await bus.ack(message, group="test")
+        assert message.key == "run-1"
+        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+        if finding.page:
+            return finding
+    raise AssertionError("the subscription ended")
+
+
+async def test_a_slow_rank_is_published_and_exposed_until_the_job_ends() -> None:
+    bus, registry = MemoryBus(), CollectorRegistry()
+    detector = Detector(DetectorSettings(tick_seconds=0.05, keep_ended_seconds=0), bus, registry)
+    job = Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
+    await detector.start()
+    assert detector.ready()
+    await bus.publish(Topic.STEPS, job.run, b"\xff not a message")
+    await publish(bus, job, range(1, 34))
+
+    finding = await asyncio.wait_for(next_page(bus), 60)
+
+    assert (finding.kind, finding.ranks, finding.node) == (Kind.SLOW_GPU, (1,), "node-0")
+    text = generate_latest(registry).decode()
+    assert "megatronapp_suspect_info" in text
+    assert 'kind="slow_gpu"' in text
+    assert "megatronapp_step_duration_seconds_bucket" in text
+    assert "megatronapp_detections_total" in text
+    for rank in range(4):
+        await bus.publish(Topic.STEPS, job.run, job.heartbeat(rank, 33, [], closing=True).SerializeToString())
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        if 'training_job="simulated"' not in generate_latest(registry).decode():
+            break
+    else:
+        raise AssertionError("the ended job's series are still there")
+    await detector.stop()
+
+
+async def test_a_detector_that_starts_late_comes_to_the_same_findings() -> None:
+    bus, job = MemoryBus(), Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
+    await publish(bus, job, range(1, 34))
+    ids = []
+    for _ in range(2):
+        detector = Detector(DetectorSettings(tick_seconds=0.05), bus, CollectorRegistry())
+        await detector.start()
+        ids.append((await asyncio.wait_for(next_page(bus), 60)).id)
+        await detector.stop()
+
+    assert ids[0] == ids[1]

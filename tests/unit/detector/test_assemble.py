@@ -1,0 +1,136 @@
+"""Steps out of messages that come late, twice, in another order, from new processes, or not at all."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatronapp.core.findings import State
+from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.engine import Engines
+from megatronapp.detector.steps import StepTable
+from megatronapp.v1 import trace_pb2
+from tests.support.detecting import Verdicts, detect
+from tests.support.simulated import GPU, Fault, Job, Layout
+
+SECOND = 1_000_000_000
+
+
+def assembler(job: Job) -> Assembler:
+    made = Assembler()
+    for hello in job.hellos():
+        made.feed(hello)
+    return made
+
+
+def feed(made: Assembler, messages: list[trace_pb2.RankMessage]) -> list[StepTable]:
+    return [table for message in messages for table in made.feed(message)]
+
+
+def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:
+    job = Job(Layout(pp=2, dp=2, tp=2))
+    made, messages = assembler(job), job.step(1)
+
+    assert feed(made, messages[:-1]) == []
+    (table,) = feed(made, messages[-1:])
+    assert table.missing == ()
+    assert np.isfinite(table.duration).all()
+    assert [str(n) for n in sorted(set(table.ranks.pipeline.tolist()))] == ["0", "1"]
+    assert {group.kind for group in table.communicators} == {"dp"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_order_within_a_step_and_repeats_do_not_matter(seed: int) -> None:
+    straight, shuffled = Job(seed=1), Job(seed=1)
+    one, other = assembler(straight), assembler(shuffled)
+    mixed = random.Random(seed)
+
+    for step in range(1, 4):
+        (expected,) = feed(one, straight.step(step))
+        messages = shuffled.step(step) * 2
+        mixed.shuffle(messages)
+        (table,) = feed(other, messages)
+        assert table.step == expected.step
+        assert np.array_equal(table.duration, expected.duration)
+        assert table.rows.cpu.sum() == expected.rows.cpu.sum()
+
+
+def test_a_lost_summary_does_not_hold_up_later_steps() -> None:
+    job = Job()
+    made = assembler(job)
+    feed(made, job.step(1))
+
+    tables = feed(made, job.step(2)[1:] + job.step(3))
+
+    assert [(t.step, t.missing) for t in tables] == [(2, (0,)), (3, ())]
+
+
+def test_a_rank_that_stays_away_is_waited_for_a_few_times_only() -> None:
+    job = Job()
+    made = assembler(job)
+    for step in range(1, 6):
+        feed(made, job.step(step)[1:])
+        made.expire(job.clock_ns + 60 * SECOND)
+
+    (table,) = feed(made, job.step(6)[1:])
+
+    assert table.missing == (0,)
+
+
+def test_what_comes_after_its_step_is_counted_and_dropped() -> None:
+    job = Job()
+    made = assembler(job)
+    first = job.step(1)
+    feed(made, first[1:])
+    made.expire(job.clock_ns + 60 * SECOND)
+
+    assert feed(made, first[:1]) == []
+    assert made.late == 1
+
+
+def test_a_message_that_makes_no_sense_is_counted() -> None:
+    job = Job()
+    made, (broken, *_) = assembler(job), job.step(1)
+    broken.message.summary.count = b"123"
+
+    assert made.feed(broken) == []
+    assert made.invalid == 1
+
+
+def test_recall_survives_a_fifth_of_lost_summaries_and_a_missing_rank() -> None:
+    job = Job(Layout(pp=2, dp=4), GPU, (Fault("compute", (1,), 40, 1.1),), seed=3)
+    verdicts, lost = Verdicts(detect(job, 0).engine), random.Random(4)
+    for step in range(1, 60):
+        kept = [m for m in job.step(step) if m.identity.rank != 6 and lost.random() > 0.2]
+        verdicts.feed(step, kept)
+        verdicts.said += [(step, f) for f in verdicts.engine.tick(job.clock_ns + 5 * SECOND)]
+
+    assert verdicts.paged_ranks() == {1}
+
+
+def test_a_clock_that_jumps_changes_nothing() -> None:
+    job = Job(seed=5)
+    verdicts = detect(job, 30)
+    job.clock_ns += 3600 * SECOND
+    for step in range(31, 50):
+        verdicts.feed(step, job.step(step))
+
+    assert verdicts.paged() == []
+
+
+def test_a_new_attempt_resolves_the_findings_of_the_last_and_learns_anew() -> None:
+    engines, slow = Engines(), Job(faults=(Fault("compute", (1,), 30, 1.3),), seed=6)
+    said = [f for m in slow.hellos() for f in engines.feed(m)]
+    said += [f for messages in slow.steps(1, 40) for m in messages for f in engines.feed(m)]
+    again = Job(seed=6, attempt=2)
+
+    restarted = [f for m in again.hellos() for f in engines.feed(m)]
+    restarted += [f for messages in again.steps(20, 60) for m in messages for f in engines.feed(m)]
+
+    assert any(f.page for f in said)
+    assert [(f.state, f.attempt) for f in restarted] == [(State.RESOLVED, 1)]
+    assert engines.feed(slow.step(41)[0]) == []

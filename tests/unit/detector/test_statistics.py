@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatronapp.detector.signals.matrix import Compute
+from megatronapp.detector.signals.peers import median_of_others
+from megatronapp.detector.signals.work import ENOUGH, WorkModel
+from megatronapp.detector.statistics import scale, sequential
+from megatronapp.detector.statistics.monitor import Monitor, Noise
+
+NOISE = Noise(floor=0.01, prior=0.02, clip=8, allowance=0.1, smallest=0.02)
+
+
+@settings(max_examples=60, deadline=None)
+@given(members=st.integers(1, 9), missing=st.integers(0, 3), seed=st.integers(0, 10**6))
+def test_the_median_of_others_is_numpys(members: int, missing: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(members, 3))
+    values[random.integers(0, members, missing), 0] = np.nan
+    usable = random.random(members) > 0.3
+
+    found = median_of_others(values, usable)
+
+    for row in range(members):
+        others = values[[r for r in range(members) if r != row and usable[r]]]
+        for key in range(3):
+            known = others[np.isfinite(others[:, key]), key]
+            expected = np.median(known) if len(known) else np.nan
+            assert found[row, key] == pytest.approx(expected, nan_ok=True)
+
+
+def test_scale_ignores_outliers() -> None:
+    series = np.random.default_rng(0).normal(0, 2.0, (5, 400))
+    series[:, :40] = 1000.0
+
+    sigma = scale.scale(series, scale.location(series))
+
+    assert sigma == pytest.approx(np.full(5, 2.2), rel=0.2)
+
+
+def test_serial_correlation_widens_and_independence_does_not() -> None:
+    random = np.random.default_rng(1)
+    white = random.normal(size=(20, 200))
+    walk = white.copy()
+    for t in range(1, 200):
+        walk[:, t] += 0.6 * walk[:, t - 1]
+
+    assert scale.correlation_factor(white) < 1.15
+    assert scale.correlation_factor(walk) == pytest.approx(2.0, rel=0.2)
+
+
+def test_false_alarms_are_rarer_than_promised() -> None:
+    residuals = np.random.default_rng(2).normal(size=(2000, 200))
+    width = int(sequential.WINDOWS[-1])
+    alarms = sum(
+        int((sequential.evidence(residuals[:, t : t + width]) >= np.log(1000)).sum()) for t in range(0, 160, width)
+    )
+
+    assert alarms / (2000 * 160) < 1 / 1000
+
+
+def test_onset_is_where_the_rise_began() -> None:
+    residuals = np.zeros(32)
+    residuals[:5] = 3.0
+
+    assert sequential.onset(residuals) == 5
+
+
+def watch(monitor: Monitor, values: np.ndarray) -> None:
+    for step, row in enumerate(values, start=1):
+        monitor.observe(step, np.arange(len(row)), row)
+
+
+def test_a_monitor_alarms_on_a_change_and_clears_when_it_is_over() -> None:
+    random = np.random.default_rng(3)
+    values = random.normal(0, 0.01, (90, 3))
+    values[40:60, 1] += 0.06
+    monitor = Monitor(NOISE, log_threshold=14.0)
+
+    watch(monitor, values[:50])
+    assert monitor.alarmed.tolist() == [False, True, False]
+    assert monitor.since[1] == pytest.approx(41, abs=1)
+    assert monitor.effect[1] == pytest.approx(0.06, abs=0.01)
+    for step in range(50, 90):
+        monitor.observe(step + 1, np.arange(3), values[step])
+    assert not monitor.alarmed.any()
+
+
+def test_the_history_is_frozen_while_alarmed() -> None:
+    values = np.random.default_rng(4).normal(0, 0.01, (300, 1))
+    values[40:] += 0.1
+    monitor = Monitor(NOISE, log_threshold=14.0)
+
+    watch(monitor, values)
+
+    assert monitor.alarmed.all()
+    assert monitor.baseline[0] == pytest.approx(0.0, abs=0.01)
+
+
+def test_one_outlier_is_no_alarm_where_tails_are_heavy() -> None:
+    values = np.random.default_rng(5).normal(0, 0.01, (60, 2))
+    values[45, 0] = 5.0
+    monitor = Monitor(Noise(floor=0.01, prior=0.02, clip=4, allowance=0.1, smallest=0.02), log_threshold=14.0)
+
+    watch(monitor, values)
+
+    assert not monitor.alarmed.any()
+
+
+def test_work_is_learnt_from_the_covariates() -> None:
+    random, model = np.random.default_rng(6), WorkModel()
+    stage = np.zeros(8, np.int64)
+    healthy = np.ones(8, bool)
+    for _ in range(2 * ENOUGH):
+        squares = random.uniform(1e5, 5e5, (8, 1))
+        tokens = np.full((8, 1), 1024.0)
+        seconds = 1e-3 + 2e-8 * squares
+        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares)
+        ratio = model.relative(compute, stage)
+        model.learn(compute, stage, healthy)
+
+    expected = (1e-3 + 2e-8 * squares) / (1e-3 + 2e-8 * squares.mean())
+    assert ratio == pytest.approx(expected, rel=1e-3)
