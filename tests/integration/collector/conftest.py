@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.core.auth import AllowAll, Authenticator
 from megatronapp.core.bus import MemoryBus
+from tests.integration.collector.support import CollectorProcess
 
 
 class Running:
@@ -46,3 +47,21 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     yield _start
     for one in running:
         await one.collector.stop()
+
+
+StartProcess = Callable[..., CollectorProcess]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[StartProcess]:
+    """Start `python -m megatronapp.collector` with settings by their names in the environment."""
+    started: list[CollectorProcess] = []
+
+    def _start(**settings: str) -> CollectorProcess:
+        started.append(CollectorProcess(tmp_path, settings))
+        started[-1].start()
+        return started[-1]
+
+    yield _start
+    for one in started:
+        one.kill()

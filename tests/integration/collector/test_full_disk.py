@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-from pathlib import Path
 
 import grpc
 from grpc import aio
 
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+from tests.integration.collector.conftest import StartProcess
 from tests.integration.collector.support import RUN, CollectorProcess, RankStream, batch, hello, identity, summary
 
 
@@ -17,16 +17,15 @@ def limit_files(collector: CollectorProcess, size: int) -> None:
     resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
-async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    collector = CollectorProcess(tmp_path, {"FLUSH_SECONDS": "0.2"})
-    collector.start()
+async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_room(process: StartProcess) -> None:
+    collector = process(FLUSH_SECONDS="0.2")
     await collector.until_ready()
     rank = RankStream(collector.address)
     await rank.send(hello(identity()), summary(1, 1), batch(2, 1))
     await rank.until_acked(2)
 
-    limit_files(collector, 1_000)
-    await rank.send(*[batch(seq, seq, spans=200) for seq in range(3, 6)])
+    limit_files(collector, 20_000)  # more than its log, less than one batch
+    await rank.send(*[batch(seq, seq, spans=2_000) for seq in range(3, 6)])
     error = await rank.status()
     await collector.until_ready(ready=False)
     _, metrics = collector.get("/metrics")
@@ -40,10 +39,10 @@ async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_r
     limit_files(collector, resource.RLIM_INFINITY)
     await collector.until_ready()
     again = RankStream(collector.address)
-    await again.send(hello(identity()), *[batch(seq, seq, spans=200) for seq in range(3, 6)])
+    await again.send(hello(identity()), *[batch(seq, seq, spans=2_000) for seq in range(3, 6)])
     await again.until_acked(5)
     await again.close()
-    assert await _events(collector) == {1: 4, 3: 201, 4: 201, 5: 201}
+    assert await _events(collector) == {1: 4, 3: 2_001, 4: 2_001, 5: 2_001}
     collector.stop()
 
 

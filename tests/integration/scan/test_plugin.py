@@ -77,14 +77,14 @@ def test_with_the_collector_absent_training_runs_as_ever() -> None:
 
 
 def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
-    flags = f"{TINY} --train-iters 5000 --trace --trace-dir {tmp_path}"
+    flags = f"{TINY} --train-iters 500 --trace --trace-dir {tmp_path}"
     process = multiprocessing.get_context("fork").Process(
         target=train, args=(flags,), kwargs={"plugins": (ScanPlugin,)}
     )
     process.start()
     path = trace_file.path_for(tmp_path, "local/train", 1, 0)
     deadline = time.monotonic() + 90
-    while not (path.exists() and path.stat().st_size > 100_000):
+    while not (path.exists() and path.stat().st_size > 30_000):
         assert process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -13,7 +13,7 @@ from megatronapp.core.trace.columns import summary_columns
 from tests.support.detecting import detect
 from tests.support.simulated import CPU, GPU, NAMES, Fault, Job, Layout
 
-STEPS, ONSET = 48, 30
+STEPS, ONSET = 42, 28
 
 
 def megascan(job: Job, steps: int) -> set[int]:
@@ -40,14 +40,14 @@ def megascan(job: Job, steps: int) -> set[int]:
 
 def cases() -> list[tuple[dict[str, object], set[int]]]:
     found: list[tuple[dict[str, object], set[int]]] = []
-    for seed in range(3):
+    for seed in (0,):
         one = (Fault("compute", (1,), ONSET, 1.08),)
-        two = (Fault("compute", (1,), ONSET, 1.3), Fault("compute", (6,), ONSET, 1.3))
+        two = (Fault("compute", (1,), ONSET, 1.3), Fault("compute", (5,), ONSET, 1.3))
         found += [
-            ({"layout": Layout(pp=2, dp=4), "seed": seed}, set()),
-            ({"layout": Layout(pp=2, dp=4), "seed": seed, "sequence_spread": 0.4}, set()),
-            ({"layout": Layout(pp=2, dp=4), "seed": seed, "faults": one}, {1}),
-            ({"layout": Layout(pp=2, dp=4), "seed": seed, "faults": two}, {1, 6}),
+            ({"layout": Layout(pp=2, dp=3), "seed": seed}, set()),
+            ({"layout": Layout(pp=2, dp=3), "seed": seed, "sequence_spread": 0.4}, set()),
+            ({"layout": Layout(pp=2, dp=3), "seed": seed, "faults": one}, {1}),
+            ({"layout": Layout(pp=2, dp=3), "seed": seed, "faults": two}, {1, 5}),
             ({"layout": Layout(pp=4, dp=1), "seed": seed, "faults": one}, {1}),
             ({"layout": Layout(pp=2, dp=2), "seed": seed, "noise": CPU, "on_cpu": True}, set()),
         ]

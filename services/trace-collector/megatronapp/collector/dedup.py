@@ -69,7 +69,8 @@ class Dedup:
         self.seen = {key: seen for key, seen in self.seen.items() if key[:2] not in gone}
 
     def to_json(self) -> list[list[object]]:
-        return [[*key, seen.intervals] for key, seen in self.seen.items()]
+        """A copy of the state as it is now."""
+        return [[*key, list(seen.intervals)] for key, seen in self.seen.items()]
 
     @classmethod
     def from_json(cls, rows: list[list[object]]) -> Dedup:

@@ -125,6 +125,7 @@ class Attempt:
 
     def _batch(self, rank: Rank, received: Received) -> int:
         batch, number = received.message.batch, received.identity.rank
+        self._saw(batch.step)
         self.events += batch.count
         self.clocks.add(number, batch, received.columns, rank.ids)
         if batch.count:
@@ -135,12 +136,15 @@ class Attempt:
 
     def _summary(self, rank: Rank, received: Received) -> int:
         summary, number = received.message.summary, received.identity.rank
-        self.first_step = min(self.first_step or summary.step, summary.step)
-        self.last_step = max(self.last_step, summary.step)
+        self._saw(summary.step)
         reading = self.clocks.at(number, summary.start_ns)
         on_cpu = rank.hello.device == trace_pb2.DEVICE_CPU
         self.buffer.add_summary(SummaryBlock(number, summary, received.columns, rank.ids, reading, on_cpu))
         return self._count_dropped(received.identity, summary.dropped)
+
+    def _saw(self, step: int) -> None:
+        self.first_step = min(self.first_step or step, step)
+        self.last_step = max(self.last_step, step)
 
     def _count_dropped(self, identity: trace_pb2.Identity, total: int) -> int:
         key = (identity.rank, identity.incarnation)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
-from megatron.core.datasets.indexed_dataset import DType
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import DataConfig
+from megatronapp.trainer.data.indexed import sequence_lengths
 from megatronapp.trainer.data.tokenizers import Tokenizer
 
 log = get_logger(__name__)
 
 SPLITS = ("training", "validation", "test")
-INDEX_MAGIC = b"MMIDIDX\x00\x00"
-INDEX_HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, dtype code, sequences, documents + 1; then the lengths of the sequences as int32."""
 
 Dataset = Any
 """A map from sample number to a dict of tokens, labels, loss_mask and position_ids, each [sequence_length]."""
@@ -133,27 +128,6 @@ def fitting_sizes(
 
 def _is_first_rank() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:
-    """Tokens of each sequence of <prefix>.bin. Raises ConfigError for a missing file and DataError for a broken one."""
-    binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-    for path in (binary, index):
-        if not path.is_file():
-            raise ConfigError(f"--data-path {prefix}: there is no file {path}")
-    with index.open("rb") as file:
-        header = file.read(INDEX_HEADER.size)
-        if len(header) < INDEX_HEADER.size or not header.startswith(INDEX_MAGIC):
-            raise DataError(f"{index} is no index of `megatronapp data preprocess`")
-        _, _, code, sequences, _ = INDEX_HEADER.unpack(header)
-        lengths = np.fromfile(file, dtype="<i4", count=sequences)
-    try:
-        size = int(lengths.sum(dtype=np.int64)) * DType.size(DType.dtype_from_code(code))
-    except ValueError:
-        raise DataError(f"{index} names an unknown number format ({code})") from None
-    if len(lengths) < sequences or binary.stat().st_size != size:
-        raise DataError(f"{binary} and {index} do not belong together or are cut short: preprocess again")
-    return lengths
 
 
 def cache_folder(data_cache_path: str | None, prefixes: Sequence[str]) -> Path:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
+from megatronapp.core.errors import DataError, UnavailableError, UsageError
+from megatronapp.trainer.data.indexed import DocumentWriter
 from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer
 
 LINES_PER_TASK = 32
@@ -155,43 +155,6 @@ def _write(
             writer.commit()
     progress.end(prefixes)
     return progress.documents
-
-
-class DocumentWriter:
-    """One .bin and .idx. They take their names at `commit`; what is left without it is removed."""
-
-    def __init__(self, prefix: Path, vocab_size: int) -> None:
-        with warnings.catch_warnings(action="ignore"):  # megatron-core warns of packages that only training needs
-            from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
-
-        self.documents = 0
-        self._final = tuple(prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("bin", "idx"))
-        self._temporary = tuple(path.with_name(f".{path.name}.{os.getpid()}.partial") for path in self._final)
-        try:
-            prefix.parent.mkdir(parents=True, exist_ok=True)
-            self._builder = IndexedDatasetBuilder(str(self._temporary[0]), dtype=DType.optimal_dtype(vocab_size))
-        except OSError as error:
-            raise ConfigError(f"--output-prefix {prefix}: {error.strerror}") from error
-
-    def add(self, tokens: npt.NDArray[np.int32]) -> None:
-        self._builder.add_document(tokens, [len(tokens)])
-        self.documents += 1
-
-    def commit(self) -> None:
-        self._builder.finalize(str(self._temporary[1]))
-        binary, index = self._final
-        # The index goes first and comes back last: a pair that can be opened always belongs together.
-        index.unlink(missing_ok=True)
-        self._temporary[0].replace(binary)
-        self._temporary[1].replace(index)
-
-    def __enter__(self) -> DocumentWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._builder.data_file.close()
-        for path in self._temporary:
-            path.unlink(missing_ok=True)
 
 
 class _Progress:
