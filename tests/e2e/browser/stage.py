@@ -120,7 +120,11 @@ class Ranks:
         rows.append(("optimizer", at + took["all_reduce"], took["optimizer"], -1))
         names = list(simulated.NAMES)
         batch = trace_pb2.TraceBatch(
-            step=step, names=names, communicators=self.job.communicators(rank), reference_host_ns=summary.start_ns, last=True
+            step=step,
+            names=names,
+            communicators=self.job.communicators(rank),
+            reference_host_ns=summary.start_ns,
+            last=True,
         )
         columns.fill_spans(
             batch,

@@ -22,7 +22,7 @@ LAYOUTS = {
     "tensor and sequence": (2, SP),
     "distributed optimizer": (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     "experts": (2, MOE),
-    "tensor, pipeline, data": (8, f"{SP} --pipeline-model-parallel-size 2"),
+    "tensor and pipeline": (4, f"{SP} --pipeline-model-parallel-size 2"),
 }
 PEER_NAME = {"forward_send": "forward_recv", "backward_send": "backward_recv"}
 

@@ -37,6 +37,7 @@ def events(lines: list[str], name: str) -> list[dict[str, Any]]:
     return [event for event in parsed if event["event"] == name]
 
 
+@pytest.mark.timeout(300)  # two imports of torch and megatron-core on a busy machine
 def test_sigterm_saves_a_checkpoint_on_all_ranks_and_ends_in_order(tmp_path: Path) -> None:
     trainer = start(f"{TINY} --train-iters 3000 --pipeline-model-parallel-size 2 --save {tmp_path}", ranks=2)
     assert trainer.stdout is not None

@@ -1,4 +1,4 @@
-"""Precision and recall over simulated jobs: layouts × faults × devices, several faults at once, and what is no fault."""
+"""Precision and recall over simulated jobs: layouts × faults × devices, several faults, and what is no fault."""
 
 from __future__ import annotations
 

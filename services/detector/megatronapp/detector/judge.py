@@ -133,8 +133,8 @@ class Judge:
         self.monitors["optimizer"].observe(step, ranks, values)
 
     def _watch_shares(self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]) -> None:
-        """What ranks spend beside compute, as shares of the usual step: against the median peer, or without peers against
-        their own first steps."""
+        """What ranks spend beside compute, as shares of the usual step: against the median peer, or without one
+        against their own first steps."""
         shares = {
             "host_gap": accounts.host,
             "data_wait": accounts.data,

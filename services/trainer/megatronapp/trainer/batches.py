@@ -28,7 +28,6 @@ class Batches:
     layout: Layout
     reads: tuple[bool, ...]
     """One entry per model chunk."""
-    document_end: int
     num_workers: int
     pin_memory: bool
 
@@ -62,7 +61,6 @@ class Batches:
             splits=frozenset(_first_rank_says(here)),
             layout=layout,
             reads=reads,
-            document_end=tokenizer.eod,
             num_workers=config.data.num_workers,
             pin_memory=device.type == "cuda",
         )
@@ -94,13 +92,8 @@ class Batches:
             data_parallel_size=self.layout.data,
         )
         with torch.random.fork_rng(devices=[]):  # a loader draws a seed: training must not see who reads when
-            return microbatches(
-                dataset,
-                sampler,
-                document_end=self.document_end,
-                num_workers=self.num_workers,
-                pin_memory=self.pin_memory,
-            )
+            # Attention runs over the whole sample, across documents: a sample is one sequence of work.
+            return microbatches(dataset, sampler, num_workers=self.num_workers, pin_memory=self.pin_memory)
 
 
 def _first_rank_says(names: list[str]) -> list[str]:
