@@ -14,11 +14,12 @@ export OMP_NUM_THREADS ?= 1
 
 setup: $(VENV)/.done ui
 
-$(VENV)/.done: pyproject.toml constraints.txt
+$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
 	@touch $@
 
 # The page. Without Node the platform runs all the same, in the terminal alone.

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
+from megatronapp.collector.clocks import Reading
+from megatronapp.collector.store import Manifest, Store
+from megatronapp.core.errors import DataError, UnavailableError
+from megatronapp.core.trace.columns import fill_spans, fill_summary, span_columns, summary_columns
+from megatronapp.v1 import trace_pb2
+
+KEY = ("run", 1)
+
+
+def buffer(*steps: int, spans: int = 5) -> Buffer:
+    made = Buffer()
+    for step in steps:
+        batch = trace_pb2.TraceBatch(step=step, names=["forward", "backward"])
+        fill_spans(batch, {"start_ns": np.arange(spans) + step, "name": np.arange(spans) % 2})
+        made.add_spans(SpanBlock(0, batch, span_columns(batch), {}, Reading(100, 3)))
+        summary = trace_pb2.StepSummary(step=step, names=["forward"], duration_ns=10)
+        fill_summary(summary, {"name": [0], "kind": [1], "duration_sum_ns": [4], "cpu_sum_ns": [3]})
+        made.add_summary(SummaryBlock(0, summary, summary_columns(summary), {}, Reading(100, 3), on_cpu=True))
+    return made
+
+
+def write(store: Store, number: int, *steps: int) -> None:
+    manifest = Manifest(write=number, stored=number * 10)
+    store.write({KEY: buffer(*steps)}, {KEY: b"note"}, manifest)
+    store.accept(manifest)
+
+
+def steps_in(store: Store, table: str, low: int = 0, high: int = 1 << 60) -> list[int]:
+    tables = list(store.read(store.parts(KEY, table), low, high))
+    return sorted({step for one in tables for step in one["step"].to_pylist()})
+
+
+def test_what_is_written_is_read_back_by_step(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1, 2, 3)
+    write(store, 2, 4, 5)
+
+    reopened = Store(tmp_path)
+
+    assert reopened.manifest == Manifest(write=2, stored=20)
+    assert steps_in(reopened, "spans") == [1, 2, 3, 4, 5]
+    assert steps_in(reopened, "summaries", 3, 4) == [3, 4]
+    assert steps_in(reopened, "steps", 5, 9) == [5]
+    row = next(reopened.read(reopened.parts(KEY, "steps"), 1, 1)).to_pylist()[0]
+    assert (row["compute_ns"], row["wait_ns"], row["host_ns"], row["clock_offset_ns"]) == (3, 0, 7, 100)
+
+
+def test_files_of_a_write_that_did_not_end_are_gone_after_a_start(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1)
+    store.write({KEY: buffer(2)}, {}, Manifest(write=2))
+    (tmp_path / "manifest.json").write_text('{"write": 1, "stored": 10}')
+
+    reopened = Store(tmp_path)
+
+    assert steps_in(reopened, "spans") == [1]
+    assert not list(tmp_path.glob("**/*-00000002-*"))
+
+
+def test_rows_are_not_read_before_their_write_is_accepted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    store.write({KEY: buffer(1)}, {}, Manifest(write=1))
+
+    assert store.parts(KEY, "spans") == []
+
+
+def test_a_broken_file_is_passed_over(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1)
+    write(store, 2, 2)
+    broken = store.parts(KEY, "spans")[0].path
+    broken.write_bytes(b"no parquet")
+
+    assert steps_in(store, "spans") == [2]
+    assert steps_in(store, "steps") == [1, 2]
+
+
+def test_a_manifest_that_makes_no_sense_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[")
+
+    with pytest.raises(DataError, match="move .* away"):
+        Store(tmp_path)
+
+
+def test_a_folder_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+
+    with pytest.raises(UnavailableError):
+        Store(tmp_path / "store")
+
+
+def test_old_files_expire_and_the_attempt_with_the_last_of_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1)
+    for path in tmp_path.glob("run/attempt-1/*"):
+        os.utime(path, (time.time() - 1_000,) * 2)
+    write(store, 2, 2)
+
+    assert store.expire(max_age_seconds=500, max_bytes=1 << 40) == []
+    assert steps_in(store, "spans") == [2]
+    assert store.expire(max_age_seconds=500, max_bytes=0) == [KEY]
+    assert not (tmp_path / "run").joinpath("attempt-1").exists()
