@@ -240,7 +240,7 @@ class Job:
         summary = trace_pb2.StepSummary(
             step=step, start_ns=0, duration_ns=int(row["duration"] * 1e9), names=NAMES, cpu_ns=int(row["compute"] * 1e9)
         )
-        count = np.array([t[4] for t in table])
+        count = np.array([t[4] for t in table], np.float64)
         wall = np.array([t[5] for t in table]) * 1e9
         cpu = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
         columns.fill_summary(

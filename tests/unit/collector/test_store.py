@@ -89,7 +89,7 @@ def test_a_broken_file_is_passed_over(tmp_path: Path) -> None:
 def test_a_manifest_that_makes_no_sense_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[")
 
-    with pytest.raises(DataError, match="move .* away"):
+    with pytest.raises(DataError, match=r"move .* away"):
         Store(tmp_path)
 
 

@@ -113,7 +113,7 @@ def test_what_is_none_of_megascans_is_an_error_that_names_the_file(tmp_path: Pat
     path = tmp_path / "benchmark-data-0-pipeline-0-tensor-0.json"
     path.write_text(content)
 
-    with pytest.raises(DataError, match="benchmark-data-0|holds no iteration"):
+    with pytest.raises(DataError, match=r"benchmark-data-0|holds no iteration"):
         read_megascan(tmp_path)
 
 

@@ -60,6 +60,9 @@ class Assembler:
         self.invalid = 0
         self._steps: dict[int, dict[int, Arrived]] = {}
         self._newest: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        """Of each waiting step: ranks that have sent it or a later one. Spares a look at every rank for each message."""
+        self._needed = 0
         self._emitted = 0
         self._step_seconds = 0.0
         self._ranks: RankTable | None = None
@@ -120,12 +123,18 @@ class Assembler:
             float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
         self._steps.setdefault(summary.step, {}).setdefault(rank, arrived)
-        self._newest[rank] = max(summary.step, self._newest.get(rank, 0))
+        before = self._newest.get(rank, 0)
+        for step in self._steps:
+            if before < step <= summary.step:
+                self._reached[step] = self._reached.get(step, 0) + 1
+        self._newest[rank] = max(summary.step, before)
 
     def _complete(self) -> list[StepTable]:
         """Steps for which every expected rank has sent its summary, or that of a later step."""
         done: list[StepTable] = []
         for step in sorted(self._steps):
+            if self._reached.get(step, 0) < self._needed:
+                break
             if not all(self._newest.get(rank, 0) >= step for rank in self._expected()):
                 break
             done.append(self._emit(step))
@@ -142,7 +151,9 @@ class Assembler:
         for rank, member in self.members.items():
             if rank not in arrived:
                 member.missed += 1
+        self._reached.pop(step, None)
         self._emitted = step
+        self._needed = len(self._expected())
         table = tabulate(step, self.ranks, self.members, arrived, self.world)
         self._step_seconds = float(np.nanmax(table.duration))
         return table

@@ -33,6 +33,7 @@ STEP_AFTER = 3
 MIN_HELD_OUT = 16
 KEEP_RESIDUALS = 1024
 SWEEPS = 40
+SETTLED_NS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Alignment:
     def _hold_out(self, anchors: Anchors, validation: int) -> Bools:
         if self._validation is None:
             own = anchors.kind == validation
-            covered = own.any() and set(anchors.clock[own]) <= set(anchors.clock[~own])
+            covered = own.any() and bool(np.isin(anchors.clock[own], anchors.clock[~own]).all())
             self._validation = validation if covered else -1
         if self._validation >= 0:
             chosen: Bools = anchors.kind == self._validation
@@ -174,9 +175,10 @@ class Alignment:
         started = self._updates[clock] > 0
         predicted = self._offset[clock] + np.where(started, self._drift[clock] * ahead, 0.0)
         ends = (anchors.end_ns - now) + predicted
-        scale = np.array([self._scale.get(int(kind), 1e5) for kind in anchors.kind])
+        kinds, of_kind = np.unique(anchors.kind, return_inverse=True)
+        scale = np.array([self._scale.get(int(kind), 1e5) for kind in kinds])[of_kind]
         deviation, weight, residual = _consensus(ends, group, clock, scale, self.clocks)
-        for kind in np.unique(anchors.kind):
+        for kind in kinds:
             mine = np.abs(residual[anchors.kind == kind])
             fresh = max(FLOOR_NS, 1.4826 * float(np.median(mine)))
             self._scale[int(kind)] = 0.8 * self._scale.get(int(kind), fresh) + 0.2 * fresh
@@ -257,12 +259,15 @@ def _consensus(ends: Floats, group: Ints, clock: Ints, scale: Floats, clocks: in
     residual = ends
     middle = _group_median(ends, group)
     for _ in range(SWEEPS):
+        before = correction
         residual = ends + correction[clock] - middle[group]
         weight = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residual), 1e-9)) / scale**2
         total = np.bincount(clock, weight, minlength=clocks)
         moved = np.bincount(clock, weight * (middle[group] - ends), minlength=clocks)
         correction = np.divide(moved, total, out=np.zeros(clocks), where=total > 0)
         middle = np.bincount(group, weight * (ends + correction[clock])) / np.bincount(group, weight)
+        if np.abs(correction - before).max() < SETTLED_NS:
+            break
     seen = np.bincount(clock, minlength=clocks) > 0
     # The level is free: keep it where it was, so that job time does not wander.
     correction[seen] -= correction[seen].mean()

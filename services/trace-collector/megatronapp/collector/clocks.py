@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from megatronapp.collector.align import Alignment, Anchors
 from megatronapp.collector.depend import SYMMETRIC, match_collectives
@@ -22,6 +23,9 @@ REBOOT_NS = 10_000_000_000
 
 OPEN_STEPS = 8
 """Steps whose anchors are waited for; older ones are used as far as they came."""
+
+ANCHORS_PER_STEP = 16
+"""About how many collectives of one communicator a step contributes; more would not tell more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class Clocks:
         wanted = np.array([name in SYMMETRIC for name in names], bool)
         mask = wanted[columns["name"]] & (columns["sequence"] != 0) & (columns["communicator"] != 0)
         rows = np.flatnonzero(mask)
+        rows = rows[_sample(columns["communicator"][rows], columns["sequence"][rows].astype(np.int64))]
         if not len(rows):
             return None
         operation = np.array([self._operations.setdefault(name, len(self._operations)) for name in names])
@@ -172,3 +177,12 @@ class Clocks:
             ),
             validation=self._operations.get("all_gather", -1),
         )
+
+
+def _sample(communicator: Column, sequence: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows to keep, so that all members of a communicator keep the same collectives without asking each other:
+    one in 2^n by a hash of the sequence number; where members' counts make n differ, one's choice holds the other's."""
+    _, inverse, count = np.unique(communicator, return_inverse=True, return_counts=True)
+    halvings = np.log2(np.maximum(count / ANCHORS_PER_STEP, 1)).astype(np.int64)
+    keep: npt.NDArray[np.bool_] = ((sequence * 2246822519) >> 15) & ((1 << halvings[inverse]) - 1) == 0
+    return keep

@@ -181,9 +181,9 @@ def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], ta
     pq.write_table(
         table,
         temporary,
-        compression="zstd",
-        compression_level=1,
+        compression="lz4",
         use_dictionary=labels,
+        write_statistics=["step", "rank"],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
     )
     _publish(temporary, path)

@@ -134,4 +134,6 @@ def _progress(blocks: Sequence[SummaryBlock], name: str) -> npt.NDArray[np.float
 def _table(columns: Mapping[str, Any]) -> Any:
     import pyarrow as pa
 
-    return pa.table(dict(columns))
+    table = pa.table(dict(columns))
+    # Nothing is ever absent, which spares the files a level of definitions.
+    return table.cast(pa.schema([field.with_nullable(False) for field in table.schema]))

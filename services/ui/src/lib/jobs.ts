@@ -13,14 +13,17 @@ export function layoutText(sizes: Job['sizes']): string {
   return dimensions.flatMap(([name, size]) => (size > 1 ? [`${name} ${size}`] : [])).join(' · ')
 }
 
-/** What people should look at first: open before resolved, paging before advice, dear before cheap. */
+/** What people should look at first: open ones, of these paging before advice and dear before cheap; then the newest. */
 export function byUrgency(a: Finding, b: Finding): number {
-  return (
-    Number(b.state === 'open') - Number(a.state === 'open') ||
-    Number(b.page) - Number(a.page) ||
-    cost(b) - cost(a) ||
-    b.opened_unix_ns - a.opened_unix_ns
-  )
+  const [openA, openB] = [a.state === 'open', b.state === 'open']
+  if (openA !== openB) return openA ? -1 : 1
+  const urgency = openA ? Number(b.page) - Number(a.page) || compare(cost(b), cost(a)) : 0
+  return urgency || b.opened_unix_ns - a.opened_unix_ns
+}
+
+/** Also of infinities, whose difference is not a number. */
+function compare(a: number, b: number): number {
+  return Number(a > b) - Number(a < b)
 }
 
 /** A hang costs everything: JSON has no infinity, so its cost is null. */

@@ -23,6 +23,19 @@ describe('byUrgency', () => {
   })
 })
 
+describe('byUrgency of resolved findings', () => {
+  it('puts the newest first, whatever it cost', () => {
+    const old = finding({ id: 'old', state: 'resolved', cost_ratio: null, opened_unix_ns: 1 })
+    const fresh = finding({ id: 'fresh', state: 'resolved', cost_ratio: 1.1, opened_unix_ns: 2 })
+    expect([old, fresh].sort(byUrgency)[0].id).toBe('fresh')
+  })
+
+  it('orders two hangs by when they opened', () => {
+    const hangs = [1, 2].map((ns) => finding({ id: `${ns}`, cost_ratio: null, opened_unix_ns: ns }))
+    expect(hangs.sort(byUrgency)[0].id).toBe('2')
+  })
+})
+
 describe('rankHealth', () => {
   it('tells a fault from advice from silence', () => {
     expect(rankHealth(rank({}), undefined)).toBe('ok')

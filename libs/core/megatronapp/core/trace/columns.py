@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -98,12 +99,18 @@ def _decode(message: Message, dtypes: Mapping[str, np.dtype[np.generic]], rows: 
     for name, dtype in dtypes.items():
         data: bytes = getattr(message, name)
         if not data:
-            columns[name] = np.broadcast_to(np.array(NONE.get(name, 0), dtype), (rows,))
+            columns[name] = _nothing(NONE.get(name, 0), dtype, rows)
         elif len(data) == rows * dtype.itemsize:
             columns[name] = np.frombuffer(data, dtype)
         else:
             raise DataError(f"column {name} holds {len(data)} bytes where {rows} rows need {rows * dtype.itemsize}")
     return columns
+
+
+@lru_cache(maxsize=4096)
+def _nothing(value: int, dtype: np.dtype[np.generic], rows: int) -> Column:
+    """A read-only column of one value that takes no memory."""
+    return np.broadcast_to(np.array(value, dtype), (rows,))
 
 
 def _encode(message: Message, dtypes: Mapping[str, np.dtype[np.generic]], columns: Mapping[str, npt.ArrayLike]) -> int:

@@ -84,10 +84,11 @@ class Monitor:
         x[items] = values
         self._steps = [*self._steps[-(RECENT - 1) :], step]
         self._values = _push(self._values, x)
-        change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
-        offset = (x - self.noise.allowance) / self.sigma
-        self._change = _push(self._change, self._bounded(change))
-        self._offset = _push(self._offset, self._bounded(offset))
+        if self.noise.changes:
+            change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
+            self._change = _push(self._change, self._bounded(change))
+        if np.isfinite(self.noise.allowance):
+            self._offset = _push(self._offset, self._bounded((x - self.noise.allowance) / self.sigma))
         self._judge(x)
         self._learn(x)
 
@@ -119,7 +120,9 @@ class Monitor:
         return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _judge(self, x: Floats) -> None:
-        change, offset = sequential.evidence(self._change), sequential.evidence(self._offset)
+        none = np.zeros(len(self))
+        change = sequential.evidence(self._change) if self.noise.changes else none
+        offset = sequential.evidence(self._offset) if np.isfinite(self.noise.allowance) else none
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
         alarmed_before = self.alarmed.copy()

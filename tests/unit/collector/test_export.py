@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
+from megatronapp.collector.export import chrome, perfetto
+from megatronapp.core.trace.columns import fill_spans
+from megatronapp.v1 import trace_pb2
+
+PLACES = {0: trace_pb2.Placement(node="a"), 1: trace_pb2.Placement(node="b", pipeline=1)}
+P2P, COLLECTIVE, COMPUTE = trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE, trace_pb2.SPAN_KIND_COMPUTE
+
+
+def rank_spans(rank: int, names: list[str], step: int = 1, **columns: list[int]) -> trace_pb2.RankSpans:
+    unique = list(dict.fromkeys(names))
+    batch = trace_pb2.TraceBatch(step=step, names=unique)
+    batch.communicators.add(index=rank + 1, id="dp:0-1", kind="dp", ranks=[0, 1])
+    fill_spans(batch, {"name": [unique.index(name) for name in names], **columns})
+    return trace_pb2.RankSpans(rank=rank, batch=batch)
+
+
+def pipeline_step() -> list[trace_pb2.RankSpans]:
+    """Rank 0 computes, sends to rank 1 and meets it in an all-reduce on another stream."""
+    return [
+        rank_spans(
+            0,
+            ["forward", "forward_send", "all_reduce"],
+            start_ns=[1_000, 2_000, 5_000],
+            duration_ns=[3_000, 500, 1_000],
+            kind=[COMPUTE, P2P, COLLECTIVE],
+            stream=[1, 1, 2],
+            peer=[-1, 1, -1],
+            microbatch=[0, 0, -1],
+            sequence=[0, 7, 9],
+            communicator=[0, 0, 1],
+            bytes=[0, 64, 0],
+        ),
+        rank_spans(
+            1,
+            ["forward_recv", "all_reduce"],
+            start_ns=[2_200, 4_000],
+            duration_ns=[400, 2_000],
+            kind=[P2P, COLLECTIVE],
+            stream=[1, 2],
+            peer=[0, -1],
+            sequence=[7, 9],
+            communicator=[0, 2],
+        ),
+    ]
+
+
+def chrome_events(spans: list[trace_pb2.RankSpans]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(b"".join(chrome.write(spans, PLACES)))["traceEvents"]
+    return events
+
+
+def perfetto_packets(spans: list[trace_pb2.RankSpans]) -> list[Any]:
+    return list(perfetto_trace_pb2.Trace.FromString(b"".join(perfetto.write(spans, PLACES))).packet)
+
+
+def test_chrome_has_a_process_per_rank_and_a_track_per_stream() -> None:
+    events = chrome_events(pipeline_step())
+
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert processes == {0: "DP0-PP0-TP0", 1: "DP0-PP1-TP0"}
+    assert tracks == {(0, 1): "compute", (0, 2): "stream 2", (1, 1): "compute", (1, 2): "stream 2"}
+
+
+def test_chrome_slices_carry_times_and_what_is_known_of_them() -> None:
+    slices = [event for event in chrome_events(pipeline_step()) if event["ph"] == "X"]
+
+    assert [(s["name"], s["pid"], s["ts"], s["dur"]) for s in slices] == [
+        ("forward", 0, 0.0, 3.0),
+        ("forward_send", 0, 1.0, 0.5),
+        ("all_reduce", 0, 4.0, 1.0),
+        ("forward_recv", 1, 1.2, 0.4),
+        ("all_reduce", 1, 3.0, 2.0),
+    ]
+    assert slices[1]["args"] == {"step": 1, "microbatch": 0, "peer": 1, "sequence": 7, "bytes": 64}
+    assert slices[4]["args"] == {"step": 1, "sequence": 9, "communicator": "dp:0-1"}
+
+
+def test_chrome_arrows_join_messages_and_collectives_in_the_order_of_their_starts() -> None:
+    arrows = [event for event in chrome_events(pipeline_step()) if event["name"] == "match"]
+
+    by_flow = defaultdict(list)
+    for arrow in arrows:
+        by_flow[arrow["id"]].append((arrow["ph"], arrow["pid"], arrow["tid"]))
+    assert sorted(by_flow.values()) == [[("s", 0, 1), ("f", 1, 1)], [("s", 1, 2), ("f", 0, 2)]]
+
+
+def test_perfetto_has_a_process_per_rank_and_a_track_per_stream() -> None:
+    packets = perfetto_packets(pipeline_step())
+
+    described = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
+    processes = {d.uuid: d.process.process_name for d in described if d.HasField("process")}
+    tracks = sorted((processes[d.parent_uuid], d.name) for d in described if d.parent_uuid)
+    assert sorted(processes.values()) == ["DP0-PP0-TP0 (rank 0)", "DP0-PP1-TP0 (rank 1)"]
+    assert tracks == [
+        ("DP0-PP0-TP0 (rank 0)", "compute"),
+        ("DP0-PP0-TP0 (rank 0)", "stream 2"),
+        ("DP0-PP1-TP0 (rank 1)", "compute"),
+        ("DP0-PP1-TP0 (rank 1)", "stream 2"),
+    ]
+
+
+def test_perfetto_names_are_interned_and_flows_join_matched_slices() -> None:
+    packets = perfetto_packets(pipeline_step())
+
+    names = {entry.iid: entry.name for packet in packets for entry in packet.interned_data.event_names}
+    begun = [packet.track_event for packet in packets if packet.track_event.name_iid]
+    flows = defaultdict(list)
+    for event in begun:
+        for flow in event.flow_ids:
+            flows[flow].append(names[event.name_iid])
+    assert [names[event.name_iid] for event in begun] == [
+        "forward",
+        "forward_send",
+        "all_reduce",
+        "forward_recv",
+        "all_reduce",
+    ]
+    assert sorted(flows.values()) == [["all_reduce", "all_reduce"], ["forward_send", "forward_recv"]]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 500)), min_size=1, max_size=40)
+
+
+@given(spans=SPANS)
+def test_perfetto_slices_nest_whatever_the_spans(spans: list[tuple[int, int]]) -> None:
+    item = rank_spans(0, ["forward"] * len(spans), start_ns=[s for s, _ in spans], duration_ns=[d for _, d in spans])
+
+    packets = [p for p in perfetto_packets([item]) if p.HasField("track_event")]
+
+    depth, last = 0, 0
+    for packet in packets:
+        depth += 1 if packet.track_event.type == perfetto_trace_pb2.TrackEvent.TYPE_SLICE_BEGIN else -1
+        assert depth >= 0
+        assert packet.timestamp >= last
+        last = packet.timestamp
+    assert depth == 0
+    assert len(packets) == 2 * len(spans)
+
+
+def test_arrow_numbers_do_not_repeat_over_steps() -> None:
+    first, second = pipeline_step(), pipeline_step()
+    for item in second:
+        item.batch.step = 2
+
+    arrows = [event for event in chrome_events(first + second) if event["name"] == "match"]
+
+    assert len({arrow["id"] for arrow in arrows}) == 4
+
+
+def test_nothing_to_show_is_still_a_file() -> None:
+    assert [event["ph"] for event in chrome_events([])] == ["M"] * 6
+    assert len(perfetto_packets([])) == 2
