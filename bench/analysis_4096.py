@@ -40,7 +40,7 @@ def main() -> None:
                 "analysis_milliseconds_median": round(1e3 * float(np.median(judged)), 1),
                 "analysis_milliseconds_p90": round(1e3 * float(np.quantile(judged, 0.9)), 1),
                 "intake_milliseconds_a_step": round(1e3 * float(np.median(decoded)), 1),
-                "found": sorted({(rank, f.opened_step, f.page) for f in findings for rank in f.ranks}),
+                "found": sorted({rank for f in findings for rank in f.ranks}),
             }
         )
     )

@@ -1,6 +1,6 @@
 """What taking in detail costs the collector: events per CPU-second of its process, and bytes per event.
 
-    python -m bench.intake [--ranks 8] [--messages 400] [--events 2000] [--detect] [--fsync]
+    python -m bench.intake [--ranks 8] [--messages 400] [--events 2000] [--detect] [--without-store]
 
 Clients send ready-made batches over loopback; the collector, with journal and store on a real disk, is a process of its
 own, and its CPU time is what counts. One summary goes with each batch. With --detect the detector runs in that process
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -95,7 +96,8 @@ def hello(rank: int, ranks: int) -> trace_pb2.TraceMessage:
 
 async def send(address: str, rank: int, options: argparse.Namespace) -> None:
     """One rank: all its steps as fast as they are taken, then wait for the last acknowledgement."""
-    async with aio.insecure_channel(address) as channel:
+    async with aio.insecure_channel(address) as opened:
+        channel: Any = opened  # the stubs know only of calls with serializers
         call = channel.stream_stream(
             "/megatronapp.v1.TraceIngest/Stream", response_deserializer=trace_pb2.TraceReply.FromString
         )()
@@ -124,7 +126,10 @@ def _message(seq: int, field: int, body: bytes) -> bytes:
 async def serve(folder: Path, options: argparse.Namespace) -> None:
     """The collector, and who reads its bus, until stdin closes; tells its port, then the CPU seconds it took."""
     bus, registry = MemoryBus(), CollectorRegistry()
-    settings = CollectorSettings(grpc_port=0, data_dir=folder, fsync=options.fsync)
+    later: dict[str, Any] = (
+        {"flush_seconds": 1e6, "flush_steps": 10**9, "flush_bytes": 1 << 40} if options.without_store else {}
+    )
+    settings = CollectorSettings(grpc_port=0, data_dir=folder, fsync=options.fsync, **later)
     collector = Collector(settings, bus, registry, AllowAll())
     await collector.start()
     reader = await _detector(bus) if options.detect else asyncio.create_task(_subscribe(bus))
@@ -162,7 +167,7 @@ async def drive(port: int, options: argparse.Namespace) -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     flags = [f"--{name}={getattr(options, name)}" for name in ("ranks", "messages", "events")]
-    flags += [f"--{name}" for name in ("detect", "fsync") if getattr(options, name)]
+    flags += [f"--{name.replace('_', '-')}" for name in ("detect", "fsync", "without_store") if getattr(options, name)]
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         command = [sys.executable, "-m", "bench.intake", "--serve", folder, *flags]
         quiet = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -194,6 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=2_000, help="spans per step and rank")
     parser.add_argument("--detect", action="store_true", help="with the detector in the same process")
     parser.add_argument("--fsync", action="store_true", help="journal safe against power loss")
+    parser.add_argument("--without-store", action="store_true", help="store at the very end only")
     parser.add_argument("--folder", type=Path, default=None, help="where journal and store lie")
     parser.add_argument("--serve", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

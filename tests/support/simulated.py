@@ -241,16 +241,16 @@ class Job:
             step=step, start_ns=0, duration_ns=int(row["duration"] * 1e9), names=NAMES, cpu_ns=int(row["compute"] * 1e9)
         )
         count = np.array([t[4] for t in table], np.float64)
-        wall = np.array([t[5] for t in table]) * 1e9
-        cpu = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
+        duration = np.array([t[5] for t in table]) * 1e9
+        used = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
         columns.fill_summary(
             summary,
             {
                 "name": [NAMES.index(t[0]) for t in table], "kind": [KIND[t[0]] for t in table],
                 "chunk": [t[1] for t in table], "communicator": [t[2] for t in table], "peer": [t[3] for t in table],
-                "count": count, "duration_sum_ns": wall, "duration_min_ns": wall / count,
-                "duration_max_ns": wall / count, "cpu_sum_ns": cpu, "cpu_min_ns": cpu / count,
-                "cpu_max_ns": cpu / count, "tokens": [1024 * t[4] * (t[7] > 0) for t in table],
+                "count": count, "duration_sum_ns": duration, "duration_min_ns": duration / count,
+                "duration_max_ns": duration / count, "cpu_sum_ns": used, "cpu_min_ns": used / count,
+                "cpu_max_ns": used / count, "tokens": [1024 * t[4] * (t[7] > 0) for t in table],
                 "length_squares": [1024 * 512 * t[4] * t[7] for t in table],
             },
         )  # fmt: skip

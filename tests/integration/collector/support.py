@@ -109,13 +109,7 @@ class RankStream:
                 return reply.control
 
     async def status(self) -> aio.AioRpcError | None:
-        """How the stream ends; None when all is well."""
-        try:
-            while await self.call.read() is not aio.EOF:
-                pass
-        except aio.AioRpcError as error:
-            return error
-        return None
+        return await ending(self.call)
 
     async def close(self) -> None:
         await self.call.done_writing()
@@ -125,6 +119,16 @@ class RankStream:
     async def cut(self) -> None:
         self.call.cancel()
         await self.channel.close(None)
+
+
+async def ending(call: aio.StreamStreamCall) -> aio.AioRpcError | None:
+    """How a stream ends; None when all is well."""
+    try:
+        while await call.read() is not aio.EOF:
+            pass
+    except aio.AioRpcError as error:
+        return error
+    return None
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from megatronapp.core.bus import Topic
 from megatronapp.core.metrics import job_labels
 from megatronapp.v1 import trace_pb2
 from tests.integration.collector.conftest import Running, Start
-from tests.integration.collector.support import JOB, RUN, RankStream, batch, closing, hello, identity, summary
+from tests.integration.collector.support import JOB, RUN, RankStream, batch, closing, ending, hello, identity, summary
 
 LABELS = job_labels(JOB)
 
@@ -162,9 +162,10 @@ async def test_truncated_bytes_are_refused_and_what_came_before_is_kept(start: S
         await call.write(batch(1, 1).SerializeToString())
         await call.write(batch(2, 2).SerializeToString()[:-5])
 
-        code = await call.code()
+        error = await ending(call)
 
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error is not None
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert running.value("megatronapp_trace_batches_total", **LABELS) == 1
 
 

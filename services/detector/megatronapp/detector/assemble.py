@@ -61,7 +61,7 @@ class Assembler:
         self._steps: dict[int, dict[int, Arrived]] = {}
         self._newest: dict[int, int] = {}
         self._reached: dict[int, int] = {}
-        """Of each waiting step: ranks that have sent it or a later one. Spares a look at every rank for each message."""
+        """Of each waiting step: ranks that have sent it or a later one; spares a look at all ranks a message."""
         self._needed = 0
         self._emitted = 0
         self._step_seconds = 0.0

@@ -23,7 +23,7 @@ from megatronapp.v1 import trace_pb2
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 ANCHOR_STEPS = 5
-OWN_REASONS = ("host_gap", "data_wait", "garbage_collection", "sync_delay")
+OWN_REASONS = ("host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
 REASONS = ("compute_effect", "own_history", "optimizer", *OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that."""
 CONSEQUENCES = ("wait", "job_compute")
@@ -79,7 +79,7 @@ class Judge:
         messages, collectives = links.messages(table), links.collectives(table)
         usual = self._usual_seconds(table)
         self._watch_compute(table, effect, healthy)
-        self._watch_shares(table, accounts, usual, healthy)
+        self._watch_shares(table, accounts, messages, usual, healthy)
         self._watch_waits(table, effect, usual)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
@@ -98,7 +98,7 @@ class Judge:
 
     def _pardon(self) -> None:
         """While a slow rank is known, others' waiting and the job's slowness need no other reason."""
-        if any(self.monitors[signal].alarmed.any() for signal in REASONS):
+        if any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors):
             for signal in CONSEQUENCES:
                 self.monitors[signal].pardon()
 
@@ -132,7 +132,14 @@ class Judge:
         values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
         self.monitors["optimizer"].observe(step, ranks, values)
 
-    def _watch_shares(self, table: StepTable, accounts: Accounts, usual: float, healthy: npt.NDArray[np.bool_]) -> None:
+    def _watch_shares(
+        self,
+        table: StepTable,
+        accounts: Accounts,
+        messages: links.Messages,
+        usual: float,
+        healthy: npt.NDArray[np.bool_],
+    ) -> None:
         """What ranks spend beside compute, as shares of the usual step: against the median peer, or without one
         against their own first steps."""
         shares = {
@@ -141,7 +148,10 @@ class Judge:
             "garbage_collection": accounts.garbage,
             "sync_delay": accounts.sync,
         }
-        shares |= {"preempted": accounts.preempted} if table.ranks.on_cpu.any() else {"starved": -accounts.launch_lag}
+        if table.ranks.on_cpu.any():
+            shares |= {"preempted": accounts.preempted, "send_delay": links.sending_seconds(table, messages)}
+        else:
+            shares |= {"starved": -accounts.launch_lag}
         values = np.stack(list(shares.values()), axis=1) / usual
         reference = peers.beside_stage_peers(values, table.ranks.pipeline, healthy)
         for column, signal in enumerate(shares):
@@ -158,16 +168,16 @@ class Judge:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)
 
     def _watch_links(self, table: StepTable, messages: links.Messages, collectives: links.Collectives) -> None:
-        """A collective on CPU ranks takes what its members' host gives them: that says nothing of links."""
+        """On CPU ranks a transfer takes what the members' hosts give it, and says nothing of links."""
+        if "transfer" not in self.monitors:
+            return
         keys: list[MessageKey | CollectiveKey] = [*messages.keys()]
-        seconds = messages.seconds
-        if not table.ranks.on_cpu.any():
-            keys += [
-                (table.communicators[group].id, table.operations[operation])
-                for group, operation in zip(collectives.group, collectives.operation, strict=True)
-            ]
-            seconds = np.concatenate([messages.seconds, collectives.seconds])
+        keys += [
+            (table.communicators[group].id, table.operations[operation])
+            for group, operation in zip(collectives.group, collectives.operation, strict=True)
+        ]
         items = np.array([self._transfers.setdefault(key, len(self._transfers)) for key in keys], np.int64)
+        seconds = np.concatenate([messages.seconds, collectives.seconds])
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
 
     def _watch_imbalance(self, table: StepTable, effect: ComputeEffect) -> None:

@@ -41,7 +41,7 @@ CPU: dict[str, Noise] = {
     "preempted": Noise(floor=0.10, prior=0.30, clip=4, allowance=NEVER, smallest=1.00),
     "sync_delay": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "wait": Noise(floor=0.10, prior=0.20, clip=4, allowance=NEVER, smallest=1.00),
-    "transfer": Noise(floor=0.70, prior=1.00, clip=4, allowance=NEVER, smallest=1.10),
+    "send_delay": Noise(floor=0.03, prior=0.05, clip=4, allowance=0.25, smallest=0.10),
     "stage_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.10, smallest=0.05, changes=False),
     "sequence_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }

@@ -80,11 +80,10 @@ class Collector:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(GRACE_SECONDS)
         await self._outbox.drain(DRAIN_SECONDS)
+        await self._pipeline.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._pipeline.flush()
-        self._journal.close()
 
     def ready(self) -> bool:
         """Whether messages are taken now: running, and the disk has room."""

@@ -46,25 +46,30 @@ class Buffer:
     spans: list[SpanBlock] = field(default_factory=list)
     summaries: list[SummaryBlock] = field(default_factory=list)
     bytes: int = 0
+    first_step: int | None = None
+    last_step: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.spans or self.summaries)
 
     def add_spans(self, block: SpanBlock) -> None:
         self.spans.append(block)
-        self.bytes += sum(column.nbytes for column in block.columns.values())
+        self.bytes += block.batch.ByteSize()
 
     def add_summary(self, block: SummaryBlock) -> None:
         self.summaries.append(block)
-        self.bytes += sum(column.nbytes for column in block.columns.values()) + 200
+        self.bytes += block.summary.ByteSize()
+        self.first_step = block.step if self.first_step is None else min(self.first_step, block.step)
+        self.last_step = max(self.last_step, block.step)
 
     def join(self, later: Buffer) -> Buffer:
-        return Buffer(self.spans + later.spans, self.summaries + later.summaries, self.bytes + later.bytes)
+        """The rows of both, these first."""
+        joined = Buffer(self.spans + later.spans, self.summaries + later.summaries, self.bytes + later.bytes)
+        firsts = [buffer.first_step for buffer in (self, later) if buffer.first_step is not None]
+        joined.first_step, joined.last_step = min(firsts, default=None), max(self.last_step, later.last_step)
+        return joined
 
     @property
     def steps(self) -> int:
         """How many steps the summaries span."""
-        if not self.summaries:
-            return 0
-        steps = [block.step for block in self.summaries]
-        return max(steps) - min(steps) + 1
+        return 0 if self.first_step is None else self.last_step - self.first_step + 1

@@ -139,14 +139,16 @@ class Clocks:
     ) -> dict[str, Column] | None:
         if len(self._clocks) < 2:
             return None
+        rows = np.flatnonzero(columns["kind"] == trace_pb2.SPAN_KIND_COLLECTIVE)
         wanted = np.array([name in SYMMETRIC for name in names], bool)
-        mask = wanted[columns["name"]] & (columns["sequence"] != 0) & (columns["communicator"] != 0)
-        rows = np.flatnonzero(mask)
-        rows = rows[_sample(columns["communicator"][rows], columns["sequence"][rows].astype(np.int64))]
+        usable = (columns["sequence"][rows] != 0) & (columns["communicator"][rows] != 0)
+        rows = rows[usable & wanted[columns["name"][rows]]]
         if not len(rows):
             return None
+        used, inverse, count = np.unique(columns["communicator"][rows], return_inverse=True, return_counts=True)
+        chosen = _sample(columns["sequence"][rows].astype(np.int64), count[inverse])
+        rows, inverse = rows[chosen], inverse[chosen]
         operation = np.array([self._operations.setdefault(name, len(self._operations)) for name in names])
-        used, inverse = np.unique(columns["communicator"][rows], return_inverse=True)
         ids = [communicators.get(int(index), "") for index in used]
         communicator = np.array([self._communicators.setdefault(id_, len(self._communicators)) for id_ in ids])
         state = self._ranks[rank]
@@ -179,10 +181,10 @@ class Clocks:
         )
 
 
-def _sample(communicator: Column, sequence: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which rows to keep, so that all members of a communicator keep the same collectives without asking each other:
-    one in 2^n by a hash of the sequence number; where members' counts make n differ, one's choice holds the other's."""
-    _, inverse, count = np.unique(communicator, return_inverse=True, return_counts=True)
+def _sample(sequence: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows to keep of communicators with `count` collectives in the batch, so that all members keep the same
+    ones without asking each other: one in 2^n by a hash of the sequence number; where members' counts make n differ,
+    one's choice holds the other's."""
     halvings = np.log2(np.maximum(count / ANCHORS_PER_STEP, 1)).astype(np.int64)
-    keep: npt.NDArray[np.bool_] = ((sequence * 2246822519) >> 15) & ((1 << halvings[inverse]) - 1) == 0
+    keep: npt.NDArray[np.bool_] = ((sequence * 2246822519) >> 15) & ((1 << halvings) - 1) == 0
     return keep

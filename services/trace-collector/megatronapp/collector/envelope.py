@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from megatronapp.v1 import trace_pb2
 
+Record = tuple[bytes, ...]
+"""A serialized RankMessage in pieces, so that a large message is not copied to stand behind its head."""
+
 _MESSAGE_TAG = bytes([trace_pb2.RankMessage.MESSAGE_FIELD_NUMBER << 3 | 2])
 
 
@@ -15,15 +18,16 @@ def sender(identity: trace_pb2.Identity) -> bytes:
     return trace_pb2.RankMessage(identity=identity).SerializeToString()
 
 
-def wrap(sender: bytes, message: bytes, received_unix_ns: int) -> bytes:
+def wrap(sender: bytes, message: bytes, received_unix_ns: int) -> Record:
     """The record of one message, as it stands in the journal."""
     arrival = trace_pb2.RankMessage(received_unix_ns=received_unix_ns).SerializeToString()
-    return b"".join((sender, arrival, _MESSAGE_TAG, _varint(len(message)), message))
+    return b"".join((sender, arrival, _MESSAGE_TAG, _varint(len(message)))), message
 
 
-def with_clock(record: bytes, offset_ns: int, error_ns: int) -> bytes:
+def with_clock(record: Record, offset_ns: int, error_ns: int) -> bytes:
     """The record with what is known of its sender's clock, as it goes to the bus."""
-    return record + trace_pb2.RankMessage(clock_offset_ns=offset_ns, clock_error_ns=error_ns).SerializeToString()
+    clock = trace_pb2.RankMessage(clock_offset_ns=offset_ns, clock_error_ns=error_ns).SerializeToString()
+    return b"".join((*record, clock))
 
 
 def _varint(value: int) -> bytes:

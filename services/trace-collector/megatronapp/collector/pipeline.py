@@ -30,7 +30,7 @@ log = get_logger(__name__)
 Done = Callable[[UnavailableError | None], None]
 """Told when a message is durable, or why it is not."""
 
-PROBE_SECONDS = 1.0
+PROBE_SECONDS = 0.5
 EXPIRE_SECONDS = 60.0
 STORE_MEMORY_FACTOR = 8
 """Rows in memory may reach this many times flush_bytes while the store can't be written; then intake is refused."""
@@ -66,6 +66,8 @@ class Pipeline:
         self._room.set()
         self._flush_now = asyncio.Event()
         self._flushing = asyncio.Lock()
+        self._committing = asyncio.Lock()
+        self._closed = False
         self._applied = journal.position
         self.controls: dict[str, bytes] = {run: bytes.fromhex(text) for run, text in store.manifest.controls.items()}
         self._shown: dict[AttemptKey, int] = {}
@@ -103,7 +105,7 @@ class Pipeline:
             raise UnavailableError("the store can't be written and memory is used up; free some disk space")
         await self._room.wait()
         self._pending.append(_Pending(received, done))
-        self._pending_bytes += len(received.record)
+        self._pending_bytes += received.size
         self._check_room()
         self._wake.set()
 
@@ -145,7 +147,8 @@ class Pipeline:
             self._wake.clear()
             group, self._pending = self._pending, []
             if group:
-                await self._commit(group)
+                async with self._committing:
+                    await self._commit(group)
 
     async def run_store(self) -> None:
         """Write the store when enough has come or enough time has passed, until cancelled."""
@@ -161,16 +164,26 @@ class Pipeline:
                 await self._expire()
 
     async def run_probe(self) -> None:
-        """While the journal is refused by the disk, ask again, so that readiness comes back without a client."""
+        """While the disk refuses the journal, or the bus is behind, look again, so that intake goes on by itself."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
+            self._check_room()
             if not self.journal_ok:
                 self._journal_state(await asyncio.to_thread(self._journal.probe))
 
     async def flush(self) -> None:
         """Write everything in memory to the store and drop the journal that is no longer needed."""
         async with self._flushing:
+            if not self._closed:
+                await self._flush()
+
+    async def close(self) -> None:
+        """Write the store for the last time, after all streams have ended. What is under way is awaited, since a
+        thread that writes can't be cancelled; nothing touches journal and store afterwards."""
+        async with self._flushing, self._committing:
             await self._flush()
+            self._closed = True
+            self._journal.close()
 
     async def _flush(self) -> None:
         position = self._applied
@@ -205,7 +218,7 @@ class Pipeline:
         await asyncio.to_thread(self._journal.trim, min(position, published))
 
     async def _commit(self, group: list[_Pending]) -> None:
-        size = sum(len(item.received.record) for item in group)
+        size = sum(item.received.size for item in group)
         try:
             first = await asyncio.to_thread(self._journal.write, [item.received.record for item in group])
         except UnavailableError as error:
@@ -231,11 +244,10 @@ class Pipeline:
 
     def _check_room(self) -> None:
         """Intake waits while too much is not journalled yet, or does not get to the bus."""
-        if self._pending_bytes + self._outbox.pending_bytes > self._settings.max_pending_bytes:
-            self._room.clear()
-            asyncio.get_running_loop().call_later(0.05, self._check_room)
-        else:
+        if self._pending_bytes + self._outbox.pending_bytes <= self._settings.max_pending_bytes:
             self._room.set()
+        else:
+            self._room.clear()
 
     def _apply(self, position: int, received: Received, *, publish: bool) -> None:
         labels = job_labels(received.identity.job)
@@ -282,8 +294,10 @@ class Pipeline:
         gone: list[AttemptKey] = await asyncio.to_thread(
             self._store.expire, settings.retention_seconds, settings.retention_bytes
         )
-        self._jobs.forget(gone)
-        self._dedup.forget(gone)
+        live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
+        ended = [key for key in gone if key not in live]
+        self._jobs.forget(ended)
+        self._dedup.forget(ended)
 
     def _journal_state(self, ok: bool) -> None:
         if ok != self.journal_ok:

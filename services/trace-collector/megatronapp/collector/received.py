@@ -22,14 +22,19 @@ class Received:
     message: trace_pb2.TraceMessage
     columns: Mapping[str, Column]
     """The batch's or summary's columns, views of the message's bytes; empty for other kinds."""
-    record: bytes
-    """As in the journal (envelope.py)."""
+    record: envelope.Record
+    """As in the journal."""
     received_unix_ns: int
 
     @property
     def sender(self) -> SenderKey:
         identity = self.identity
         return identity.run, identity.attempt, identity.rank, identity.incarnation
+
+    @property
+    def size(self) -> int:
+        """Bytes in the journal."""
+        return sum(map(len, self.record))
 
     @property
     def kind(self) -> str:
@@ -70,7 +75,7 @@ def from_record(record: bytes) -> Received:
     except DecodeError as error:
         raise DataError(f"a journal record of {len(record)} bytes is no RankMessage") from error
     message = rank_message.message
-    return Received(rank_message.identity, message, check(message), record, rank_message.received_unix_ns)
+    return Received(rank_message.identity, message, check(message), (record,), rank_message.received_unix_ns)
 
 
 def from_wire(identity: trace_pb2.Identity, sender: bytes, data: bytes, received_unix_ns: int) -> Received:

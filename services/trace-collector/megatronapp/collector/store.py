@@ -21,6 +21,7 @@ from typing import Any
 
 from megatronapp.collector import tables
 from megatronapp.collector.blocks import Buffer
+from megatronapp.collector.journal import total_bytes
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 
@@ -112,10 +113,10 @@ class Store:
                     log.error("store_file_unreadable", error=str(error))
 
     def size_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.folder.glob("*/attempt-*/*"))
+        return total_bytes(self.folder.glob("*/attempt-*/*"))
 
     def attempt_bytes(self, key: AttemptKey) -> int:
-        return sum(path.stat().st_size for path in self._path(key).glob("*"))
+        return total_bytes(self._path(key).glob("*"))
 
     def expire(self, max_age_seconds: float, max_bytes: int) -> list[AttemptKey]:
         """Delete the oldest files until age and size are kept; returns the attempts that are gone altogether."""

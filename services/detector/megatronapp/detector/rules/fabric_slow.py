@@ -16,6 +16,8 @@ SEVERAL = 3
 
 
 def detect(view: View) -> Iterator[Suspicion]:
+    if "transfer" not in view.monitors:
+        return
     watched: dict[str, list[int]] = defaultdict(list)
     for key, item in view.transfers.items():
         watched[key[1] if len(key) == 2 else "messages"].append(item)

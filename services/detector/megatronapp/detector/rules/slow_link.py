@@ -17,7 +17,7 @@ MAJORITY = 0.5
 
 def detect(view: View) -> Iterator[Suspicion]:
     yield from _messages(view)
-    yield from _gradients(view)
+    yield from _delays(view)
     yield from _collectives(view)
 
 
@@ -68,36 +68,43 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
 
 def _neighbours(view: View, ends: set[int]) -> tuple[int, ...]:
     """Ranks whose slowness would make these links look slow: a GPU's send ends when its receiver takes it, and each
-    stage of a replica waits for the others. A socket takes a message at once, if its host is awake."""
+    stage of a replica waits for the others."""
     ranks = view.table.ranks
-    if view.on_cpu():
-        return tuple(sorted(ends))
     replicas = ranks.data[np.isin(ranks.rank, sorted(ends))]
     return tuple(int(rank) for rank in ranks.rank[np.isin(ranks.data, replicas)])
 
 
-def _gradients(view: View) -> Iterator[Suspicion]:
-    """A rank that is ready for the reduction of gradients, and comes late into it all the same."""
-    monitor = view.monitors["sync_delay"]
-    for rank in view.alarmed("sync_delay"):
-        lost, since = float(monitor.effect[rank]) * view.step_seconds, int(monitor.since[rank])
-        yield Suspicion(
-            kind=Kind.SLOW_LINK,
-            cause=_cause(view, (rank,)),
-            ranks=(rank,),
-            since_step=since,
-            effect_ratio=1 + max(float(monitor.effect[rank]), 0.0),
-            evidence=(
-                evidence(view, "sync_delay", rank, "delay before the gradients are sent, of a step", logarithmic=False),
-            ),
-            summary=f"Rank {rank} sends its gradients {lost:.3f} s late since step {since}, though it has them.",
-            advice="Check the network port, cable and switch of this rank's node.",
-            confidence=confidence(monitor, rank),
-            uncertainty=monitor.uncertainty(rank),
-            smallest=monitor.noise.smallest,
-            lost_seconds=lost,
-            cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
-        )
+DELAYS = {"sync_delay": "its gradients", "send_delay": "its messages"}
+
+
+def _delays(view: View) -> Iterator[Suspicion]:
+    """A rank that has what it sends, and sends it late all the same."""
+    for signal, what in DELAYS.items():
+        for rank in view.alarmed(signal):
+            yield _delay(view, signal, rank, what)
+
+
+def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
+    monitor = view.monitors[signal]
+    share, since = max(float(monitor.effect[rank]), 0.0), int(monitor.since[rank])
+    lost = share * view.step_seconds
+    return Suspicion(
+        kind=Kind.SLOW_LINK,
+        cause=_cause(view, (rank,)),
+        ranks=(rank,),
+        since_step=since,
+        effect_ratio=1 + share,
+        evidence=(evidence(view, signal, rank, f"delay before {what} are sent, of a step", logarithmic=False),),
+        summary=f"Rank {rank} sends {what} {lost:.3f} s a step late since step {since}, though it has them.",
+        advice="Check the network port, cable and switch of this rank's node.",
+        confidence=confidence(monitor, rank),
+        uncertainty=monitor.uncertainty(rank),
+        smallest=monitor.noise.smallest,
+        lost_seconds=lost,
+        page_steps=patience(view),
+        cost_ratio=1 + share,
+        involved=tuple(int(peer) for peer in np.unique(view.messages.peer[view.messages.sender == rank])),
+    )
 
 
 def _collectives(view: View) -> Iterator[Suspicion]:

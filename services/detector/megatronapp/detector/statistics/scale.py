@@ -24,8 +24,8 @@ def scale(series: Floats, center: Floats) -> Floats:
 def correlation_factor(residuals: Floats) -> float:
     """By how much serial correlation widens the mean of many samples, against independent ones; 1 to 3.
 
-    residuals (items × samples, oldest first). Lag-1 correlation of the items' signs' robust kin (median over items of
-    the winsorised product moment), then sqrt((1 + r) / (1 - r)) as for a first-order autoregression.
+    residuals (items × samples, oldest first). From their lag-1 correlation r (median over items of the winsorised
+    product moment, less two standard errors): sqrt((1 + r) / (1 - r)), as for a first-order autoregression.
     """
     spread = MAD_TO_SIGMA * _median_rows(np.abs(residuals))
     bounded = np.clip(residuals / np.where(spread > 0, spread, np.nan)[:, None], -3.0, 3.0)
@@ -39,7 +39,8 @@ def correlation_factor(residuals: Floats) -> float:
     known = (pairs >= 8) & (power > 0)
     if not known.any():
         return 1.0
-    r = float(np.clip(np.median(product[known] / power[known]), 0.0, 0.8))
+    chance = 2.0 / float(np.sqrt(pairs[known].sum()))
+    r = float(np.clip(np.median(product[known] / power[known]) - chance, 0.0, 0.8))
     return min(MAX_CORRELATION_FACTOR, float(np.sqrt((1 + r) / (1 - r))))
 
 

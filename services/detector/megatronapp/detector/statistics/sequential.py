@@ -17,6 +17,7 @@ from megatronapp.detector.steps import Floats, Ints
 
 WINDOWS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
 """Starts that are tried, in steps ago; beyond the last a shift below one standard deviation would be found."""
+_WINDOW_SUMS = (np.arange(WINDOWS[-1])[:, None] < WINDOWS).astype(np.float64)
 TAU = 2.0
 """Expected size of a shift in standard deviations; the test loses little when it is another."""
 
@@ -26,7 +27,7 @@ def evidence(residuals: Floats) -> Floats:
 
     residuals (items × WINDOWS[-1]): standardised, winsorised, the newest first; 0 where nothing was measured.
     """
-    log_e: Floats = _log_mixture(np.cumsum(residuals, axis=1)[:, WINDOWS - 1], WINDOWS).max(axis=1)
+    log_e: Floats = _log_mixture(residuals @ _WINDOW_SUMS, WINDOWS).max(axis=1)
     return log_e
 
 

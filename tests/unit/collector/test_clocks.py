@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+
+from megatronapp.collector.clocks import ANCHORS_PER_STEP, Clocks, Reading
+from megatronapp.core.trace.columns import fill_spans, span_columns
+from megatronapp.v1 import trace_pb2
+
+CPU, CUDA = trace_pb2.DEVICE_CPU, trace_pb2.DEVICE_CUDA
+IDS = {1: "tp:0-1"}
+
+
+def place(node: str, offset_ns: int) -> trace_pb2.Placement:
+    return trace_pb2.Placement(node=node, host_unix_ns=offset_ns, host_clock_ns=0)
+
+
+def collectives(step: int, count: int, late_ns: int = 0) -> trace_pb2.TraceBatch:
+    """`count` all-reduces of the communicator, spread over a second."""
+    batch = trace_pb2.TraceBatch(step=step, names=["all_reduce"], last=True, reference_error_ns=40)
+    start = step * 10**9 + np.linspace(0, 9e8, count).astype(np.int64) + late_ns
+    sequence = step * count + np.arange(count) + 1
+    columns = {"start_ns": start, "duration_ns": np.full(count, 100), "name": np.zeros(count), "sequence": sequence}
+    fill_spans(batch, columns | {"kind": np.full(count, 3), "communicator": np.ones(count)})
+    return batch
+
+
+def feed(clocks: Clocks, rank: int, batch: trace_pb2.TraceBatch) -> None:
+    clocks.add(rank, batch, span_columns(batch), IDS)
+
+
+def test_ranks_of_one_host_share_the_first_readings_offset() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 1_000), CPU)
+    clocks.hello(1, place("a", 5_000_000), CPU)
+
+    assert clocks.at(0, 7) == clocks.at(1, 7) == Reading(1_000, 0)
+
+
+def test_a_node_that_started_anew_is_another_clock() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("a", 60 * 10**9), CPU)
+
+    assert clocks.clock_of(0) != clocks.clock_of(1)
+    assert clocks.at(1, 7).offset_ns == 60 * 10**9
+
+
+def test_hosts_without_anchors_are_not_aligned() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("b", 0), CPU)
+
+    assert clocks.at(0, 7) == Reading(0, -1)
+    assert clocks.at(9, 7) == Reading(0, -1)
+
+
+def test_gpus_of_one_host_are_known_to_their_reference_events_error() -> None:
+    clocks = Clocks()
+    for rank in range(2):
+        clocks.hello(rank, place("a", 500), CUDA)
+        feed(clocks, rank, collectives(1, 4))
+
+    assert clocks.at(0, 7) == Reading(500, 40)
+
+
+def test_two_hosts_are_aligned_by_the_ends_of_their_collectives() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("b", 0), CPU)
+    for step in range(1, 20):
+        feed(clocks, 0, collectives(step, 12))
+        feed(clocks, 1, collectives(step, 12, late_ns=400_000))
+
+    at = 20 * 10**9
+    assert clocks.alignment.fitted
+    assert abs(clocks.at(0, at).offset_ns - clocks.at(1, at).offset_ns - 400_000) < 2_000
+    assert abs(clocks.nodes()["a"] - clocks.nodes()["b"] - 400e-6) < 2e-6
+
+
+def test_all_members_keep_the_same_few_of_many_collectives() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("b", 0), CPU)
+    whole, short = collectives(1, 1_000), collectives(1, 1_000)
+    kept = {name: column[:480] for name, column in span_columns(short).items()}
+    fill_spans(short, kept)
+
+    feed(clocks, 0, whole)
+    feed(clocks, 1, short)
+
+    assert ANCHORS_PER_STEP / 4 <= clocks.alignment.anchors <= 4 * ANCHORS_PER_STEP
+
+
+def test_a_step_that_a_rank_never_finishes_is_used_in_the_end() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("b", 0), CPU)
+    clocks.hello(2, place("c", 0), CPU)
+    for rank in range(2):
+        feed(clocks, rank, collectives(1, 8))
+
+    assert clocks.alignment.anchors == 0
+    clocks.flush()
+    assert clocks.alignment.anchors == 8
