@@ -10,6 +10,9 @@ REPORT ?=
 JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
 
+# Run a command on the page's sources, where Node is installed
+with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
+
 .PHONY: setup setup-system demo test check faults proto ui bench e2e clean
 
 setup: $(VENV)/.done ui
@@ -39,12 +42,14 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest -n 2 -m "not e2e and not faults" $(JUNIT)
+	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy libs services bench
 	$(BIN)/lint-imports
+	$(call with_page,npm run --silent check)
 
 faults: setup
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)

@@ -1,1 +1,1 @@
-"""Benchmarks that anybody can run: `python -m bench` for all that this machine can, `python -m bench.<name>` for one."""
+"""Benchmarks that anybody can run: `python -m bench` runs all, `python -m bench.<name>` one."""

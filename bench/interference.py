@@ -1,7 +1,7 @@
 """Real interference on one GPU: is it found, how fast, and how well do the GPUs' clocks agree meanwhile?
 
-Trains a model of 1.2 B parameters on the GPUs of this host, traced, beside the platform in one process. After some clean
-steps `megatronapp interfere` occupies one GPU. Needs two GPUs or more.
+Trains a model of 1.2 B parameters on the GPUs of this host, traced, beside the platform in one process. After some
+clean steps `megatronapp interfere` occupies one GPU. Needs two GPUs or more.
 
     python -m bench.interference --ranks 2 --device 1 -- --use-distributed-optimizer
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -63,6 +64,7 @@ def _rank(
 ) -> None:
     import torch
 
+    gc.freeze()  # what other tests left in the parent, gRPC's channels above all, can't be collected in a fork
     torch.set_num_threads(1)
     size = str(world_size)
     os.environ.update(

@@ -19,6 +19,8 @@ from megatronapp.v1 import trace_pb2
 STEPS, HANG = "steps", "hang"
 """The two sources of suspicions: what steps say, and that no more steps come."""
 KEPT_ARRIVALS = 4096
+START_UP_STEPS = 5
+"""An attempt's first steps choose kernels, allocate and connect: they differ between ranks without a fault."""
 
 
 class Engine:
@@ -27,7 +29,7 @@ class Engine:
     def __init__(self, run: str, job: str, attempt: int) -> None:
         self.run, self.job, self.attempt = run, job, attempt
         self.assembler = Assembler()
-        self.judge = Judge()
+        self.judge = Judge(START_UP_STEPS)
         self.progress = Progress()
         self.ledger = Ledger(run, job, attempt)
         self.newest: StepTable | None = None

@@ -55,9 +55,13 @@ class Anchors:
 
 
 class Judge:
-    """Pure and deterministic: the same tables give the same suspicions. Tables must come in the order of steps."""
+    """Pure and deterministic: the same tables give the same suspicions. Tables must come in the order of steps.
 
-    def __init__(self) -> None:
+    The first `start_up_steps` tables are not judged.
+    """
+
+    def __init__(self, start_up_steps: int = 0) -> None:
+        self._start_up_steps = start_up_steps
         self.monitors: dict[str, Monitor] = {}
         self.view: View | None = None
         """The newest judged step."""
@@ -70,6 +74,9 @@ class Judge:
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
     ) -> list[Suspicion]:
         """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
+        if self._start_up_steps > 0:
+            self._start_up_steps -= 1
+            return []
         if not len(table.rows) or table.phases:
             return attribute(self.view) if self.view else []
         self._prepare(table)

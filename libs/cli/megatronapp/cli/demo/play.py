@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import sys
 import time
@@ -85,9 +86,11 @@ async def play(demo: Demo) -> int:
 
 async def _train(demo: Demo, running: Platform, data: Path, run: _Run) -> bool:
     """The training run to its end; True when it failed."""
+    work = demo.folder / "run"
+    await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # an earlier demo's checkpoint would be resumed
     result = await run_job(
         _job(demo),
-        work_dir=demo.folder / "run",
+        work_dir=work,
         collector_address=running.collector_address,
         token_file=running.token_file,
         storage={"data": data},
