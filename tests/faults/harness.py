@@ -24,7 +24,7 @@ from tests.faults.cases import LAYOUTS, Case
 from tests.faults.rank import main
 
 WORLD = 4
-CLEAN_STEPS = 90
+CLEAN_STEPS = 80
 SETTLE_STEPS = 8
 SETTLE_SECONDS = 4.0
 GIVE_UP_STEPS = 60
@@ -32,12 +32,12 @@ STUCK_SECONDS = 30.0
 START_SECONDS = 120.0
 
 MODEL = [
-    "--num-layers=8",
+    "--num-layers=4",
     "--hidden-size=64",
     "--num-attention-heads=4",
     "--seq-length=64",
     "--micro-batch-size=2",
-    "--global-batch-size=16",
+    "--global-batch-size=8",
     "--train-iters=100000",
     "--lr=1e-3",
     "--mock-data",

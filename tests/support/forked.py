@@ -1,8 +1,10 @@
-"""Many ranks for one test without many imports: torch is imported once, and each rank is a fork of the test process."""
+"""Many ranks for one test without many imports: torch is imported once, by a server, and each rank is a fork of it.
+
+The test process itself is never forked: it has threads and gRPC channels, which do not survive that.
+"""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import socket
@@ -13,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+PRELOAD = ["megatronapp.trainer.launch", "megatronapp.trainer.plugins.scan", "megatronapp.trainer.plugins.faults"]
 
 
 class RankFailedError(AssertionError):
@@ -28,10 +32,11 @@ def run_forked(
 ) -> list[T]:
     """Call `target(*args)` in `world_size` processes as torchrun would start them; what each returns, by rank.
 
-    The target sees RANK, WORLD_SIZE, MASTER_PORT and so on, and joins and leaves the process groups itself. Results
-    must be picklable. `timeout` is in seconds, for all ranks together. Raises RankFailedError.
+    The target sees RANK, WORLD_SIZE, MASTER_PORT and so on, and joins and leaves the process groups itself. Target,
+    arguments and results must be picklable. `timeout` is in seconds, for all ranks together. Raises RankFailedError.
     """
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
     port = _free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     ranks = [
@@ -64,7 +69,6 @@ def _rank(
 ) -> None:
     import torch
 
-    gc.freeze()  # what other tests left in the parent, gRPC's channels above all, can't be collected in a fork
     torch.set_num_threads(1)
     size = str(world_size)
     os.environ.update(

@@ -25,7 +25,7 @@ async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_r
     await rank.until_acked(2)
 
     limit_files(collector, 20_000)  # more than its log, less than one batch
-    await rank.send(*[batch(seq, seq, spans=2_000) for seq in range(3, 6)])
+    await rank.send(batch(3, 3, spans=2_000))
     error = await rank.status()
     await collector.until_ready(ready=False)
     _, metrics = collector.get("/metrics")
