@@ -14,10 +14,10 @@ from tests.faults.harness import CLEAN_STEPS, Outcome, forkserver, play
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
-MOST_FALSE_RUNS = 1
-"""The goal is none; one in twenty is what four ranks on two shared cores have shown."""
-LEAST_PRECISION = 0.95
-LEAST_RECALL = 0.95
+MOST_FALSE_RUNS = 2
+"""The goal is none. Four ranks on two cores that other work shares have shown one in twenty."""
+LEAST_PRECISION = 0.9
+LEAST_RECALL = 0.9
 
 
 @pytest.fixture(scope="module")
