@@ -20,7 +20,7 @@ STEPS, HANG = "steps", "hang"
 """The two sources of suspicions: what steps say, and that no more steps come."""
 KEPT_ARRIVALS = 4096
 START_UP_STEPS = 5
-"""An attempt's first steps choose kernels, allocate and connect: they differ between ranks without a fault."""
+"""GPU ranks choose kernels, allocate and connect in an attempt's first steps, and differ without a fault."""
 
 
 class Engine:

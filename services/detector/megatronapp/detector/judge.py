@@ -57,7 +57,7 @@ class Anchors:
 class Judge:
     """Pure and deterministic: the same tables give the same suspicions. Tables must come in the order of steps.
 
-    The first `start_up_steps` tables are not judged.
+    The first `start_up_steps` tables of GPU ranks are not judged.
     """
 
     def __init__(self, start_up_steps: int = 0) -> None:
@@ -74,7 +74,7 @@ class Judge:
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
     ) -> list[Suspicion]:
         """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
-        if self._start_up_steps > 0:
+        if self._start_up_steps > 0 and not table.ranks.on_cpu.any():
             self._start_up_steps -= 1
             return []
         if not len(table.rows) or table.phases:
