@@ -34,6 +34,11 @@ PRESETS = {
     " --ffn-hidden-size 5376 --seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16 --swiglu"
     " --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
     " --untie-embeddings-and-output-weights --vocab-size 32000 --tokenizer-type NullTokenizer",
+    # As many parameters in fewer, wider layers: the GPU is the bottleneck, not the host that launches small kernels.
+    "1b-wide": "--num-layers 8 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8"
+    " --ffn-hidden-size 10752 --seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16 --swiglu"
+    " --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+    " --untie-embeddings-and-output-weights --vocab-size 32000 --tokenizer-type NullTokenizer",
 }
 COMMON = (
     "--mock-data --num-workers 0 --lr 1e-4 --lr-decay-style constant --eval-iters 0 --log-interval 1000000"

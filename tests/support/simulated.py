@@ -73,16 +73,22 @@ class NoiseModel:
     """All ranks alike: clock frequency, other load."""
     wall: float = 0.002
     """Share of the step lost outside compute, exponential."""
+    launching: float = 0.0
+    """Host time to enqueue a pass over the device's time for it; above 1 the device starves."""
+    launching_slow: float = 0.10
+    """Standard deviation of its log, a first-order autoregression a rank with coefficient 0.9."""
 
 
 GPU = NoiseModel()
+HOST_BOUND = NoiseModel(launching=1.3)
+"""GPUs that wait for shared, wavering hosts: small kernels, one microbatch."""
 CPU = NoiseModel(step=0.07, slow=0.03, offset=0.02, outliers=0.01, common=0.05, wall=0.10)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: compute, host, data, gc, link, optimizer; size: a ratio for compute and optimizer, else seconds a step
-    (link: a message)."""
+    """kind: compute, launching, host, data, gc, link, optimizer; size: a ratio for compute, launching and optimizer,
+    else seconds a step (link: a message)."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -117,6 +123,7 @@ class Job:
         n = self.layout.world
         self._offset = self.random.normal(0, self.noise.offset, n)
         self._slow = self.random.normal(0, self.noise.slow, n)
+        self._pace = self.random.normal(0, self.noise.launching_slow, n)
         self.clock_ns = START_UNIX_NS
         self.sequence = np.zeros(n, int)
 
@@ -189,6 +196,15 @@ class Job:
                 sizes[list(fault.ranks)] = fault.size
         return sizes
 
+    def _launching(self, step: int) -> np.ndarray:
+        """Host time of the passes over the device's usual time for them, a rank."""
+        if not self.noise.launching:
+            return np.zeros(self.layout.world)
+        fresh = self.random.normal(0, self.noise.launching_slow, self.layout.world)
+        self._pace = 0.9 * self._pace + np.sqrt(1 - 0.9**2) * fresh
+        pace: np.ndarray = self.noise.launching * np.exp(self._pace) * self._fault("launching", step, 1.0)
+        return pace
+
     def _simulate(self, step: int) -> list[dict[str, float]]:
         shape, noise, n = self.layout, self.noise, self.layout.world
         places = [shape.place(rank) for rank in range(n)]
@@ -200,6 +216,9 @@ class Job:
         jitter = self._offset + self._slow + self.random.normal(0, noise.step, n) + self.random.normal(0, noise.common)
         jitter += np.where(self.random.random(n) < noise.outliers, 0.4, 0.0)
         compute = self.compute_seconds * work * np.exp(jitter) * self._fault("compute", step, 1.0)
+        launching = self._launching(step) * self.compute_seconds * work
+        starved = launching > compute
+        compute = np.maximum(compute, launching)
         optimizer = 0.1 * self.compute_seconds * np.exp(self.random.normal(0, 2 * noise.step, n))
         optimizer *= self._fault("optimizer", step, 1.0)
         idle = self.compute_seconds * self.random.exponential(noise.wall, n)
@@ -219,6 +238,7 @@ class Job:
                 "compute": compute[r], "optimizer": optimizer[r], "idle": idle[r], "data": loading[r],
                 "gc": garbage[r], "send": sending[r], "sync": sync[r], "recv": replica[r] - busy[r],
                 "reduce": replica.max() - replica[r] + 0.002, "duration": total + 0.002, "squares": squares[r],
+                "starved": starved[r],
             }
             for r in range(n)
         ]  # fmt: skip
@@ -243,6 +263,9 @@ class Job:
         count = np.array([t[4] for t in table], np.float64)
         duration = np.array([t[5] for t in table]) * 1e9
         used = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
+        starved = np.array([t[0] in ("forward", "backward") for t in table]) * row["starved"]
+        tokens = np.array([1024 * t[4] * (t[7] > 0) for t in table])
+        squares = np.array([1024 * 512 * t[4] * t[7] for t in table])
         columns.fill_summary(
             summary,
             {
@@ -250,8 +273,9 @@ class Job:
                 "chunk": [t[1] for t in table], "communicator": [t[2] for t in table], "peer": [t[3] for t in table],
                 "count": count, "duration_sum_ns": duration, "duration_min_ns": duration / count,
                 "duration_max_ns": duration / count, "cpu_sum_ns": used, "cpu_min_ns": used / count,
-                "cpu_max_ns": used / count, "tokens": [1024 * t[4] * (t[7] > 0) for t in table],
-                "length_squares": [1024 * 512 * t[4] * t[7] for t in table],
+                "cpu_max_ns": used / count, "tokens": tokens, "length_squares": squares,
+                "starved_count": count * starved, "starved_sum_ns": duration * starved,
+                "starved_tokens": tokens * starved, "starved_length_squares": squares * starved,
             },
         )  # fmt: skip
         return summary

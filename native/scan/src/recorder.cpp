@@ -22,7 +22,7 @@ std::unique_ptr<Chunk> new_chunk() {
 
 const std::array<const char*, kColumns> kColumnNames = {
     "name", "first", "blocked", "microbatch", "chunk", "layer", "communicator", "peer", "sequence",
-    "bytes", "tokens", "length_squares", "stream", "issue", "begin", "end", "cpu", "enqueue"};
+    "bytes", "tokens", "length_squares", "stream", "issue", "begin", "end", "cpu", "enqueue", "behind"};
 
 Recorder::Recorder(
     std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream)
@@ -218,7 +218,8 @@ Resolved Recorder::resolve(const Chunk& chunk) {
             row.name, row.first, row.blocked, row.microbatch, row.chunk, row.layer, row.communicator, row.peer,
             row.sequence, row.bytes, row.tokens, row.length_squares, row.stream, times[row.issue], times[row.begin],
             times[row.end], streamed ? 0 : chunk.marks[row.end].cpu_ns - begin.cpu_ns,
-            streamed ? chunk.marks[row.issue].host_ns : 0};
+            streamed ? chunk.marks[row.issue].host_ns : 0,
+            streamed ? times[row.end] - chunk.marks[row.end].host_ns : 0};
         for (std::size_t column = 0; column < kColumns; ++column) {
             resolved.columns[column][i] = values[column];
         }

@@ -47,7 +47,7 @@ struct Chunk {
     std::vector<Row> rows;
 };
 
-constexpr std::size_t kColumns = 18;
+constexpr std::size_t kColumns = 19;
 extern const std::array<const char*, kColumns> kColumnNames;
 
 struct Resolved {

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import pytest
+import redis
 
 from megatronapp.core.bus import Bus, MemoryBus, Message
 from megatronapp.core.bus.redis import RedisBus
@@ -13,7 +15,7 @@ from tests.support.redis import RedisServer
 
 @pytest.fixture(params=["memory", "redis"])
 async def bus(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Bus]:
-    bus: Bus = MemoryBus(max_messages=1000) if request.param == "memory" else RedisBus(redis_server.url)
+    bus: Bus = MemoryBus() if request.param == "memory" else RedisBus(redis_server.url)
     yield bus
     await bus.close()
 
@@ -49,6 +51,52 @@ async def test_a_subscriber_waits_for_what_comes_later(bus: Bus) -> None:
     await bus.publish("steps", "run", b"7")
 
     assert values(await waiting) == [7]
+
+
+async def follow(bus: Bus, count: int, *, from_start: bool = True) -> list[Message]:
+    """At least `count` messages of a new follower."""
+    got: list[Message] = []
+    async with asyncio.timeout(10), aclosing(bus.follow("steps", from_start=from_start)) as stream:  # type: ignore[type-var]
+        while len(got) < count:
+            got += await anext(stream)
+    return got
+
+
+async def test_followers_see_everything_again_and_again(bus: Bus) -> None:
+    await publish_numbers(bus, 1200)
+
+    first, second = await follow(bus, 1200), await follow(bus, 1200)
+
+    assert values(first) == values(second) == list(range(1200))
+    assert {m.key for m in first} == {"run"}
+
+
+async def test_a_follower_may_start_at_the_end(bus: Bus) -> None:
+    await publish_numbers(bus, 3)
+    waiting = asyncio.create_task(follow(bus, 2, from_start=False))
+    await asyncio.sleep(0.2)
+
+    await bus.publish("steps", "run", b"99")
+    await asyncio.sleep(0.1)
+    await bus.publish("steps", "run", b"100")
+
+    assert values(await waiting) == [99, 100]
+
+
+async def test_many_messages_are_published_at_once_in_order(bus: Bus) -> None:
+    await bus.publish_all("steps", [(f"run-{number % 3}", str(number).encode()) for number in range(2500)])
+
+    got = await follow(bus, 2500)
+
+    assert values(got) == list(range(2500))
+    assert [m.key for m in got[:4]] == ["run-0", "run-1", "run-2", "run-0"]
+
+
+async def test_a_topic_of_few_messages_keeps_few(bus: Bus) -> None:
+    await bus.publish_all("roll-call", [("", b"") for _ in range(1000)])
+
+    async with aclosing(bus.follow("roll-call")) as stream:  # type: ignore[type-var]
+        assert len(await anext(stream)) < 500
 
 
 async def test_every_group_sees_every_message(bus: Bus) -> None:
@@ -87,8 +135,7 @@ async def test_what_was_not_acked_is_delivered_again(bus: Bus) -> None:
 async def test_an_acked_message_never_comes_back(bus: Bus) -> None:
     await publish_numbers(bus, 2)
     stream = bus.subscribe("steps", group="g", consumer="c")
-    for message in await take(stream, 2):
-        await bus.ack(message, group="g")
+    await bus.ack(*await take(stream, 2), group="g")
     await stream.aclose()  # type: ignore[attr-defined]
     await bus.publish("steps", "run", b"2")
 
@@ -144,6 +191,35 @@ async def test_redis_bus_goes_on_after_a_restart(start_redis: Callable[..., Redi
     await bus.publish("steps", "run", b"42")
 
     assert values(await take(stream, 1)) == [42]
+    await bus.close()
+
+
+async def test_a_follower_goes_on_after_a_restart(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(persistent=True)
+    bus = RedisBus(server.url)
+    await publish_numbers(bus, 2)
+    stream = bus.follow("steps")
+    assert values(list(await anext(stream))) == [0, 1]
+
+    server.stop()
+    with pytest.raises(UnavailableError):
+        await bus.publish("steps", "run", b"lost")
+    server.start()
+    await bus.publish("steps", "run", b"42")
+
+    async with asyncio.timeout(10):
+        assert values(list(await anext(stream))) == [42]
+    await stream.aclose()  # type: ignore[attr-defined]
+    await bus.close()
+
+
+async def test_a_follower_leaves_nothing_behind(redis_server: RedisServer) -> None:
+    bus = RedisBus(redis_server.url)
+    await publish_numbers(bus, 1)
+    await follow(bus, 1)
+
+    with redis.Redis(port=redis_server.port) as client:
+        assert client.xinfo_groups("megatronapp:steps") == []
     await bus.close()
 
 

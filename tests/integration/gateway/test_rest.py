@@ -179,7 +179,7 @@ async def test_a_refusal_has_its_status_and_says_why(served: Served, path: str, 
 
 
 async def test_a_collector_that_is_away_is_a_503_and_the_rest_goes_on(start: Start) -> None:
-    served = await start(collector_address="127.0.0.1:1")
+    served = await start(collector_addresses=("127.0.0.1:1",))
     await publish_job(served)
 
     async with served.client() as client:

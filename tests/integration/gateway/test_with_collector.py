@@ -54,7 +54,7 @@ async def rank_and_gateway(start: Start, tmp_path: Path) -> AsyncIterator[tuple[
     collector = Collector(settings, bus, CollectorRegistry(), AllowAll())
     await collector.start()
     address = f"127.0.0.1:{collector.port}"
-    served = await start(bus=bus, collector_address=address)
+    served = await start(bus=bus, collector_addresses=(address,))
     rank = RankStream(address)
     greeting = hello(world=1)
     greeting.identity.CopyFrom(identity())

@@ -25,7 +25,7 @@ def collectives(step: int, count: int, late_ns: int = 0) -> trace_pb2.TraceBatch
 
 
 def feed(clocks: Clocks, rank: int, batch: trace_pb2.TraceBatch) -> None:
-    clocks.add(rank, batch, span_columns(batch), IDS)
+    clocks.add(rank, batch, tuple(batch.names), span_columns(batch), IDS)
 
 
 def test_ranks_of_one_host_share_the_first_readings_offset() -> None:

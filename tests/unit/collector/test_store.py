@@ -22,10 +22,10 @@ def buffer(*steps: int, spans: int = 5) -> Buffer:
     for step in steps:
         batch = trace_pb2.TraceBatch(step=step, names=["forward", "backward"])
         fill_spans(batch, {"start_ns": np.arange(spans) + step, "name": np.arange(spans) % 2})
-        made.add_spans(SpanBlock(0, batch, span_columns(batch), {}, Reading(100, 3)))
+        made.add_spans(SpanBlock(0, step, tuple(batch.names), span_columns(batch), {}, Reading(100, 3)), size=100)
         summary = trace_pb2.StepSummary(step=step, names=["forward"], duration_ns=10)
         fill_summary(summary, {"name": [0], "kind": [1], "duration_sum_ns": [4], "cpu_sum_ns": [3]})
-        made.add_summary(SummaryBlock(0, summary, summary_columns(summary), {}, Reading(100, 3), on_cpu=True))
+        made.add_summary(SummaryBlock(0, summary, summary_columns(summary), {}, Reading(100, 3), on_cpu=True), size=50)
     return made
 
 

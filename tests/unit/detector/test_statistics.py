@@ -118,7 +118,7 @@ def test_work_is_learnt_from_the_covariates() -> None:
         squares = random.uniform(1e5, 5e5, (8, 1))
         tokens = np.full((8, 1), 1024.0)
         seconds = 1e-3 + 2e-8 * squares
-        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares)
+        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)))
         ratio = model.relative(compute, stage)
         model.learn(compute, stage, healthy)
 

@@ -66,6 +66,7 @@ def spans(rows: list[tuple[int, ...]], **columns: list[int]) -> Spans:
         exposed=table[:, 4],
         cpu=zeros,
         enqueue=np.array(columns["enqueue"], np.int64) if "enqueue" in columns else zeros,
+        behind=np.array(columns["behind"], np.int64) if "behind" in columns else zeros,
     )
 
 
@@ -116,3 +117,27 @@ def test_on_a_gpu_host_spans_take_nothing_from_the_stream() -> None:
 
     assert self_time(spans(rows, enqueue=[0, 5]), np.array([50, 100])).tolist() == [50, 100]
     assert self_time(spans(rows), np.array([50, 100])).tolist() == [50, 50]
+
+
+def test_passes_at_whose_end_the_device_has_nothing_queued_are_starved() -> None:
+    forward = int(Operation.FORWARD)
+    recorded = spans(
+        [(forward, 0, 0, 100, 1000), (forward, 1, 0, 1200, 2000)],
+        enqueue=[90, 150],
+        behind=[99, 900],
+        tokens=[7, 8],
+        length_squares=[70, 80],
+    )
+
+    rows = summarize(recorded)
+
+    assert rows["count"].tolist() == [2]
+    assert rows["starved_count"].tolist() == [1]
+    assert rows["starved_sum_ns"].tolist() == [1000]
+    assert (rows["starved_tokens"].tolist(), rows["starved_length_squares"].tolist()) == ([7], [70])
+
+
+def test_nothing_starves_on_a_cpu() -> None:
+    rows = summarize(spans([(int(Operation.FORWARD), 0, 0, 100, 1000)]))
+
+    assert rows["starved_count"].tolist() == [0]

@@ -207,7 +207,7 @@ class Communicator(_message.Message):
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., kind: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TraceBatch(_message.Message):
-    __slots__ = ("step", "count", "names", "communicators", "start_ns", "duration_ns", "enqueue_ns", "cpu_ns", "name", "communicator", "kind", "stream", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares", "reference_host_ns", "reference_error_ns", "dropped", "last")
+    __slots__ = ("step", "count", "names", "communicators", "start_ns", "duration_ns", "enqueue_ns", "cpu_ns", "name", "communicator", "kind", "stream", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares", "reference_host_ns", "reference_error_ns", "dropped", "last", "base_ns")
     STEP_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class TraceBatch(_message.Message):
     REFERENCE_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    BASE_NS_FIELD_NUMBER: _ClassVar[int]
     step: int
     count: int
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -256,10 +257,11 @@ class TraceBatch(_message.Message):
     reference_error_ns: int
     dropped: int
     last: bool
-    def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ...) -> None: ...
+    base_ns: int
+    def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced")
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +290,10 @@ class StepSummary(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     TRACED_FIELD_NUMBER: _ClassVar[int]
+    STARVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STARVED_SUM_NS_FIELD_NUMBER: _ClassVar[int]
+    STARVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STARVED_LENGTH_SQUARES_FIELD_NUMBER: _ClassVar[int]
     step: int
     start_ns: int
     duration_ns: int
@@ -316,7 +322,11 @@ class StepSummary(_message.Message):
     progress: Progress
     dropped: int
     traced: bool
-    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ...) -> None: ...
+    starved_count: bytes
+    starved_sum_ns: bytes
+    starved_tokens: bytes
+    starved_length_squares: bytes
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu", "total_steps")

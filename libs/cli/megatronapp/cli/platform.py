@@ -81,7 +81,7 @@ async def _start_page(
     settings = GatewaySettings(
         host=options.host,
         port=options.page_port or 0,
-        collector_address=collector_address,
+        collector_addresses=(collector_address,),
         collector_token=tokens.operator,
     )
     gateway = Gateway(settings, bus, registry, tokens)

@@ -1,9 +1,12 @@
 """All metric names of the platform, in one list; a test compares it with what the services expose.
 
+Alerts and dashboards may use these names and those of the exporters that docs/monitoring.md names, and no others.
 Labels `training_job` and `namespace` name the job: `job` belongs to Prometheus.
 """
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
 
 JOB_LABELS = ("training_job", "namespace")
 
@@ -12,3 +15,146 @@ def job_labels(job: str) -> dict[str, str]:
     """`<namespace>/<name>` as labels."""
     namespace, _, name = job.partition("/")
     return {"training_job": name, "namespace": namespace}
+
+
+class Metric(NamedTuple):
+    name: str
+    """As in the exposition: a counter ends in `_total`."""
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "collector": (
+        Metric("megatronapp_trace_events_received_total", "counter", JOB_LABELS, "Spans taken in"),
+        Metric("megatronapp_trace_events_dropped_total", "counter", (*JOB_LABELS, "reason"), "Spans lost, by reason"),
+        Metric("megatronapp_trace_batches_total", "counter", JOB_LABELS, "Batches of spans taken in"),
+        Metric("megatronapp_trace_messages_total", "counter", (*JOB_LABELS, "kind"), "Messages journalled, by kind"),
+        Metric("megatronapp_trace_duplicates_total", "counter", JOB_LABELS, "Messages that had arrived before"),
+        Metric("megatronapp_trace_refused_total", "counter", ("reason",), "Streams ended by the collector, by reason"),
+        Metric("megatronapp_trace_ingest_lag_seconds", "histogram", JOB_LABELS, "From arrival to the journal"),
+        Metric("megatronapp_trace_ranks_connected", "gauge", JOB_LABELS, "Ranks with an open stream"),
+        Metric(
+            "megatronapp_clock_residual_seconds",
+            "gauge",
+            (*JOB_LABELS, "scope", "quantile"),
+            "Disagreement of clocks on collectives left out of the fit; scope: used, raw",
+        ),
+        Metric(
+            "megatronapp_clock_offset_seconds", "gauge", (*JOB_LABELS, "node"), "Fitted correction of a node's clock"
+        ),
+        Metric("megatronapp_trace_journal_bytes", "gauge", (), "Size of the journal"),
+        Metric("megatronapp_trace_store_bytes", "gauge", (), "Size of the store"),
+        Metric(
+            "megatronapp_trace_disk_writable",
+            "gauge",
+            (),
+            "1: journal and store take data; 0: the disk is full or broken",
+        ),
+        Metric("megatronapp_trace_bus_backlog_messages", "gauge", (), "Messages that wait for the bus"),
+    ),
+    "detector": (
+        Metric("megatronapp_step_duration_seconds", "histogram", JOB_LABELS, "Duration of a training step."),
+        Metric(
+            "megatronapp_collective_wait_seconds",
+            "histogram",
+            (*JOB_LABELS, "group_kind", "op"),
+            "Mean time in a step that members wait for the last one.",
+        ),
+        Metric(
+            "megatronapp_job_lost_seconds_total",
+            "counter",
+            (*JOB_LABELS, "cause"),
+            "Time that the job lost by what was found.",
+        ),
+        Metric("megatronapp_detections_total", "counter", (*JOB_LABELS, "cause"), "Findings opened."),
+        Metric(
+            "megatronapp_detection_latency_seconds", "histogram", JOB_LABELS, "From the first slow step to the finding."
+        ),
+        Metric(
+            "megatronapp_job_slowdown_ratio",
+            "gauge",
+            JOB_LABELS,
+            "The job's step time over what it would be without what was found.",
+        ),
+        Metric(
+            "megatronapp_rank_slowdown_ratio",
+            "gauge",
+            (*JOB_LABELS, "rank", "node"),
+            "The job's step time with this slow rank over without it.",
+        ),
+        Metric(
+            "megatronapp_rank_effect_ratio",
+            "gauge",
+            (*JOB_LABELS, "rank", "node", "signal"),
+            "The rank's time over the expected one.",
+        ),
+        Metric(
+            "megatronapp_rank_evidence_log10",
+            "gauge",
+            (*JOB_LABELS, "rank", "node", "signal"),
+            "Weight of the evidence against the rank.",
+        ),
+        Metric(
+            "megatronapp_suspect_info",
+            "gauge",
+            (*JOB_LABELS, "rank", "node", "gpu_uuid", "kind", "cause", "page"),
+            "1 for each open finding.",
+        ),
+        Metric(
+            "megatronapp_link_bandwidth_bytes_per_second",
+            "gauge",
+            (*JOB_LABELS, "src_node", "dst_node", "kind"),
+            "Speed of suspected links.",
+        ),
+        Metric(
+            "megatronapp_progress_lag_operations",
+            "gauge",
+            (*JOB_LABELS, "group_kind"),
+            "Operations between a communicator's first and last member.",
+        ),
+        Metric(
+            "megatronapp_hang_seconds", "gauge", JOB_LABELS, "Time since anything moved while the job hangs, else 0."
+        ),
+    ),
+    "gateway": (
+        Metric(
+            "megatronapp_gateway_request_seconds",
+            "histogram",
+            ("method", "operation", "status"),
+            "Time to answer a request, to its first byte.",
+        ),
+        Metric("megatronapp_gateway_messages_total", "counter", ("topic",), "Messages read from the bus."),
+        Metric(
+            "megatronapp_gateway_bad_messages_total",
+            "counter",
+            ("topic",),
+            "Messages of the bus that could not be understood.",
+        ),
+        Metric("megatronapp_gateway_viewers", "gauge", (), "Event streams that are open."),
+        Metric("megatronapp_gateway_jobs", "gauge", (), "Jobs that are listed."),
+        Metric(
+            "megatronapp_gateway_notifications_total",
+            "counter",
+            ("receiver", "outcome"),
+            "Messages to receivers; outcome: sent, failed.",
+        ),
+        Metric("megatronapp_gateway_incidents", "gauge", ("level",), "Incidents that are open."),
+    ),
+    "operator": (
+        Metric("megatronapp_operator_reconcile_seconds", "histogram", (), "Time to bring one job up to date."),
+        Metric("megatronapp_operator_leader", "gauge", (), "1 on the operator that holds the Lease."),
+        Metric("megatronapp_operator_breaker_open", "gauge", (), "1 while no node is acted on until a person looks."),
+        Metric("megatronapp_operator_queue_length", "gauge", (), "Jobs that wait to be looked at."),
+        Metric("megatronapp_job_restarts_total", "counter", JOB_LABELS, "Attempts that failed."),
+        Metric(
+            "megatronapp_job_remediations_total",
+            "counter",
+            (*JOB_LABELS, "node"),
+            "Nodes that jobs were moved away from.",
+        ),
+        Metric("megatronapp_jobs", "gauge", ("phase",), "TrainingJobs by phase."),
+    ),
+}
+"""By service."""

@@ -31,9 +31,9 @@ class Fault(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: FaultKind
-    ranks: tuple[int, ...] = ()
-    stages: tuple[int, ...] = ()
-    node: str = ""
+    ranks: tuple[int, ...] = Field(default=(), max_length=1024)
+    stages: tuple[int, ...] = Field(default=(), max_length=1024)
+    node: str = Field(default="", max_length=253)
     from_step: int = Field(ge=1)
     to_step: int | None = Field(default=None, description="inclusive; absent: to the end")
     effect_ratio: float | None = Field(default=None, gt=1, le=20, description="1.2 = 20 % slower; slow_compute only")
@@ -73,7 +73,7 @@ class Scenario(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = Field(default=(), max_length=64)
 
     @classmethod
     def load(cls, path: Path) -> Scenario:

@@ -31,10 +31,12 @@ class Service(Protocol):
     def ready(self) -> bool: ...
 
 
-async def run(service: Service, settings: ServiceSettings, registry: CollectorRegistry) -> None:
-    """Run one service with its health server until SIGTERM or SIGINT."""
+async def run(
+    service: Service, settings: ServiceSettings, registry: CollectorRegistry, stopping: asyncio.Event | None = None
+) -> None:
+    """Run one service with its health server until SIGTERM, SIGINT, or until it sets `stopping` itself."""
     log.info("starting", settings=settings.describe())
-    stopping = asyncio.Event()
+    stopping = stopping or asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = HealthServer(settings.host, settings.http_port, registry, service.ready)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections import deque
 
 from google.protobuf.message import DecodeError
@@ -23,21 +22,19 @@ from megatronapp.v1 import trace_pb2
 log = get_logger(__name__)
 
 NS = 1e-9
-BATCH = 512
-"""Messages taken in before the loop lets others run."""
+RETRY_SECONDS = 0.5
 
 
 class Detector:
     """Judges every job whose steps are on the bus.
 
-    It keeps no files. What it knows it has learnt from the messages, so each start reads all that the bus still keeps
-    (a group of its own), and comes to the same findings with the same ids.
+    It keeps no files. What it knows it has learnt from the messages, so each start reads all that the bus still keeps,
+    and comes to the same findings with the same ids.
     """
 
     def __init__(self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry) -> None:
         self._settings = settings
         self._bus = bus
-        self._group = f"detector-{uuid.uuid4().hex[:12]}"
         self._engines = Engines()
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
         self._heard: dict[str, float] = {}
@@ -63,15 +60,21 @@ class Detector:
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     async def _read(self) -> None:
-        taken = 0
-        async for message in self._bus.subscribe(Topic.STEPS, group=self._group, consumer="detector"):
-            self._take(message.value)
-            await self._publish()
-            with contextlib.suppress(UnavailableError):
-                await self._bus.ack(message, group=self._group)
-            taken += 1
-            if taken % BATCH == 0:
-                await asyncio.sleep(0)
+        await self._call_the_roll()
+        async for messages in self._bus.follow(Topic.STEPS):
+            for message in messages:
+                self._take(message.value)
+                if self._outbox:
+                    await self._publish()
+
+    async def _call_the_roll(self) -> None:
+        """Ask who is there: of large jobs the bus does not keep the Hellos for long."""
+        while True:
+            try:
+                return await self._bus.publish(Topic.ROLL_CALL, "", b"")
+            except UnavailableError as error:
+                log.warning("bus_unavailable", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _take(self, value: bytes) -> None:
         try:

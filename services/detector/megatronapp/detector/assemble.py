@@ -41,7 +41,7 @@ class Arrived:
     """A rank's summary, decoded."""
 
     summary: trace_pb2.StepSummary
-    columns: dict[str, columns.Column]
+    columns: columns.Columns
     received_unix_ns: int
     start_ns: float
     """Job time, nan where the rank's clock is not aligned."""
@@ -214,28 +214,21 @@ class _Groups:
     def __init__(self) -> None:
         self.numbers: dict[Group, int] = {}
 
-    def lookup(self, groups: dict[int, Group]) -> Ints:
+    def lookup(self, member: Member) -> Ints:
         """Numbers of a connection's communicators, by their index there."""
-        found = np.full(max(groups, default=0) + 2, -1, np.int64)
-        for index, group in groups.items():
+        found = np.full(max(member.groups, default=0) + 2, -1, np.int64)
+        for index, group in member.groups.items():
             found[index] = self.numbers.setdefault(group, len(self.numbers))
         return found
 
 
 def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Groups) -> Rows:
-    counts = [arrived.summary.rows for _, arrived, _ in present]
-    parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns.SUMMARY_DTYPES}
-    for _, arrived, member in present:
-        for name, column in arrived.columns.items():
-            parts[name].append(column)
-        table = tuple(arrived.summary.names)
-        parts["name"][-1] = names.lookup(table)[arrived.columns["name"]]
-        lookup = groups.lookup(member.groups)
-        parts["communicator"][-1] = lookup[np.minimum(arrived.columns["communicator"], len(lookup) - 1)]
-        if len(names.kinds) < len(names.numbers):
-            kinds = zip(arrived.columns["name"], arrived.columns["kind"], strict=True)
-            names.kinds |= {table[int(name)]: int(kind) for name, kind in kinds}
-    whole = {name: np.concatenate(part) if part else np.zeros(0) for name, part in parts.items()}
+    tables = [arrived.columns for _, arrived, _ in present]
+    counts = np.array([table.rows for table in tables], np.int64)
+    whole = {name: columns.joined(tables, name) for name in columns.SUMMARY_DTYPES}
+    whole["name"] = _translated(whole["name"], counts, [names.lookup(tuple(a.summary.names)) for _, a, _ in present])
+    whole["communicator"] = _translated(whole["communicator"], counts, [groups.lookup(m) for _, _, m in present])
+    names.kinds |= _kinds(whole["name"], whole["kind"], names)
 
     def integers(name: str) -> Ints:
         return whole[name].astype(np.int64)
@@ -244,7 +237,7 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
         return whole[name].astype(np.float64) * NS
 
     return Rows(
-        rank=np.repeat(np.array([i for i, _, _ in present], np.int64), np.array(counts, np.int64)),
+        rank=np.repeat(np.array([i for i, _, _ in present], np.int64), counts),
         operation=integers("name"),
         chunk=integers("chunk"),
         communicator=integers("communicator"),
@@ -261,7 +254,26 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
         tokens=whole["tokens"].astype(np.float64),
         length_squares=whole["length_squares"].astype(np.float64),
         bytes=whole["bytes"].astype(np.float64),
+        starved_count=integers("starved_count"),
+        starved=seconds("starved_sum_ns"),
+        starved_tokens=whole["starved_tokens"].astype(np.float64),
+        starved_length_squares=whole["starved_length_squares"].astype(np.float64),
     )
+
+
+def _translated(column: columns.Column, counts: Ints, lookups: list[Ints]) -> Ints:
+    """Each message's indices, looked up in its own table; what lies behind a table's end finds its last entry."""
+    sizes = np.array([len(lookup) for lookup in lookups], np.int64)
+    begins = np.cumsum(sizes) - sizes
+    index = np.minimum(column.astype(np.int64), np.repeat(sizes, counts) - 1)
+    return np.concatenate([*lookups, np.zeros(1, np.int64)])[np.repeat(begins, counts) + index]
+
+
+def _kinds(name: Ints, kind: columns.Column, names: _Names) -> dict[str, int]:
+    """The kind of each name that a row has."""
+    used, rows = np.unique(name, return_index=True)
+    texts = list(names.numbers)
+    return {texts[number]: int(value) for number, value in zip(used, kind[rows], strict=True)}
 
 
 def _rank_table(members: dict[int, Member]) -> RankTable:

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
 from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View
-from megatronapp.detector.signals import accounting, compute, imbalance, links, matrix, peers, waits
+from megatronapp.detector.signals import accounting, compute, imbalance, launching, links, matrix, peers, waits
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import Floats, StepTable
@@ -23,7 +24,7 @@ from megatronapp.v1 import trace_pb2
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 ANCHOR_STEPS = 5
-OWN_REASONS = ("host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
+OWN_REASONS = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
 REASONS = ("compute_effect", "own_history", "optimizer", *OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that."""
 CONSEQUENCES = ("wait", "job_compute")
@@ -85,9 +86,12 @@ class Judge:
         accounts = accounting.account(table)
         messages, collectives = links.messages(table), links.collectives(table)
         usual = self._usual_seconds(table)
-        self._watch_compute(table, effect, healthy)
+        passes = launching.of_passes(table, healthy)
+        pace = self._anchored("launching", table, passes.pace)
+        self._watch_compute(table, effect, healthy, passes, pace)
         self._watch_shares(table, accounts, messages, usual, healthy)
-        self._watch_waits(table, effect, usual)
+        late = self._watch_launching(table, passes, pace)
+        self._watch_waits(table, usual, explained=late or not effect.equal_work)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
         self._pardon()
@@ -125,19 +129,39 @@ class Judge:
             self._durations.append(duration)
         return float(np.median(self._durations))
 
-    def _watch_compute(self, table: StepTable, effect: ComputeEffect, healthy: npt.NDArray[np.bool_]) -> None:
+    def _watch_compute(
+        self,
+        table: StepTable,
+        effect: ComputeEffect,
+        healthy: npt.NDArray[np.bool_],
+        passes: Launching,
+        pace: Floats,
+    ) -> None:
+        """pace: of the passes, since the attempt's start."""
         ranks, step = table.ranks.rank, table.step
-        self.monitors["compute_effect"].observe(step, ranks, effect.beside_peers)
+        self._watch_device("compute_effect", table, passes.trusted(effect.beside_peers), passes.starved)
         since_start = self._anchored("own_history", table, effect.level)
+        # A device that had always waited for its host, and now sets the pace itself.
+        fresh = ~np.isfinite(since_start) & np.isfinite(effect.level) & ~passes.starved
+        since_start = passes.trusted(np.where(fresh, np.maximum(pace, 0.0), since_start))
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
         centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)
-        self.monitors["own_history"].observe(step, ranks, centred)
+        self._watch_device("own_history", table, centred, passes.starved)
         job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
         optimizer = matrix.compute(table, ("optimizer",)).seconds
         beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
         values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
         self.monitors["optimizer"].observe(step, ranks, values)
+
+    def _watch_device(self, signal: str, table: StepTable, values: Floats, starved: npt.NDArray[np.bool_]) -> None:
+        """A device that waits for its host tells nothing of its speed, but an alarm that it is slow is over."""
+        monitor, ranks = self.monitors[signal], table.ranks.rank
+        known = ranks < len(monitor)
+        alarmed, usual = np.zeros(len(ranks), bool), np.zeros(len(ranks))
+        alarmed[known], usual[known] = monitor.alarmed[ranks[known]], monitor.baseline[ranks[known]]
+        idle = starved & alarmed & ~np.isfinite(values)
+        monitor.observe(table.step, ranks, np.where(idle, usual, values))
 
     def _watch_shares(
         self,
@@ -157,8 +181,6 @@ class Judge:
         }
         if table.ranks.on_cpu.any():
             shares |= {"preempted": accounts.preempted, "send_delay": links.sending_seconds(table, messages)}
-        else:
-            shares |= {"starved": -accounts.launch_lag}
         values = np.stack(list(shares.values()), axis=1) / usual
         reference = peers.beside_stage_peers(values, table.ranks.pipeline, healthy)
         for column, signal in enumerate(shares):
@@ -166,9 +188,19 @@ class Judge:
             beside = np.where(np.isfinite(reference[:, column]), (values - reference)[:, column], anchored)
             self.monitors[signal].observe(table.step, table.ranks.rank, beside)
 
-    def _watch_waits(self, table: StepTable, effect: ComputeEffect, usual: float) -> None:
-        """Where work is unequal the others wait for the heaviest replica, and that needs no other reason."""
-        waited = waits.waited_for(table) / usual if effect.equal_work else np.full(len(table.ranks), np.nan)
+    def _watch_launching(self, table: StepTable, passes: Launching, pace: Floats) -> bool:
+        """How late starved ranks are; of others it is the device that sets the pace. Returns whether any is starved."""
+        if table.ranks.on_cpu.any():
+            return False
+        beside = np.where(np.isfinite(passes.beside_peers), passes.beside_peers, pace)
+        late = np.where(passes.starved, beside, np.minimum(beside, 0.0))
+        self.monitors["launching"].observe(table.step, table.ranks.rank, late)
+        return bool(passes.starved.any())
+
+    def _watch_waits(self, table: StepTable, usual: float, *, explained: bool) -> None:
+        """Where work is unequal the others wait for the heaviest replica, and where hosts set the pace for the latest
+        of them: that needs no other reason."""
+        waited = np.full(len(table.ranks), np.nan) if explained else waits.waited_for(table) / usual
         self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
 
     def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:

@@ -61,6 +61,11 @@ class Rows:
     tokens: Floats
     length_squares: Floats
     bytes: Floats
+    starved_count: Ints
+    """Of GPU ranks' compute: spans in which the device waited for its host, and what they took and carried."""
+    starved: Floats
+    starved_tokens: Floats
+    starved_length_squares: Floats
 
     def __len__(self) -> int:
         return len(self.rank)

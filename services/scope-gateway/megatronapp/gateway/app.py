@@ -16,12 +16,13 @@ from megatronapp.core.bus import Bus
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import web
-from megatronapp.gateway.collector import CollectorClient
 from megatronapp.gateway.deps import Parts
 from megatronapp.gateway.feed import Feed
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
+from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Platform
 from megatronapp.gateway.viewers import Viewers
 
@@ -44,7 +45,7 @@ class Gateway:
         self._authenticator = authenticator
         self._metrics = GatewayMetrics(registry)
         self.links = SignInLinks(settings.sign_in_link_seconds)
-        self._collector: CollectorClient | None = None
+        self._collector: CollectorShards | None = None
         self._server: _Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = settings.port
@@ -53,7 +54,7 @@ class Gateway:
         """Return when listening. Raises UsageError when the port is taken."""
         listener = _listen(self._settings.host, self._settings.port)
         self.port = int(listener.getsockname()[1])
-        self._collector = CollectorClient(self._settings)
+        self._collector = CollectorShards(self._settings)
         parts = self._parts(self._collector)
         app = web.build(self._settings)
         app.state.parts = parts
@@ -69,6 +70,7 @@ class Gateway:
         )
         self._tasks = [
             asyncio.create_task(feed.run(), name="gateway feed"),
+            asyncio.create_task(parts.notifier.run(), name="gateway notifier"),
             asyncio.create_task(self._server.serve([listener]), name="gateway server"),
         ]
         for task in self._tasks:
@@ -80,18 +82,19 @@ class Gateway:
         """Let running answers finish, disconnect viewers, and return."""
         if self._server is None or self._collector is None:
             return
-        feed, serving = self._tasks
+        *working, serving = self._tasks
         self._server.should_exit = True
         await serving
-        feed.cancel()
-        await asyncio.gather(feed, return_exceptions=True)
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
         await self._collector.close()
         self._server = None
 
     def ready(self) -> bool:
         return self._server is not None and not any(task.done() for task in self._tasks)
 
-    def _parts(self, collector: CollectorClient) -> Parts:
+    def _parts(self, collector: CollectorShards) -> Parts:
         key = self._settings.session_key
         signing_key = key.get_secret_value().encode() if key else secrets.token_bytes(32)
         return Parts(
@@ -103,6 +106,7 @@ class Gateway:
             collector=collector,
             sessions=Sessions(signing_key, self._settings.session_seconds),
             links=self.links,
+            notifier=Notifier(self._settings, self._bus, self._metrics),
         )
 
 

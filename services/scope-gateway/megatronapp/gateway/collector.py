@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 from grpc import aio
+from pydantic import SecretStr
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.gateway.models import Clock
-from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 CALL_SECONDS = 10.0
@@ -24,9 +24,8 @@ MAX_MESSAGE_BYTES = 64 << 20
 class CollectorClient:
     """One channel; it connects by itself, and again when the collector comes back."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._address = settings.collector_address
-        token = settings.collector_token
+    def __init__(self, address: str, token: SecretStr | None) -> None:
+        self._address = address
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
         options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
         self._channel = aio.insecure_channel(self._address, options)

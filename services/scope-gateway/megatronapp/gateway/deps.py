@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Annotated
 
 from fastapi import Depends, Path, Security
@@ -13,10 +14,11 @@ from starlette.requests import HTTPConnection
 from megatronapp.core.auth import Authenticator, Role
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, NotFoundError
-from megatronapp.gateway.collector import CollectorClient
 from megatronapp.gateway.errors import ForbiddenError
+from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Platform, TrackedJob
 from megatronapp.gateway.viewers import Viewers
 
@@ -30,9 +32,10 @@ class Parts:
     authenticator: Authenticator
     platform: Platform
     viewers: Viewers
-    collector: CollectorClient
+    collector: CollectorShards
     sessions: Sessions
     links: SignInLinks
+    notifier: Notifier
 
 
 def parts(connection: HTTPConnection) -> Parts:
@@ -67,6 +70,15 @@ async def operator(asking: Annotated[Caller, Depends(caller)]) -> None:
     """Let operators pass."""
     if asking.role is not Role.OPERATOR:
         raise ForbiddenError("this needs the operator role; sign in with an operator's token")
+
+
+async def alertmanager(gateway: GatewayParts, bearer: Bearer) -> None:
+    """Let Alertmanager pass: by its own token, or without one where everybody on this machine may do everything."""
+    expected = gateway.settings.alertmanager_token
+    if expected is None:
+        await operator(await caller(gateway, None, bearer))
+    elif bearer is None or not compare_digest(bearer.credentials.encode(), expected.get_secret_value().encode()):
+        raise AuthError("Alertmanager's token is missing or wrong; set MEGATRONAPP_GATEWAY_ALERTMANAGER_TOKEN's value")
 
 
 async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller | None:

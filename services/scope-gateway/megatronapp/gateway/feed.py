@@ -15,9 +15,9 @@ from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.core.findings import Finding
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import views
-from megatronapp.gateway.collector import CollectorClient
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
+from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, Platform
 from megatronapp.gateway.viewers import Viewers
 from megatronapp.v1 import findings_pb2, trace_pb2
@@ -42,7 +42,7 @@ class Feed:
         bus: Bus,
         platform: Platform,
         viewers: Viewers,
-        collector: CollectorClient,
+        collector: CollectorShards,
         metrics: GatewayMetrics,
         ended_job_seconds: float,
     ) -> None:

@@ -28,6 +28,15 @@ class GatewayMetrics:
         )
         self.viewers = Gauge("megatronapp_gateway_viewers", "Event streams that are open.", registry=registry)
         self.jobs = Gauge("megatronapp_gateway_jobs", "Jobs that are listed.", registry=registry)
+        self.notifications = Counter(
+            "megatronapp_gateway_notifications_total",
+            "Messages to receivers; outcome: sent, failed.",
+            ["receiver", "outcome"],
+            registry=registry,
+        )
+        self.incidents = Gauge(
+            "megatronapp_gateway_incidents", "Incidents that are open.", ["level"], registry=registry
+        )
 
 
 class RequestTimer:

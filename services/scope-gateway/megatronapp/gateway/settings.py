@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr
-from pydantic_settings import SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode, SettingsConfigDict
 
-from megatronapp.core.settings import ServiceSettings
+from megatronapp.gateway.notify.settings import NotifySettings
 
 
-class GatewaySettings(ServiceSettings):
+def _split(value: Any) -> Any:
+    """`a,b` or a JSON list, as a flag or the environment gives it."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",") if part.strip()]
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+class GatewaySettings(NotifySettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
 
     port: int = Field(default=8080, ge=0, le=65535, description="REST, WebSocket and page; 0: any free port")
     ui_folder: Path | None = Field(default=None, description="the built page; absent: the one in this package")
-    collector_address: str = Field(default="127.0.0.1:7601", description="host:port of the trace-collector")
+    collector_addresses: Names = Field(
+        default=("127.0.0.1:7601",), min_length=1, description="host:port of each shard of the trace-collector, a,b,…"
+    )
     collector_token: SecretStr | None = Field(default=None, description="token for the trace-collector's queries")
-    allowed_hosts: tuple[str, ...] = Field(
+    allowed_hosts: Names = Field(
         default=(), description="names that a browser may use for this server, besides the loopback's and `host`"
     )
-    allowed_origins: tuple[str, ...] = Field(
+    allowed_origins: Names = Field(
         default=(), description="further origins whose pages may open sessions, write, and listen to events"
     )
     session_key: SecretStr | None = Field(

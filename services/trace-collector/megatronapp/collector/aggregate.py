@@ -133,7 +133,7 @@ def _read_own(files: list[Path]) -> Recording:
         clocks.hello(rank.rank, rank.hello.placement, rank.hello.device)
     for rank, batch in _by_step(ranks):
         ids = {index: communicator.id for index, communicator in rank.communicators.items()}
-        clocks.add(rank.rank, batch, span_columns(batch), ids)
+        clocks.add(rank.rank, batch, tuple(batch.names), span_columns(batch), ids)
     clocks.flush()
     for rank, batch in _by_step(ranks):
         if batch.count:

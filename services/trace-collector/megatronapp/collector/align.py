@@ -11,8 +11,8 @@ all, and are the published uncertainty. Times are in ns; a correction is added t
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,41 @@ class Residuals:
         return (self.median_ns, self.p90_ns) if fitted else (self.raw_median_ns, self.raw_p90_ns)
 
 
+class _Line(NamedTuple):
+    """One clock's filter: the correction at a time, and how it goes on."""
+
+    offset_ns: float
+    drift: float
+    time_ns: int
+    drift_error: float
+
+
+class _HeldOut:
+    """The last KEEP_RESIDUALS residuals of anchors left out of the fit: the clock, with the fit, without."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._clock = np.zeros(KEEP_RESIDUALS, np.int64)
+        self._residual = np.zeros((2, KEEP_RESIDUALS))
+
+    def add(self, clock: Ints, with_fit: Floats, without: Floats) -> None:
+        places = np.arange(self.count, self.count + len(clock))[-KEEP_RESIDUALS:] % KEEP_RESIDUALS
+        self._clock[places] = clock[-KEEP_RESIDUALS:]
+        self._residual[:, places] = with_fit[-KEEP_RESIDUALS:], without[-KEEP_RESIDUALS:]
+        self.count += len(clock)
+
+    def summary(self, clock: int | None = None) -> Residuals | None:
+        """Of all clocks, or of one; None when there is nothing."""
+        kept = min(self.count, KEEP_RESIDUALS)
+        values = self._residual[:, :kept]
+        if clock is not None:
+            values = values[:, self._clock[:kept] == clock]
+        if not values.shape[1]:
+            return None
+        (median, raw_median), (p90, raw_p90) = np.quantile(values, (0.5, 0.9), axis=1).tolist()
+        return Residuals(median, p90, raw_median, raw_p90, values.shape[1])
+
+
 class Alignment:
     """Filters of all clocks of a job. `grow` first; then `observe` each step."""
 
@@ -79,8 +114,9 @@ class Alignment:
         self._updates = np.zeros(0, np.int64)
         self._scale: dict[int, float] = {}
         self._validation: int | None = None
-        self._held_out: deque[tuple[int, float, float]] = deque(maxlen=KEEP_RESIDUALS)
+        self._held_out = _HeldOut()
         self._summary: Residuals | None = None
+        self._lines: list[_Line] = []
 
     @property
     def clocks(self) -> int:
@@ -106,6 +142,7 @@ class Alignment:
         self._strikes = np.append(self._strikes, np.zeros(more, np.int64))
         self._updates = np.append(self._updates, np.zeros(more, np.int64))
         self._validation = None
+        self._lines = self._current_lines()
 
     def observe(self, anchors: Anchors, *, validation: int = -1) -> None:
         """Take one step's anchors. `validation` is the kind to hold out when others cover its clocks as well;
@@ -120,24 +157,26 @@ class Alignment:
             self._fit(_take(anchors, ~held), now)
         if held.any():
             self._judge(_take(anchors, held))
+        self._lines = self._current_lines()
 
     def correction(self, clock: int, at_ns: int) -> float:
         """To be added to the clock's raw job time; 0 while the fit is not in use."""
         return self.fit_at(clock, at_ns) if self.fitted else 0.0
 
     def latest_correction(self, clock: int) -> float:
-        return self.correction(clock, int(self._time[clock]))
+        return self.correction(clock, self._lines[clock].time_ns)
 
     def latest_ns(self, clock: int) -> int:
         """Raw job time of the clock's last update, 0 before the first."""
-        return int(self._time[clock])
+        return self._lines[clock].time_ns
 
     def fit_at(self, clock: int, at_ns: int) -> float:
         """The filter's own estimate, in use or not."""
-        return float(self._offset[clock] + self._drift[clock] * (at_ns - self._time[clock]))
+        line = self._lines[clock]
+        return line.offset_ns + line.drift * (at_ns - line.time_ns)
 
     def drift_ppm(self, clock: int) -> float:
-        return float(self._drift[clock] * 1e6) if self.fitted else 0.0
+        return self._lines[clock].drift * 1e6 if self.fitted else 0.0
 
     def error_ns(self, clock: int, at_ns: int) -> int:
         """Uncertainty of a converted time, -1 when nothing tells."""
@@ -146,16 +185,20 @@ class Alignment:
             return -1
         if not self.fitted:
             return round(seen.raw_p90_ns)
-        ahead = float(at_ns - self._time[clock])
-        grown = float(np.sqrt(self._covariance[clock, 1, 1])) * abs(ahead)
-        return round(seen.p90_ns + grown)
+        line = self._lines[clock]
+        return round(seen.p90_ns + line.drift_error * abs(at_ns - line.time_ns))
 
     def residuals(self, clock: int | None = None) -> Residuals | None:
         """Of all clocks, or of one; None while too few collectives were held out."""
         if clock is None:
             return self._summary
-        mine = [(fit, raw) for owner, fit, raw in self._held_out if owner == clock]
-        return _summarize(mine) if self._summary else None
+        return self._held_out.summary(clock) if self._summary else None
+
+    def _current_lines(self) -> list[_Line]:
+        """All filters as plain numbers, since they are asked about for each message."""
+        drift_error = np.sqrt(self._covariance[:, 1, 1])
+        rows = (self._offset.tolist(), self._drift.tolist(), self._time.tolist(), drift_error.tolist())
+        return [_Line(*row) for row in zip(*rows, strict=True)]
 
     def _hold_out(self, anchors: Anchors, validation: int) -> Bools:
         if self._validation is None:
@@ -224,10 +267,9 @@ class Alignment:
         with_fit = _from_others(raw + correction, anchors.group)
         without = _from_others(raw, anchors.group)
         known = self._updates[anchors.clock] > 0
-        rows = zip(anchors.clock[known], with_fit[known], without[known], strict=True)
-        self._held_out.extend((int(clock), float(fit), float(plain)) for clock, fit, plain in rows)
-        if len(self._held_out) >= MIN_HELD_OUT:
-            self._summary = _summarize([(fit, plain) for _, fit, plain in self._held_out])
+        self._held_out.add(anchors.clock[known], with_fit[known], without[known])
+        if self._held_out.count >= MIN_HELD_OUT:
+            self._summary = self._held_out.summary()
 
 
 def _between_clocks(anchors: Anchors) -> Anchors:
@@ -300,11 +342,3 @@ def _predict(covariance: npt.NDArray[np.float64], elapsed: Floats, noise: Floats
     grown[:, 0, 0] += noise
     grown[:, 1, 1] += (0.01 * PRIOR_DRIFT) ** 2
     return grown
-
-
-def _summarize(pairs: list[tuple[float, float]]) -> Residuals | None:
-    if not pairs:
-        return None
-    fit, raw = np.array(pairs).T
-    medians, tails = np.median((fit, raw), axis=1), np.quantile((fit, raw), 0.9, axis=1)
-    return Residuals(float(medians[0]), float(tails[0]), float(medians[1]), float(tails[1]), len(pairs))

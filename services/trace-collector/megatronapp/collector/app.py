@@ -15,9 +15,11 @@ from megatronapp.collector.control import Controls
 from megatronapp.collector.ingest import TraceIngest
 from megatronapp.collector.jobs import Jobs
 from megatronapp.collector.journal import Journal
+from megatronapp.collector.memory import keep_freed_memory
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
 from megatronapp.collector.pipeline import Pipeline
+from megatronapp.collector.presence import Presence
 from megatronapp.collector.query import TraceQuery
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
@@ -54,6 +56,7 @@ class Collector:
         when the port is taken.
         """
         settings = self._settings
+        keep_freed_memory()
         self._jobs = Jobs()
         self._store = await asyncio.to_thread(Store, settings.data_dir / "store")
         self._journal = await asyncio.to_thread(self._open_journal)
@@ -61,12 +64,14 @@ class Collector:
         self._load_notes()
         self._pipeline = Pipeline(settings, self._journal, self._store, self._outbox, self._jobs, self._metrics)
         replayed = self._pipeline.replay()
-        controls = Controls(self._bus, settings.instance, self._pipeline.controls)
-        self._ingest = TraceIngest(self._pipeline, controls, self._authenticator, self._metrics)
-        await self._listen()
         pipeline = self._pipeline
+        controls = Controls(self._bus, pipeline.controls)
+        presence = Presence(self._bus, self._jobs, self._outbox, self._metrics, lambda: pipeline.applied)
+        self._ingest = TraceIngest(pipeline, presence, controls, self._authenticator, self._metrics)
+        await self._listen()
         self._start(pipeline.run_journal(), pipeline.run_store(), pipeline.run_probe())
         self._start(self._outbox.run(), controls.run())
+        self._start(presence.answer_roll_calls(), presence.report_missing(settings.return_seconds))
         self._watch()
         self._running = True
         log.info("listening", grpc_port=self.port, replayed=replayed, attempts=len(list(self._jobs)))

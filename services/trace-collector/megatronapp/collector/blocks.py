@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from megatronapp.core.trace.columns import Column
+from megatronapp.core.trace.columns import Columns
 from megatronapp.v1 import trace_pb2
 
 if TYPE_CHECKING:
@@ -15,22 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpanBlock:
+    """It holds nothing of the message but its columns, which are nearly all of it."""
+
     rank: int
-    batch: trace_pb2.TraceBatch
-    columns: Mapping[str, Column]
+    step: int
+    names: tuple[str, ...]
+    columns: Columns
     communicators: Mapping[int, str]
     clock: Reading
 
     @property
-    def step(self) -> int:
-        return self.batch.step
+    def rows(self) -> int:
+        return self.columns.rows
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryBlock:
     rank: int
     summary: trace_pb2.StepSummary
-    columns: Mapping[str, Column]
+    columns: Columns
     communicators: Mapping[int, str]
     clock: Reading
     on_cpu: bool
@@ -39,6 +42,14 @@ class SummaryBlock:
     @property
     def step(self) -> int:
         return self.summary.step
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.summary.names)
+
+    @property
+    def rows(self) -> int:
+        return self.columns.rows
 
 
 @dataclass(slots=True)
@@ -52,13 +63,14 @@ class Buffer:
     def __bool__(self) -> bool:
         return bool(self.spans or self.summaries)
 
-    def add_spans(self, block: SpanBlock) -> None:
+    def add_spans(self, block: SpanBlock, size: int) -> None:
+        """`size` is that of the message in bytes."""
         self.spans.append(block)
-        self.bytes += block.batch.ByteSize()
+        self.bytes += size
 
-    def add_summary(self, block: SummaryBlock) -> None:
+    def add_summary(self, block: SummaryBlock, size: int) -> None:
         self.summaries.append(block)
-        self.bytes += block.summary.ByteSize()
+        self.bytes += size
         self.first_step = block.step if self.first_step is None else min(self.first_step, block.step)
         self.last_step = max(self.last_step, block.step)
 

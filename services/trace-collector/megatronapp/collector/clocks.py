@@ -7,7 +7,7 @@ clocks' mean sees it: rank time + raw offset of the host (unix - clock, read tog
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from megatronapp.collector.align import Alignment, Anchors
 from megatronapp.collector.depend import SYMMETRIC, match_collectives
-from megatronapp.core.trace.columns import Column
+from megatronapp.core.trace.columns import Column, Columns
 from megatronapp.v1 import trace_pb2
 
 REBOOT_NS = 10_000_000_000
@@ -26,6 +26,9 @@ OPEN_STEPS = 8
 
 ANCHORS_PER_STEP = 16
 """About how many collectives of one communicator a step contributes; more would not tell more."""
+
+MOST_COMMUNICATORS = 1 << 16
+"""A larger index is no rank's table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Clocks:
         self._open: dict[int, _Ends] = {}
         self._communicators: dict[str, int] = {}
         self._operations: dict[str, int] = {}
+        self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
 
     def hello(self, rank: int, placement: trace_pb2.Placement, device: trace_pb2.Device) -> None:
         host = self._host(placement.node, placement.host_unix_ns - placement.host_clock_ns)
@@ -75,14 +79,19 @@ class Clocks:
         self._ranks[rank] = _Rank(host, clock)
 
     def add(
-        self, rank: int, batch: trace_pb2.TraceBatch, columns: Mapping[str, Column], communicators: Mapping[int, str]
+        self,
+        rank: int,
+        batch: trace_pb2.TraceBatch,
+        names: tuple[str, ...],
+        columns: Columns,
+        communicators: Mapping[int, str],
     ) -> None:
         """Take the ends of a batch's symmetric collectives; a step all ranks have finished goes into the fit."""
         if rank not in self._ranks:
             return
         self._ranks[rank].reference_error_ns = batch.reference_error_ns
         ends = self._open.setdefault(batch.step, _Ends())
-        part = self._symmetric(rank, batch.names, columns, communicators)
+        part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
         if part is not None:
             ends.parts.append(part)
         if batch.last:
@@ -135,32 +144,36 @@ class Clocks:
         return len(self._hosts) - 1
 
     def _symmetric(
-        self, rank: int, names: Sequence[str], columns: Mapping[str, Column], communicators: Mapping[int, str]
+        self, rank: int, names: tuple[str, ...], columns: Columns, communicators: Mapping[int, str]
     ) -> dict[str, Column] | None:
-        if len(self._clocks) < 2:
-            return None
-        rows = np.flatnonzero(columns["kind"] == trace_pb2.SPAN_KIND_COLLECTIVE)
-        wanted = np.array([name in SYMMETRIC for name in names], bool)
-        usable = (columns["sequence"][rows] != 0) & (columns["communicator"][rows] != 0)
-        rows = rows[usable & wanted[columns["name"][rows]]]
+        rows = _anchors(columns)
+        operation = self._symmetric_operations(names)[columns.take("name", rows)]
+        rows, operation = rows[operation >= 0], operation[operation >= 0]
         if not len(rows):
             return None
-        used, inverse, count = np.unique(columns["communicator"][rows], return_inverse=True, return_counts=True)
-        chosen = _sample(columns["sequence"][rows].astype(np.int64), count[inverse])
-        rows, inverse = rows[chosen], inverse[chosen]
-        operation = np.array([self._operations.setdefault(name, len(self._operations)) for name in names])
-        ids = [communicators.get(int(index), "") for index in used]
-        communicator = np.array([self._communicators.setdefault(id_, len(self._communicators)) for id_ in ids])
         state = self._ranks[rank]
-        end = columns["start_ns"][rows].astype(np.int64) + columns["duration_ns"][rows].astype(np.int64)
+        end = np.add(columns.take("start_ns", rows), columns.take("duration_ns", rows))
         return {
-            "communicator": communicator[inverse],
-            "sequence": columns["sequence"][rows].astype(np.int64),
-            "operation": operation[columns["name"][rows]],
+            "communicator": self._numbers(columns.take("communicator", rows).tolist(), communicators),
+            "sequence": columns.take("sequence", rows).astype(np.int64),
+            "operation": operation,
             "rank": np.full(len(rows), rank),
             "clock": np.full(len(rows), state.clock),
-            "end_ns": end + self._hosts[state.host].raw_offset_ns,
+            "end_ns": end.astype(np.int64) + self._hosts[state.host].raw_offset_ns,
         }
+
+    def _symmetric_operations(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
+        """Number of each name's operation; -1: not symmetric."""
+        if names not in self._tables:
+            known = self._operations
+            numbers = [known.setdefault(name, len(known)) if name in SYMMETRIC else -1 for name in names]
+            self._tables[names] = np.array(numbers or [-1], np.int64)
+        return self._tables[names]
+
+    def _numbers(self, indices: list[int], communicators: Mapping[int, str]) -> npt.NDArray[np.int64]:
+        """Numbers that mean the same on all ranks."""
+        known = self._communicators
+        return np.array([known.setdefault(communicators.get(index, ""), len(known)) for index in indices], np.int64)
 
     def _close(self, step: int) -> None:
         parts = self._open.pop(step).parts
@@ -181,10 +194,18 @@ class Clocks:
         )
 
 
-def _sample(sequence: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which rows to keep of communicators with `count` collectives in the batch, so that all members keep the same
-    ones without asking each other: one in 2^n by a hash of the sequence number; where members' counts make n differ,
-    one's choice holds the other's."""
-    halvings = np.log2(np.maximum(count / ANCHORS_PER_STEP, 1)).astype(np.int64)
-    keep: npt.NDArray[np.bool_] = ((sequence * 2246822519) >> 15) & ((1 << halvings) - 1) == 0
-    return keep
+def _anchors(columns: Columns) -> npt.NDArray[np.intp]:
+    """Rows of some collectives of each communicator, so that all its members choose the same ones without asking each
+    other: one in 2^n by a hash of the sequence number; where members' counts make n differ, one's choice holds the
+    other's."""
+    kind, sequence, communicator = (columns.sent(name) for name in ("kind", "sequence", "communicator"))
+    if kind is None or sequence is None or communicator is None:
+        return np.empty(0, np.intp)
+    rows = np.flatnonzero(kind == trace_pb2.SPAN_KIND_COLLECTIVE)
+    of_row, number = communicator[rows], sequence[rows].astype(np.int64)
+    if not len(rows) or of_row.max() > MOST_COMMUNICATORS:
+        return np.empty(0, np.intp)
+    halvings = np.log2(np.maximum(np.bincount(of_row) / ANCHORS_PER_STEP, 1)).astype(np.int64)
+    left_out = ((1 << halvings) - 1)[of_row] & ((number * 2246822519) >> 15)
+    chosen: npt.NDArray[np.intp] = rows[left_out == 0]
+    return chosen[(sequence[chosen] > 0) & (communicator[chosen] > 0)]

@@ -23,9 +23,8 @@ class Controls:
     """The last TraceControl of each run, and who is to be told of the next. `last` is run → serialized TraceControl,
     shared with who makes it outlive the process."""
 
-    def __init__(self, bus: Bus, instance: str, last: dict[str, bytes]) -> None:
+    def __init__(self, bus: Bus, last: dict[str, bytes]) -> None:
         self._bus = bus
-        self._group = f"collector-{instance}"
         self._last = last
         self._listeners: dict[str, set[Listener]] = defaultdict(set)
 
@@ -40,10 +39,10 @@ class Controls:
             del self._listeners[run]
 
     async def run(self) -> None:
-        """Hand on what comes from the bus, until cancelled."""
-        async for message in self._bus.subscribe(Topic.TRACE_CONTROL, group=self._group, consumer=self._group):
-            self._hand_on(message.key, message.value)
-            await self._bus.ack(message, group=self._group)
+        """Hand on what comes from the bus, until cancelled; of what came before the start the last of each run."""
+        async for messages in self._bus.follow(Topic.TRACE_CONTROL):
+            for run, value in {message.key: message.value for message in messages}.items():
+                self._hand_on(run, value)
 
     def _hand_on(self, run: str, value: bytes) -> None:
         try:

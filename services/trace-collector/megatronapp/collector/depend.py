@@ -64,16 +64,16 @@ def match_collectives(communicator: Column, sequence: Column, operation: Column,
     return Groups(order[keep], _renumber(group[keep]))
 
 
-def match_messages(direction: Column, sender: Column, receiver: Column, sequence: Column, is_send: Column) -> Edges:
+def match_messages(
+    direction: Column, sender: Column, receiver: Column, sequence: Column, is_send: npt.NDArray[np.bool_]
+) -> Edges:
     """Pairs of the send and the receive of one message: same direction, same (sender, receiver), same sequence.
 
     A key that does not have exactly one send and one receive matches nothing.
     """
     known = (np.asarray(sender, np.int64) >= 0) & (np.asarray(receiver, np.int64) >= 0)
     rows = np.flatnonzero(known & (np.asarray(sequence, np.int64) > 0))
-    order = rows[
-        np.lexsort((~is_send[rows].astype(bool), sequence[rows], receiver[rows], sender[rows], direction[rows]))
-    ]
+    order = rows[np.lexsort((~is_send[rows], sequence[rows], receiver[rows], sender[rows], direction[rows]))]
     if not len(order):
         return Edges(_empty(), _empty())
     group = _runs(direction[order], sender[order], receiver[order], sequence[order])

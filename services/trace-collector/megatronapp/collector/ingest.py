@@ -10,18 +10,17 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from megatronapp.collector import envelope
 from megatronapp.collector.control import Controls
 from megatronapp.collector.jobs import check_identity
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.pipeline import Pipeline
-from megatronapp.collector.received import Received, from_wire, parse
+from megatronapp.collector.presence import Presence
+from megatronapp.collector.received import Received, Sender, from_wire, parse
 from megatronapp.collector.replies import Replies
 from megatronapp.collector.rpc import aborting
 from megatronapp.core.auth import Authenticator, bearer
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.metrics import job_labels
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -39,9 +38,15 @@ class TraceIngest:
     """Requests stay bytes: they are parsed once, checked, and go to the journal as they came."""
 
     def __init__(
-        self, pipeline: Pipeline, controls: Controls, authenticator: Authenticator, metrics: CollectorMetrics
+        self,
+        pipeline: Pipeline,
+        presence: Presence,
+        controls: Controls,
+        authenticator: Authenticator,
+        metrics: CollectorMetrics,
     ) -> None:
         self._pipeline = pipeline
+        self._presence = presence
         self._controls = controls
         self._authenticator = authenticator
         self._metrics = metrics
@@ -58,12 +63,12 @@ class TraceIngest:
             hello = await self._hello(context)
             replies = Replies(context.write)
             self._controls.join(hello.identity.run, replies)
-            self._pipeline.connected(hello.identity)
+            self._presence.connected(hello.identity)
             try:
                 await self._serve(hello, replies, context)
             finally:
                 self._controls.leave(hello.identity.run, replies)
-                self._pipeline.disconnected(hello.identity, lost=not self.stopping)
+                self._presence.disconnected(hello.identity, lost=not self.stopping)
 
     async def _hello(self, context: Context) -> Received:
         """Who is speaking: admitted, and in the journal when this returns."""
@@ -79,14 +84,14 @@ class TraceIngest:
         identity = message.hello.identity
         check_identity(identity)
         await self._authenticator.pod(bearer(context.invocation_metadata()), identity.job)
-        received = from_wire(identity, envelope.sender(identity), data, time.time_ns())
+        received = from_wire(Sender.of(identity), data, time.time_ns())
         await self._pipeline.store(received)
         log.info("rank_connected", job=identity.job, attempt=identity.attempt, rank=identity.rank)
         return received
 
     async def _serve(self, hello: Received, replies: Replies, context: Context) -> None:
         """Read to the end of the stream while acknowledging; the first side that fails ends both."""
-        reading = asyncio.create_task(self._read(hello.identity, replies, context))
+        reading = asyncio.create_task(self._read(hello.sender, replies, context))
         replying = asyncio.create_task(replies.run())
         try:
             await asyncio.wait({reading, replying}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,18 +104,17 @@ class TraceIngest:
                 task.cancel()
             await asyncio.gather(reading, replying, return_exceptions=True)
 
-    async def _read(self, identity: trace_pb2.Identity, replies: Replies, context: Context) -> None:
-        sender = envelope.sender(identity)
+    async def _read(self, sender: Sender, replies: Replies, context: Context) -> None:
         last = 0
         while (data := await context.read()) is not _END:
-            received = from_wire(identity, sender, data, time.time_ns())
+            received = from_wire(sender, data, time.time_ns())
             seq = received.message.seq
             if seq <= last:
                 raise DataError(f"seq {seq} after {last}; it grows by one with each message, and Hello comes once")
             last = seq
             replies.expect()
-            if self._pipeline.seen(received):
-                self._metrics.duplicates.labels(**job_labels(identity.job)).inc()
+            if self._pipeline.seen(sender.key, seq):
+                self._metrics.of(sender.identity.job).duplicates.inc()
                 replies.settle(seq)
                 continue
             done = partial(replies.settle, seq)

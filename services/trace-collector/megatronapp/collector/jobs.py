@@ -39,10 +39,28 @@ class Rank:
     hello: trace_pb2.Hello
     last_seen_unix_ns: int
     streams: int = 0
-    closing: bool = False
+    ended: bool = False
+    """It has said goodbye, or the bus has heard that it is lost: nobody waits for it any more."""
     communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
     ids: dict[int, str] = field(default_factory=dict)
     """Communicator index → id, as tables want it."""
+
+    names: tuple[str, ...] = ()
+    """Of its last batch; mostly those of all its batches."""
+
+    def same(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """These names, as the very tuple that came before when nothing has changed."""
+        if names != self.names:
+            self.names = names
+        return self.names
+
+    def introduction(self) -> trace_pb2.Hello:
+        """Its Hello with all communicators that it has named since."""
+        hello = trace_pb2.Hello()
+        hello.CopyFrom(self.hello)
+        del hello.communicators[:]
+        hello.communicators.extend(self.communicators.values())
+        return hello
 
     def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:
         for communicator in communicators:
@@ -95,7 +113,7 @@ class Attempt:
             rank.learn(message.summary.communicators)
             return self._summary(rank, received)
         rank.learn(message.heartbeat.communicators)
-        rank.closing = message.heartbeat.closing
+        rank.ended |= message.heartbeat.closing
         return self._count_dropped(identity, message.heartbeat.dropped)
 
     def greet(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
@@ -124,22 +142,22 @@ class Attempt:
         self.changed = True
 
     def _batch(self, rank: Rank, received: Received) -> int:
-        batch, number = received.message.batch, received.identity.rank
-        self._saw(batch.step)
-        self.events += batch.count
-        self.clocks.add(number, batch, received.columns, rank.ids)
-        if batch.count:
-            at = int(received.columns["start_ns"][0])
-            block = SpanBlock(number, batch, received.columns, rank.ids, self.clocks.at(number, at))
-            self.buffer.add_spans(block)
+        batch, columns, number = received.message.batch, received.columns, received.identity.rank
+        step, names = batch.step, rank.same(tuple(batch.names))
+        self._saw(step)
+        self.events += columns.rows
+        self.clocks.add(number, batch, names, columns, rank.ids)
+        if columns.rows:
+            reading = self.clocks.at(number, columns.first("start_ns"))
+            self.buffer.add_spans(SpanBlock(number, step, names, columns, rank.ids, reading), received.size)
         return self._count_dropped(received.identity, batch.dropped)
 
     def _summary(self, rank: Rank, received: Received) -> int:
-        summary, number = received.message.summary, received.identity.rank
+        summary, columns, number = received.message.summary, received.columns, received.identity.rank
         self._saw(summary.step)
         reading = self.clocks.at(number, summary.start_ns)
         on_cpu = rank.hello.device == trace_pb2.DEVICE_CPU
-        self.buffer.add_summary(SummaryBlock(number, summary, received.columns, rank.ids, reading, on_cpu))
+        self.buffer.add_summary(SummaryBlock(number, summary, columns, rank.ids, reading, on_cpu), received.size)
         return self._count_dropped(received.identity, summary.dropped)
 
     def _saw(self, step: int) -> None:

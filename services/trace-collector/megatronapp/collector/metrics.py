@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from megatronapp.core.metrics import JOB_LABELS
+from megatronapp.core.metrics import JOB_LABELS, job_labels
 
 _LAG_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+MESSAGE_KINDS = ("hello", "batch", "summary", "heartbeat")
+
+
+@dataclass(frozen=True, slots=True)
+class JobMetrics:
+    """The counters of one job, found once instead of for each message."""
+
+    events: Counter
+    batches: Counter
+    dropped: Counter
+    duplicates: Counter
+    messages: dict[str, Counter]
+    """By kind."""
+    lag: Histogram
 
 
 class CollectorMetrics:
@@ -46,6 +63,21 @@ class CollectorMetrics:
         self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")
         self.bus_backlog = gauge("trace_bus_backlog_messages", "Messages that wait for the bus")
         self.writable.set(1)
+        self._jobs: dict[str, JobMetrics] = {}
+
+    def of(self, job: str) -> JobMetrics:
+        """The counters of `<namespace>/<name>`."""
+        if job not in self._jobs:
+            labels = job_labels(job)
+            self._jobs[job] = JobMetrics(
+                events=self.events.labels(**labels),
+                batches=self.batches.labels(**labels),
+                dropped=self.dropped.labels(**labels, reason="rank_buffer_full"),
+                duplicates=self.duplicates.labels(**labels),
+                messages={kind: self.messages.labels(**labels, kind=kind) for kind in MESSAGE_KINDS},
+                lag=self.lag.labels(**labels),
+            )
+        return self._jobs[job]
 
     @staticmethod
     def watch(gauge: Gauge, value: Callable[[], float]) -> None:

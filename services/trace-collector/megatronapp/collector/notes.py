@@ -16,13 +16,11 @@ def pack(attempt: Attempt) -> bytes:
     out = BytesIO()
     proto.serialize_length_prefixed(job_record(attempt), out)
     for rank in attempt.ranks.values():
-        hello = trace_pb2.Hello()
-        hello.CopyFrom(rank.hello)
-        del hello.communicators[:]
-        hello.communicators.extend(rank.communicators.values())
-        message = trace_pb2.TraceMessage(hello=hello)
         record = trace_pb2.RankMessage(
-            identity=hello.identity, message=message, received_unix_ns=rank.last_seen_unix_ns
+            identity=rank.hello.identity,
+            message=trace_pb2.TraceMessage(hello=rank.introduction()),
+            received_unix_ns=rank.last_seen_unix_ns,
+            lost=rank.ended,
         )
         proto.serialize_length_prefixed(record, out)
     return out.getvalue()
@@ -38,6 +36,7 @@ def unpack(data: bytes) -> Attempt:
         attempt = Attempt(job.run, job.job, job.attempt, job.first_seen_unix_ns, job.last_seen_unix_ns)
         while (record := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
             attempt.greet(record.message.hello, record.received_unix_ns)
+            attempt.ranks[record.message.hello.identity.rank].ended = record.lost
     except (DecodeError, ValueError) as error:
         raise DataError(f"the note of an attempt can't be read: {error}") from error
     attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events

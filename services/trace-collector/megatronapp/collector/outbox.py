@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.errors import UnavailableError
@@ -12,6 +13,8 @@ from megatronapp.core.logging import get_logger
 
 log = get_logger(__name__)
 
+BATCH = 1_000
+"""Messages handed to the bus at once."""
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
 
@@ -53,10 +56,12 @@ class Outbox:
         """Publish until cancelled."""
         while True:
             await self._wake.wait()
-            while self._items:
-                await self._publish(self._items[0])
-                self._bytes -= len(self._items.popleft().value)
             self._wake.clear()
+            while self._items:
+                batch = list(islice(self._items, BATCH))
+                await self._publish([(item.run, item.value) for item in batch])
+                for _ in batch:
+                    self._bytes -= len(self._items.popleft().value)
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait until everything is out, or the time is over."""
@@ -64,11 +69,11 @@ class Outbox:
         while self._items and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
 
-    async def _publish(self, item: _Item) -> None:
+    async def _publish(self, messages: list[tuple[str, bytes]]) -> None:
         delay = _FIRST_RETRY_SECONDS
         while True:
             try:
-                await self._bus.publish(Topic.STEPS, item.run, item.value)
+                await self._bus.publish_all(Topic.STEPS, messages)
             except UnavailableError as error:
                 log.warning("bus_unavailable", error=str(error), waiting=len(self._items), retry_seconds=delay)
                 await asyncio.sleep(delay)

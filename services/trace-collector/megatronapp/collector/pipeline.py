@@ -17,13 +17,12 @@ from megatronapp.collector.jobs import Attempt, AttemptKey, Jobs
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
-from megatronapp.collector.received import Received, from_record
+from megatronapp.collector.received import Received, SenderKey, from_record
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Manifest, Store
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import job_labels
-from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -92,9 +91,9 @@ class Pipeline:
         self._applied = self._journal.position
         return count
 
-    def seen(self, received: Received) -> bool:
+    def seen(self, sender: SenderKey, seq: int) -> bool:
         """Whether the message has been applied before."""
-        return received.message.seq > 0 and self._dedup.contains(received.sender, received.message.seq)
+        return self._dedup.contains(sender, seq)
 
     async def submit(self, received: Received, done: Done) -> None:
         """Hand in a message; waits while too much is under way. `done` is called once, from the event loop.
@@ -120,21 +119,10 @@ class Pipeline:
         await self.submit(received, done)
         await result
 
-    def connected(self, identity: trace_pb2.Identity) -> None:
-        """The rank, whose Hello has been stored, has opened a stream."""
-        self._jobs.get(identity.run, identity.attempt).ranks[identity.rank].streams += 1
-        self._metrics.ranks.labels(**job_labels(identity.job)).inc()
-
-    def disconnected(self, identity: trace_pb2.Identity, *, lost: bool) -> None:
-        """A stream has ended. With `lost`, the bus is told unless the rank is closing, replaced or connected again."""
-        self._metrics.ranks.labels(**job_labels(identity.job)).dec()
-        attempt = self._jobs.get(identity.run, identity.attempt)
-        rank = attempt.ranks[identity.rank]
-        rank.streams -= 1
-        current = rank.hello.identity.incarnation == identity.incarnation
-        if lost and current and not rank.closing and not rank.streams:
-            message = trace_pb2.RankMessage(identity=identity, received_unix_ns=time.time_ns(), lost=True)
-            self._outbox.put(self._applied, identity.run, message.SerializeToString())
+    @property
+    def applied(self) -> int:
+        """Position in the journal up to which everything has been applied."""
+        return self._applied
 
     @property
     def buffered_bytes(self) -> int:
@@ -230,9 +218,10 @@ class Pipeline:
         self._journal_state(ok=True)
         now = time.time_ns()
         for number, item in enumerate(group):
-            self._apply(first + number, item.received, publish=True)
-            lag = max(0, now - item.received.received_unix_ns) / 1e9
-            self._metrics.lag.labels(**job_labels(item.received.identity.job)).observe(lag)
+            received = item.received
+            self._apply(first + number, received, publish=True)
+            lag_seconds = max(0, now - received.received_unix_ns) / 1e9
+            self._metrics.of(received.identity.job).lag.observe(lag_seconds)
         self._applied = first + len(group)
         self._settle(size)
         for item in group:
@@ -250,30 +239,31 @@ class Pipeline:
             self._room.clear()
 
     def _apply(self, position: int, received: Received, *, publish: bool) -> None:
-        labels = job_labels(received.identity.job)
-        if not self._dedup.add(received.sender, received.message.seq):
-            self._metrics.duplicates.labels(**labels).inc()
+        metrics = self._metrics.of(received.identity.job)
+        if not self._dedup.add(received.sender.key, received.message.seq):
+            metrics.duplicates.inc()
             return
         attempt = self._jobs.of(received)
         lost = attempt.take(received)
-        self._metrics.messages.labels(**labels, kind=received.kind).inc()
+        metrics.messages[received.kind].inc()
         if lost:
-            self._metrics.dropped.labels(**labels, reason="rank_buffer_full").inc(lost)
+            metrics.dropped.inc(lost)
         if received.kind == "batch":
-            self._metrics.batches.labels(**labels).inc()
-            self._metrics.events.labels(**labels).inc(received.message.batch.count)
-            self._show_clocks(attempt, labels)
+            metrics.batches.inc()
+            metrics.events.inc(received.message.batch.count)
+            self._show_clocks(attempt)
         elif publish:
             self._publish(position, received, attempt)
         full = attempt.buffer.bytes > self._settings.flush_bytes
         if full or (received.kind == "summary" and attempt.buffer.steps >= self._settings.flush_steps):
             self._flush_now.set()
 
-    def _show_clocks(self, attempt: Attempt, labels: dict[str, str]) -> None:
+    def _show_clocks(self, attempt: Attempt) -> None:
         residuals = attempt.clocks.alignment.residuals()
         if residuals is None or attempt.clocks.alignment.anchors == self._shown.get(attempt.key):
             return
         self._shown[attempt.key] = attempt.clocks.alignment.anchors
+        labels = job_labels(attempt.job)
         gauge = self._metrics.clock_residual
         used = residuals.in_use(fitted=attempt.clocks.alignment.fitted)
         for scope, values in (("used", used), ("raw", (residuals.raw_median_ns, residuals.raw_p90_ns))):

@@ -49,10 +49,8 @@ class Snapshot:
         for low in range(self.from_step, self.to_step + 1, WINDOW_STEPS):
             high = min(low + WINDOW_STEPS - 1, self.to_step)
             found = list(self.store.read(self.parts, low, high, tuple(self.ranks)))
-            blocks = [block for block in self.span_blocks if low <= block.step <= high]
-            if blocks:
-                found.append(tables.span_table(blocks))
-            table = _sorted(found, ["step", "rank", "start_ns"])
+            found += tables.span_tables([block for block in self.span_blocks if low <= block.step <= high])
+            table = _sorted([tables.complete(each) for each in found], ["step", "rank", "start_ns"])
             if table is not None:
                 yield from self._cut(table)
 

@@ -11,6 +11,9 @@ from megatronapp.v1 import trace_pb2
 
 Write = Callable[[trace_pb2.TraceReply], Awaitable[None]]
 
+PAUSE_SECONDS = 0.02
+"""Between two replies: what is acknowledged meanwhile goes into the next one."""
+
 
 @dataclass(eq=False)
 class Replies:
@@ -54,14 +57,18 @@ class Replies:
         while not (self._closed and not self._pending):
             await self._changed.wait()
             self._changed.clear()
-            await self._send()
+            if await self._send() and not self._closed:
+                await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _send(self) -> None:
+    async def _send(self) -> bool:
+        """Whether anything was due."""
         control, self._control = self._control, None
         if control is not None:
             await self.write(trace_pb2.TraceReply(control=control))
-        if self._durable > self._acknowledged:
+        due = self._durable > self._acknowledged
+        if due:
             self._acknowledged = self._durable
             await self.write(trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=self._acknowledged)))
         if self._error:
             raise self._error
+        return due or control is not None

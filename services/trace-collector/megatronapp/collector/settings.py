@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from pydantic import Field
@@ -21,8 +20,8 @@ class CollectorSettings(ServiceSettings):
 
     grpc_port: int = Field(default=7601, ge=0, le=65535, description="training pods and queries; 0: any free port")
     data_dir: Path = Field(default_factory=user_data_dir, description="journal and store")
-    instance: str = Field(
-        default_factory=socket.gethostname, description="names this collector on the bus; stable over restarts"
+    return_seconds: float = Field(
+        default=30.0, gt=0, description="after a start, ranks that were there have so long to come back"
     )
 
     max_message_bytes: int = Field(default=4 << 20, ge=1 << 16, description="larger messages are refused")

@@ -14,8 +14,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,11 @@ class Store:
     def _write_parts(self, folder: Path, write: int, buffer: Buffer) -> None:
         if buffer.summaries:
             steps = [block.step for block in buffer.summaries]
-            _write_parquet(folder, "steps", write, steps, tables.step_table(buffer.summaries))
-            _write_parquet(folder, "summaries", write, steps, tables.summary_table(buffer.summaries))
+            _write_parquet(folder, "steps", write, steps, [tables.step_table(buffer.summaries)])
+            _write_parquet(folder, "summaries", write, steps, [tables.summary_table(buffer.summaries)])
         if buffer.spans:
             steps = [block.step for block in buffer.spans]
-            _write_parquet(folder, "spans", write, steps, tables.span_table(buffer.spans))
+            _write_parquet(folder, "spans", write, steps, tables.span_tables(buffer.spans))
 
     def _read_manifest(self) -> Manifest:
         path = self.folder / "manifest.json"
@@ -172,22 +173,29 @@ class Store:
                 path.unlink(missing_ok=True)
 
 
-def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], table: Any) -> None:
+def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], row_groups: Iterable[Any]) -> None:
+    """`row_groups` are tables of one schema, of which there is at least one."""
     import pyarrow.parquet as pq
 
     path = folder / f"{name}-{write:08d}-{min(steps)}-{max(steps)}.parquet"
     temporary = path.with_suffix(".part")
-    numbers = [name for name in table.column_names if name.endswith("_ns") and name != "clock_error_ns"]
-    labels = [name for name in table.column_names if name not in numbers]
-    pq.write_table(
-        table,
-        temporary,
-        compression="lz4",
-        use_dictionary=labels,
-        write_statistics=["step", "rank"],
-        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    )
+    rest = iter(row_groups)
+    first = next(rest)
+    with pq.ParquetWriter(temporary, first.schema, **_encoding(first.column_names)) as writer:
+        for table in chain([first], rest):
+            writer.write_table(table)
     _publish(temporary, path)
+
+
+def _encoding(columns: Sequence[str]) -> dict[str, Any]:
+    """What is cheap to write and small: differences of times, text by number, else as it is."""
+    differences = [name for name in columns if name.endswith("_ns") and not name.startswith("clock_")]
+    return {
+        "compression": {name: "none" if name in differences else "lz4" for name in columns},
+        "use_dictionary": [name for name in columns if name in {"name", "communicator"}],
+        "column_encoding": dict.fromkeys(differences, "DELTA_BINARY_PACKED"),
+        "write_statistics": ["step", "rank"],
+    }
 
 
 def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:

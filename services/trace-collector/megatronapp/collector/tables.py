@@ -6,56 +6,57 @@ pyarrow is imported when it is first needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
-from megatronapp.core.trace.columns import SPAN_DTYPES, SUMMARY_DTYPES, Column
+from megatronapp.core.trace.columns import NONE, SPAN_DTYPES, SUMMARY_DTYPES, Column, joined
 from megatronapp.v1 import trace_pb2
 
 COMPUTE_NAMES = ("forward", "backward", "optimizer")
+SPAN_ROWS = 1 << 17
+"""Rows of one table of spans: what is made, written and dropped while it is in the processor's cache."""
+
 _WAIT_KINDS = (trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE)
+_TEXTS = ("name", "communicator")
+_ALWAYS = ("start_ns", "duration_ns", "kind", "stream")
 
 
-def span_table(blocks: Sequence[SpanBlock]) -> Any:
-    """One row per span."""
-    counts = [block.batch.count for block in blocks]
-    columns = _keys(blocks, counts)
-    columns |= _text_columns(
-        [block.batch.names for block in blocks], [block.communicators for block in blocks], [b.columns for b in blocks]
-    )
-    for name in SPAN_DTYPES:
-        if name not in {"name", "communicator"}:
-            columns[name] = np.concatenate([block.columns[name] for block in blocks])
-    return _table(columns)
+def span_tables(blocks: Sequence[SpanBlock], rows: int = SPAN_ROWS) -> Iterator[Any]:
+    """Tables of one schema with a row per span, each of about `rows` rows; a column that says "none everywhere" in all
+    blocks is left out (`complete` puts it back)."""
+    kept = [name for name in SPAN_DTYPES if name in _ALWAYS or any(b.columns.sent(name) is not None for b in blocks)]
+    for part in _parts(blocks, rows):
+        columns = _keys(part) | _text_columns(part)
+        yield _table(columns | {name: _joined(part, name) for name in kept if name not in _TEXTS})
+
+
+def complete(table: Any) -> Any:
+    """A table of spans with all its columns."""
+    import pyarrow as pa
+
+    for name, dtype in SPAN_DTYPES.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array(np.full(len(table), NONE.get(name, 0), dtype)))
+    return table
 
 
 def summary_table(blocks: Sequence[SummaryBlock]) -> Any:
     """One row per (step, rank, operation, chunk, communicator, peer)."""
-    counts = [block.summary.rows for block in blocks]
-    columns = _keys(blocks, counts)
-    columns |= _text_columns(
-        [block.summary.names for block in blocks],
-        [block.communicators for block in blocks],
-        [block.columns for block in blocks],
-    )
-    for name in SUMMARY_DTYPES:
-        if name not in {"name", "communicator"}:
-            columns[name] = np.concatenate([block.columns[name] for block in blocks])
-    return _table(columns)
+    columns = _keys(blocks) | _text_columns(blocks)
+    return _table(columns | {name: _joined(blocks, name) for name in SUMMARY_DTYPES if name not in _TEXTS})
 
 
 def step_table(blocks: Sequence[SummaryBlock]) -> Any:
     """One row per (step, rank)."""
-    columns: dict[str, Any] = _keys(blocks, [1] * len(blocks))
-    shares = np.array([step_shares(block) for block in blocks], np.int64).reshape(-1, 3)
+    columns: dict[str, Any] = _keys(blocks, rows=[1] * len(blocks))
     for name in ("start_ns", "duration_ns", "cpu_ns"):
         columns[name] = np.array([getattr(block.summary, name) for block in blocks], np.int64)
-    for index, name in enumerate(("compute_ns", "wait_ns", "host_ns")):
-        columns[name] = shares[:, index]
+    columns["compute_ns"], columns["wait_ns"] = _shares(blocks)
+    columns["host_ns"] = np.maximum(0, columns["duration_ns"] - columns["compute_ns"] - columns["wait_ns"])
     columns["traced"] = np.array([block.summary.traced for block in blocks], np.uint8)
     columns["phases"] = np.array([sum(1 << phase for phase in b.summary.phases) for b in blocks], np.uint32)
     for name in ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu"):
@@ -63,21 +64,47 @@ def step_table(blocks: Sequence[SummaryBlock]) -> Any:
     return _table(columns)
 
 
-def step_shares(block: SummaryBlock) -> tuple[int, int, int]:
-    """(compute, wait, host) of a rank's step in ns.
+def _shares(blocks: Sequence[SummaryBlock]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Compute and wait of each rank's step in ns.
 
-    compute: forward, backward and optimizer, by CPU time on CPU ranks; wait: p2p and collectives; host: the rest.
+    compute: forward, backward and optimizer, by CPU time on CPU ranks; wait: p2p and collectives.
     """
-    columns, names = block.columns, block.summary.names
-    compute = np.array([name in COMPUTE_NAMES for name in names], bool)
-    is_compute = compute[columns["name"]] if len(names) else np.zeros(0, bool)
-    measure = columns["cpu_sum_ns" if block.on_cpu else "duration_sum_ns"]
-    compute_ns = int(measure[is_compute].sum())
-    wait_ns = int(columns["duration_sum_ns"][np.isin(columns["kind"], _WAIT_KINDS)].sum())
-    return compute_ns, wait_ns, max(0, block.summary.duration_ns - compute_ns - wait_ns)
+    numbers: dict[str, int] = {name: number for number, name in enumerate(COMPUTE_NAMES)}
+    owner = np.repeat(np.arange(len(blocks)), [block.rows for block in blocks])
+    on_cpu = np.array([block.on_cpu for block in blocks], bool)[owner]
+    duration = _joined(blocks, "duration_sum_ns")
+    measure = np.where(on_cpu, _joined(blocks, "cpu_sum_ns"), duration)
+    computes = _named(blocks, numbers) < len(COMPUTE_NAMES)
+    waits = np.isin(_joined(blocks, "kind"), _WAIT_KINDS)
+    return _summed(owner, measure, computes, len(blocks)), _summed(owner, duration, waits, len(blocks))
 
 
-def _keys(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], counts: Sequence[int]) -> dict[str, Any]:
+def _summed(
+    owner: npt.NDArray[np.int64], values: Column, wanted: npt.NDArray[np.bool_], count: int
+) -> npt.NDArray[np.int64]:
+    return np.bincount(owner[wanted], values[wanted], minlength=count).astype(np.int64)
+
+
+def _parts(blocks: Sequence[SpanBlock], rows: int) -> Iterator[Sequence[SpanBlock]]:
+    part: list[SpanBlock] = []
+    size = 0
+    for block in blocks:
+        part.append(block)
+        size += block.rows
+        if size >= rows:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _joined(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], name: str) -> Column:
+    """A column of all blocks."""
+    return joined([block.columns for block in blocks], name)
+
+
+def _keys(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], rows: Sequence[int] | None = None) -> dict[str, Any]:
+    counts = [block.rows for block in blocks] if rows is None else rows
     return {
         "step": np.repeat(np.array([block.step for block in blocks], np.uint64), counts),
         "rank": np.repeat(np.array([block.rank for block in blocks], np.uint32), counts),
@@ -86,41 +113,55 @@ def _keys(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], counts: Sequence
     }
 
 
-def _text_columns(
-    names: Sequence[Sequence[str]], communicators: Sequence[Mapping[int, str]], columns: Sequence[Mapping[str, Column]]
-) -> dict[str, Any]:
-    name_ids: dict[str, int] = {}
-    communicator_ids: dict[str, int] = {"": 0}
-    name_parts, communicator_parts = [], []
-    for table, ids, block in zip(names, communicators, columns, strict=True):
-        lookup = np.array([name_ids.setdefault(name, len(name_ids)) for name in table] or [0], np.int32)
-        name_parts.append(lookup[block["name"]])
-        communicator_parts.append(_communicators(block["communicator"], ids, communicator_ids))
+def _text_columns(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock]) -> dict[str, Any]:
+    names: dict[str, int] = {}
+    communicators: dict[str, int] = {"": 0}
+    communicator = np.empty(sum(block.rows for block in blocks), np.int32)
+    at = 0
+    for block in blocks:
+        communicator[at : at + block.rows] = _communicators(block, communicators)
+        at += block.rows
     return {
-        "name": _dictionary(np.concatenate(name_parts), list(name_ids) or [""]),
-        "communicator": _dictionary(np.concatenate(communicator_parts), list(communicator_ids)),
+        "name": _dictionary(_named(blocks, names), names or [""]),
+        "communicator": _dictionary(communicator, communicators),
     }
 
 
-def _communicators(column: Column, ids: Mapping[int, str], known: dict[str, int]) -> npt.NDArray[np.int32]:
-    highest = int(column.max()) if len(column) else 0
-    if highest == 0:
-        return np.zeros(len(column), np.int32)
+def _named(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], numbers: dict[str, int]) -> npt.NDArray[np.int32]:
+    """Numbers of all rows' names; `numbers` learns those that it does not know."""
+    lookups: dict[tuple[str, ...], npt.NDArray[np.int32]] = {}
+    named = np.empty(sum(block.rows for block in blocks), np.int32)
+    at = 0
+    for block in blocks:
+        table = block.names
+        if table not in lookups:
+            lookups[table] = np.array([numbers.setdefault(n, len(numbers)) for n in table] or [0], np.int32)
+        sent = block.columns.sent("name")
+        named[at : at + block.rows] = lookups[table][0] if sent is None else lookups[table].take(sent)
+        at += block.rows
+    return named
+
+
+def _communicators(block: SpanBlock | SummaryBlock, known: dict[str, int]) -> npt.NDArray[np.int32] | int:
+    column = block.columns.sent("communicator")
+    if column is None:
+        return 0
+    highest = int(column.max())
     if highest > 65_536:
         used, inverse = np.unique(column, return_inverse=True)
-        lookup = np.array([known.setdefault(ids.get(int(i), ""), len(known)) for i in used], np.int32)
-        return np.asarray(lookup[inverse], np.int32)
+        named = [known.setdefault(block.communicators.get(int(i), ""), len(known)) for i in used]
+        return np.asarray(np.array(named, np.int32)[inverse], np.int32)
     lookup = np.zeros(highest + 1, np.int32)
-    for index, text in ids.items():
+    for index, text in block.communicators.items():
         if index <= highest:
             lookup[index] = known.setdefault(text, len(known))
-    return np.asarray(lookup[column], np.int32)
+    return lookup.take(column)
 
 
-def _dictionary(indices: npt.NDArray[np.int32], values: list[str]) -> Any:
+def _dictionary(indices: npt.NDArray[np.int32], values: Iterable[str]) -> Any:
     import pyarrow as pa
 
-    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(values, pa.string()))
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(values), pa.string()))
 
 
 def _progress(blocks: Sequence[SummaryBlock], name: str) -> npt.NDArray[np.float64]:

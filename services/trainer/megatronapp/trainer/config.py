@@ -106,6 +106,11 @@ class ParallelConfig:
     ddp_bucket_size: int | None = flag(None, "parameters per bucket of the gradient reduction")
     distributed_backend: Literal["nccl", "gloo"] | None = flag(None, "default nccl on GPUs, gloo on CPUs")
     distributed_timeout_minutes: float = flag(10.0, "after this a stuck collective fails")
+    p2p_transport: Literal["torch", "native"] = flag("torch", "what carries messages between pipeline stages")
+    workload: int | None = flag(None, "native transport: elements copied at a time, at most")
+    num_gpus: int | None = flag(None, "native transport: GPUs per node, checked against the launch")
+    multi_node: bool = flag(False, "native transport: with --num-gpus, allow more than one node")
+    node_ips: tuple[str, ...] = flag((), "native transport: one address per rank; default: found by itself")
 
 
 @dataclass(frozen=True, kw_only=True)

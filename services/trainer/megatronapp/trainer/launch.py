@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
+from megatronapp.trainer import arguments, checkpoint, cpu, model, native_p2p, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
@@ -27,6 +27,9 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerHub, di
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.stop import StopSignal
 from megatronapp.v1 import trace_pb2
+
+if TYPE_CHECKING:
+    from megatronapp.rdma import Engine
 
 log = get_logger(__name__)
 
@@ -58,9 +61,12 @@ def run(
         )
         chain = PluginChain.create(kinds, namespace, context)
         spoken = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
+        engine = native_p2p.open_engine(config.parallel, environment, store)
         try:
-            trainer = _build(config, layout, tokenizer, device, start, chain, context, spoken)
+            trainer = _build(config, layout, tokenizer, device, start, chain, context, spoken, engine)
             trainer.train(stop)
+            if engine is not None:
+                engine.close()
         finally:
             chain.close()
             for reporter in spoken:
@@ -104,6 +110,7 @@ def _build(
     chain: PluginChain,
     context: PluginContext,
     reporters: Sequence[Reporter],
+    engine: Engine | None,
 ) -> Trainer:
     """Model, optimizer, checkpoint and data, in the order in which plug-ins see them."""
     parallel.seed_everything(config.training.seed)
@@ -143,6 +150,7 @@ def _build(
         flops_per_step=layout.global_batch_size
         * flops_per_sequence(config.model, config.training.seq_length, vocabulary),
         claim=claim,
+        schedule=native_p2p.schedule(transformer, engine),
     )
     if context.timers.listeners:
         transformer.timers = context.timers

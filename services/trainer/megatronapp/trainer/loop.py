@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
@@ -23,6 +22,7 @@ from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
+from megatronapp.trainer.plugins.base import ScheduleFunction
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.stop import StopSignal
 from megatronapp.v1 import trace_pb2
@@ -55,6 +55,7 @@ class Trainer:
         device: torch.device,
         flops_per_step: float,
         claim: Claim | None,
+        schedule: ScheduleFunction,
     ) -> None:
         self._config = config
         self._transformer = transformer
@@ -69,7 +70,7 @@ class Trainer:
         self._window = self._new_window()
         self._forward_step = plugins.forward_step(build_forward_step(device))
         self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
-        self._schedule = plugins.schedule(get_forward_backward_func())
+        self._schedule = plugins.schedule(schedule)
         self._optimizer_step = plugins.optimizer(state.optimizer.step)
 
     def train(self, stop: StopSignal) -> None:

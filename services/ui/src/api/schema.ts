@@ -32,6 +32,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take Alerts
+         * @description Alertmanager's webhook: a group of alerts that opened, changed, goes on or is resolved.
+         */
+        post: operations["take_alerts"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs": {
         parameters: {
             query?: never;
@@ -224,15 +244,106 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/incidents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Incidents
+         * @description The incident that opened last first.
+         */
+        get: operations["list_incidents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Report
+         * @description Incidents by level and cause, the mean time to resolve them, and repeat offenders.
+         */
+        get: operations["get_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/report.md": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Report Markdown
+         * @description The report as Markdown.
+         */
+        get: operations["get_report_markdown"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** Alert */
+        Alert: {
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "firing" | "resolved";
+            /** Labels */
+            labels: {
+                [key: string]: string;
+            };
+            /** Annotations */
+            annotations?: {
+                [key: string]: string;
+            };
+            /**
+             * Startsat
+             * Format: date-time
+             */
+            startsAt: string;
+        };
         /**
          * Cause
          * @enum {string}
          */
         Cause: "compute" | "memory_bound" | "interference" | "thermal" | "nvlink" | "nic" | "host_cpu" | "data_loading" | "garbage_collection" | "sequence_length" | "stage" | "expert" | "checkpoint" | "unknown";
+        /** CauseCount */
+        CauseCount: {
+            /**
+             * Cause
+             * @description the finding's cause, else the alert's name
+             */
+            cause: string;
+            /** Incidents */
+            incidents: number;
+        };
         /**
          * Clock
          * @description How a rank's clock is converted to job time, and how well.
@@ -464,6 +575,47 @@ export interface components {
             /** Other Processes */
             other_processes: number;
         };
+        /**
+         * IncidentView
+         * @description One fault, as alerts told of it.
+         */
+        IncidentView: {
+            /** Id */
+            id: string;
+            state: components["schemas"]["State"];
+            level: components["schemas"]["Level"];
+            /** Alert */
+            alert: string;
+            /** Summary */
+            summary: string;
+            /** Description */
+            description: string;
+            /** Runbook */
+            runbook: string;
+            /** Namespace */
+            namespace: string;
+            /** Training Job */
+            training_job: string;
+            /** Node */
+            node: string;
+            /** Component */
+            component: string;
+            /** Cause */
+            cause: string;
+            /** Ranks */
+            ranks: string[];
+            /** Gpu Uuids */
+            gpu_uuids: string[];
+            /** Opened Unix Seconds */
+            opened_unix_seconds: number;
+            /** Resolved Unix Seconds */
+            resolved_unix_seconds: number | null;
+            /**
+             * Flaps
+             * @description how often it came back within a short time
+             */
+            flaps: number;
+        };
         /** Job */
         Job: {
             /** Run */
@@ -563,6 +715,28 @@ export interface components {
          */
         Kind: "slow_gpu" | "slow_link" | "slow_host" | "hang" | "imbalance" | "fabric_slow" | "unknown";
         /**
+         * Level
+         * @description P0 calls people at any hour, P1 pages, P2 is for the working day, P3 is a ticket.
+         * @enum {string}
+         */
+        Level: "P0" | "P1" | "P2" | "P3";
+        /** LevelCount */
+        LevelCount: {
+            level: components["schemas"]["Level"];
+            /** Incidents */
+            incidents: number;
+            /**
+             * Open
+             * @description not resolved at the end
+             */
+            open: number;
+            /**
+             * Mean Seconds To Resolve
+             * @description resolved − opened, of those that are resolved
+             */
+            mean_seconds_to_resolve: number | null;
+        };
+        /**
          * Metrics
          * @description Series over the newest steps; all arrays have one length and are ordered by step.
          */
@@ -589,6 +763,23 @@ export interface components {
             tokens_per_second: (number | null)[];
             /** Tflops Per Gpu */
             tflops_per_gpu: (number | null)[];
+        };
+        /**
+         * Offender
+         * @description Somebody whom several incidents name.
+         */
+        Offender: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "node" | "gpu" | "job";
+            /** Name */
+            name: string;
+            /** Incidents */
+            incidents: number;
+            /** Alerts */
+            alerts: string[];
         };
         /**
          * PingEvent
@@ -657,6 +848,37 @@ export interface components {
             context: number;
             /** Expert */
             expert: number;
+        };
+        /**
+         * Report
+         * @description Incidents that opened in a span of time.
+         */
+        Report: {
+            /** From Unix Seconds */
+            from_unix_seconds: number;
+            /** To Unix Seconds */
+            to_unix_seconds: number;
+            /** Incidents */
+            incidents: number;
+            /** Open */
+            open: number;
+            /** Mean Seconds To Resolve */
+            mean_seconds_to_resolve: number | null;
+            /**
+             * Levels
+             * @description all four, the most urgent first
+             */
+            levels: components["schemas"]["LevelCount"][];
+            /**
+             * Causes
+             * @description the most frequent first
+             */
+            causes: components["schemas"]["CauseCount"][];
+            /**
+             * Repeat Offenders
+             * @description named by two incidents or more, the worst first
+             */
+            repeat_offenders: components["schemas"]["Offender"][];
         };
         /**
          * Role
@@ -862,6 +1084,21 @@ export interface components {
          */
         TraceGranularity: "base" | "full";
         /**
+         * Webhook
+         * @description What Alertmanager sends for a group of alerts, each time the group changes, resolves, or is repeated.
+         */
+        Webhook: {
+            /** Groupkey */
+            groupKey: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "firing" | "resolved";
+            /** Alerts */
+            alerts: components["schemas"]["Alert"][];
+        };
+        /**
          * Worker
          * @description A pipeline stage of one data-parallel replica: what can be slow as one.
          */
@@ -950,6 +1187,37 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    take_alerts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Webhook"];
+            };
+        };
         responses: {
             /** @description Successful Response */
             204: {
@@ -1340,6 +1608,106 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_incidents: {
+        parameters: {
+            query?: {
+                /** @description in this state only */
+                state?: components["schemas"]["State"] | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IncidentView"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_report: {
+        parameters: {
+            query?: {
+                /** @description seconds since 1970; absent: now */
+                end?: number | null;
+                /** @description how many days before the end */
+                days?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Report"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_report_markdown: {
+        parameters: {
+            query?: {
+                /** @description seconds since 1970; absent: now */
+                end?: number | null;
+                /** @description how many days before the end */
+                days?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": components["schemas"]["ErrorResponse"];
                 };
             };
         };

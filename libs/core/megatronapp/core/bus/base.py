@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -15,6 +15,23 @@ class Topic(StrEnum):
     """Finding, detector → gateway. Key: the run."""
     TRACE_CONTROL = "trace-control"
     """TraceControl, gateway → collector. Key: the run."""
+    INCIDENTS = "incidents"
+    """JSON of gateway.notify.events, gateway → gateways: what Alertmanager said and who was told. Key: the incident."""
+    ROLL_CALL = "roll-call"
+    """Empty, detector → collector: publish the Hello of every connected rank again, for one who has missed them."""
+
+
+KEPT_MESSAGES = 100_000
+"""Messages that a topic keeps when nothing else is said."""
+KEPT_OF_TOPIC: Mapping[str, int] = {Topic.FINDINGS: 20_000, Topic.TRACE_CONTROL: 2_000, Topic.ROLL_CALL: 100}
+
+READ_COUNT = 512
+"""Messages that a reader takes at once, at most."""
+
+
+def kept(topic: str, most: int) -> int:
+    """How many messages the topic keeps on a bus that keeps `most` of any."""
+    return min(most, KEPT_OF_TOPIC.get(topic, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +43,28 @@ class Message:
 
 
 class Bus(Protocol):
-    """At-least-once delivery, in order within a key.
+    """Topics of messages, in order within a key, at least once. A topic is bounded: it forgets its oldest messages.
 
-    Each group sees every message; within a group a message goes to one consumer. A message is delivered again to the
-    group when its consumer ends before `ack`. Topics are bounded: the oldest messages are dropped when nobody reads.
+    Who wants everything follows; who shares work with others subscribes as one consumer of a group.
     """
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         """Append one message. Raises UnavailableError when the bus can't take it now."""
 
-    def subscribe(self, topic: str, *, group: str, consumer: str, from_start: bool = True) -> AsyncIterator[Message]:
-        """Messages for this consumer; ends only by cancellation. A new group starts at the oldest kept message,
-        or, without from_start, at the next one published."""
+    async def publish_all(self, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Append messages, given as (key, value), in one exchange. After an UnavailableError some of them may be on
+        the bus; to be sure, publish all again."""
 
-    async def ack(self, message: Message, *, group: str) -> None:
-        """Never deliver this message to the group again."""
+    def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
+        """Every message, as many at a time as are there; from the oldest kept one, or without from_start from the next
+        one published after the first read. Leaves nothing behind on the bus. Ends only by cancellation."""
+
+    def subscribe(self, topic: str, *, group: str, consumer: str, from_start: bool = True) -> AsyncIterator[Message]:
+        """This consumer's share of what the group gets. A message that was not acked when its consumer ended is
+        delivered to the group again. A new group starts as `follow` does, and stays on the bus for good."""
+
+    async def ack(self, *messages: Message, group: str) -> None:
+        """Never deliver these messages, which are of one topic, to the group again."""
 
     async def ping(self) -> None:
         """Raise UnavailableError when the bus does not answer."""

@@ -1,35 +1,39 @@
-"""The bus between processes: Redis Streams with consumer groups."""
+"""The bus between processes: Redis Streams. A follower keeps its own place; groups are for work that is shared."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError, ResponseError
 
-from megatronapp.core.bus.base import Message
+from megatronapp.core.bus.base import KEPT_MESSAGES, READ_COUNT, Message, kept
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 
 log = get_logger(__name__)
 
 READ_BLOCK_MS = 1_000
-READ_COUNT = 256
 CLAIM_IDLE_MS = 30_000
 RETRY_SECONDS = 0.5
 MAX_CONNECTIONS = 32
 """More callers wait for one of them."""
+PIPELINE_MESSAGES = 1_000
+"""Sent before the answers are read, so that neither side holds more than this."""
+FIRST = "0-0"
 
 
 class RedisBus:
-    """See `Bus` for what it promises. Each topic is one stream that keeps about its newest `max_messages`.
+    """See `Bus` for what it promises. Each topic is one stream that keeps about its newest `max_messages`, or fewer
+    (base.KEPT_OF_TOPIC).
 
     A consumer that died is replaced by one of the same name at once, by one of another name after 30 s.
     """
 
-    def __init__(self, url: str, *, max_messages: int = 100_000, prefix: str = "megatronapp") -> None:
+    def __init__(self, url: str, *, max_messages: int = KEPT_MESSAGES, prefix: str = "megatronapp") -> None:
         pool = redis_asyncio.BlockingConnectionPool.from_url(
             url, max_connections=MAX_CONNECTIONS, timeout=20, socket_timeout=10, socket_connect_timeout=5
         )
@@ -39,11 +43,35 @@ class RedisBus:
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         try:
-            await self._redis.xadd(
-                self._stream(topic), {b"key": key.encode(), b"value": value}, maxlen=self._max_messages
-            )
-        except RedisError as error:
+            await self._redis.xadd(self._stream(topic), _fields(key, value), maxlen=kept(topic, self._max_messages))
+        except (RedisError, OSError) as error:
             raise UnavailableError(f"Redis does not take messages: {error}") from error
+
+    async def publish_all(self, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
+        stream, most = self._stream(topic), kept(topic, self._max_messages)
+        rest = iter(messages)
+        try:
+            while chunk := list(islice(rest, PIPELINE_MESSAGES)):
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for key, value in chunk:
+                        pipeline.xadd(stream, _fields(key, value), maxlen=most)
+                    await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise UnavailableError(f"Redis does not take messages: {error}") from error
+
+    async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
+        stream = self._stream(topic)
+        after = FIRST if from_start else ""
+        while True:
+            try:
+                after = after or await self._newest(stream)
+                answer = await self._redis.xread({stream: after}, count=READ_COUNT, block=READ_BLOCK_MS)
+            except (RedisError, OSError) as error:
+                await _away(topic, error)
+                continue
+            if entries := _entries(answer):
+                after = entries[-1][0].decode()
+                yield [_message(topic, entry) for entry in entries]
 
     async def subscribe(
         self, topic: str, *, group: str, consumer: str, from_start: bool = True
@@ -55,18 +83,19 @@ class RedisBus:
                 await self._join(topic, group, start)
                 entries, cursor = await self._read(topic, group, consumer, cursor)
             except (RedisError, OSError) as error:
-                log.warning("bus_unavailable", topic=topic, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+                await _away(topic, error)
                 cursor, start = "0", "0"
                 continue
-            for entry_id, fields in entries:
-                if fields:
-                    yield Message(topic, fields[b"key"].decode(), fields[b"value"], entry_id.decode())
+            for entry in entries:
+                if entry[1]:
+                    yield _message(topic, entry)
 
-    async def ack(self, message: Message, *, group: str) -> None:
+    async def ack(self, *messages: Message, group: str) -> None:
+        if not messages:
+            return
         try:
-            await self._redis.xack(self._stream(message.topic), group, message.id)
-        except RedisError as error:
+            await self._redis.xack(self._stream(messages[0].topic), group, *(message.id for message in messages))
+        except (RedisError, OSError) as error:
             raise UnavailableError(f"Redis does not take acks: {error}") from error
 
     async def ping(self) -> None:
@@ -80,6 +109,11 @@ class RedisBus:
 
     def _stream(self, topic: str) -> str:
         return f"{self._prefix}:{topic}"
+
+    async def _newest(self, stream: str) -> str:
+        """Id of the newest entry. "$" in XREAD would forget what comes between two reads."""
+        entries: Any = await self._redis.xrevrange(stream, count=1)
+        return str(entries[0][0].decode()) if entries else FIRST
 
     async def _join(self, topic: str, group: str, start: str) -> None:
         try:
@@ -103,8 +137,22 @@ class RedisBus:
         return _entries(answer), ">"
 
 
+async def _away(topic: str, error: Exception) -> None:
+    log.warning("bus_unavailable", topic=topic, error=str(error))
+    await asyncio.sleep(RETRY_SECONDS)
+
+
+def _fields(key: str, value: bytes) -> dict[Any, Any]:
+    return {b"key": key.encode(), b"value": value}
+
+
+def _message(topic: str, entry: Any) -> Message:
+    entry_id, fields = entry
+    return Message(topic, fields[b"key"].decode(), fields[b"value"], entry_id.decode())
+
+
 def _entries(answer: Any) -> list[Any]:
-    """Entries of one stream out of XREADGROUP's answer, which is a list or (RESP3) a map."""
+    """Entries of one stream out of XREAD's answer, which is a list or (RESP3) a map."""
     if not answer:
         return []
     if isinstance(answer, dict):

@@ -1,9 +1,14 @@
-"""TraceBatch and StepSummary ⇄ numpy columns, without a copy where the bytes allow it."""
+"""TraceBatch and StepSummary ⇄ numpy columns.
+
+On the wire a column is as narrow as its values allow: its bytes over its rows tell the width, its type the sign. Times
+count from the batch's base_ns, so that they are narrow too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +17,10 @@ from google.protobuf.message import Message
 from megatronapp.core.errors import DataError
 from megatronapp.v1 import trace_pb2
 
-Column = npt.NDArray[np.generic]
+Column = npt.NDArray[np.integer[Any]]
+Dtype = np.dtype[np.integer[Any]]
 
-SPAN_DTYPES: dict[str, np.dtype[np.generic]] = {
+SPAN_DTYPES: dict[str, Dtype] = {
     name: np.dtype(code)
     for name, code in {
         "start_ns": "<i8",
@@ -36,7 +42,7 @@ SPAN_DTYPES: dict[str, np.dtype[np.generic]] = {
     }.items()
 }
 
-SUMMARY_DTYPES: dict[str, np.dtype[np.generic]] = {
+SUMMARY_DTYPES: dict[str, Dtype] = {
     name: np.dtype(code)
     for name, code in {
         "name": "<u2",
@@ -56,64 +62,147 @@ SUMMARY_DTYPES: dict[str, np.dtype[np.generic]] = {
         "length_squares": "<u8",
         "bytes": "<u8",
         "peer": "<i4",
+        "starved_count": "<u4",
+        "starved_sum_ns": "<i8",
+        "starved_tokens": "<u8",
+        "starved_length_squares": "<u8",
     }.items()
 }
 
 NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 """Value of a column that was left empty, where it is not 0."""
 
+TIMES = ("start_ns", "enqueue_ns")
+"""Columns that count from base_ns; an enqueue_ns of 0 is none all the same."""
+
 MAX_ROWS = 1_000_000
 
+_WIDTHS = (1, 2, 4, 8)
 
-def span_columns(batch: trace_pb2.TraceBatch) -> dict[str, Column]:
-    """The batch's columns, each of `batch.count` rows, read-only views of the message's bytes.
 
-    Raises DataError when a column's length does not fit, or a name or kind index points nowhere.
+class Columns(Mapping[str, Column]):
+    """A message's columns: lengths are checked at once, values decoded when they are asked for.
+
+    Indexing gives an array of `rows` entries in the column's own type; `sent` what came, and costs nothing.
     """
-    columns = _decode(batch, SPAN_DTYPES, batch.count)
-    _check_names(columns["name"], len(batch.names))
+
+    __slots__ = ("_data", "_dtypes", "base_ns", "rows")
+
+    def __init__(self, message: Message, dtypes: Mapping[str, Dtype], rows: int, base_ns: int = 0) -> None:
+        if rows > MAX_ROWS:
+            raise DataError(f"a message holds {rows} rows; at most {MAX_ROWS} are accepted")
+        self.rows = rows
+        self.base_ns = base_ns
+        self._dtypes = dtypes
+        self._data: dict[str, bytes] = {name: data for name in dtypes if (data := getattr(message, name))}
+        for name, data in self._data.items():
+            if len(data) not in _lengths(rows, dtypes[name].itemsize):
+                needed = ", ".join(map(str, _lengths(rows, dtypes[name].itemsize)))
+                raise DataError(f"column {name} holds {len(data)} bytes; {rows} rows need one of {needed}")
+
+    def __getitem__(self, name: str) -> Column:
+        sent = self.sent(name)
+        if sent is None:
+            return _nothing(NONE.get(name, 0), self._dtypes[name], self.rows)
+        return self._wide(name, sent)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dtypes)
+
+    def __len__(self) -> int:
+        return len(self._dtypes)
+
+    def dtype(self, name: str) -> Dtype:
+        """The column's own type."""
+        return self._dtypes[name]
+
+    def data(self, name: str) -> bytes:
+        """The column's bytes as they came; empty: none everywhere."""
+        return self._data.get(name, b"")
+
+    def width(self, name: str) -> int:
+        """Bytes of one value as it came; 0: none everywhere."""
+        return len(self._data.get(name, b"")) // (self.rows or 1)
+
+    def sent(self, name: str) -> Column | None:
+        """The column as narrow as it came, times counted from base_ns; None: none everywhere."""
+        data = self._data.get(name)
+        if data is None:
+            return None
+        return np.frombuffer(data, _narrow_type(self._dtypes[name].kind, len(data) // self.rows))
+
+    def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
+        """The values of some rows, without decoding the others."""
+        sent = self.sent(name)
+        return (
+            _nothing(NONE.get(name, 0), self._dtypes[name], len(rows)) if sent is None else self._wide(name, sent[rows])
+        )
+
+    def first(self, name: str) -> int:
+        """The value of the first row. Raises IndexError when there is none."""
+        return int(self.take(name, _FIRST)[0])
+
+    def _wide(self, name: str, sent: Column) -> Column:
+        column = sent.astype(self._dtypes[name], copy=False)
+        return _from_base(name, column, self.base_ns) if self.base_ns and name in TIMES else column
+
+
+_FIRST = np.zeros(1, np.intp)
+
+
+def joined(tables: Sequence[Columns], name: str) -> Column:
+    """A column of several messages of one kind, one behind the other."""
+    dtype = tables[0].dtype(name) if tables else np.dtype(np.int64)
+    rows = np.array([table.rows for table in tables], np.int64)
+    widths = np.array([table.width(name) for table in tables], np.int64)
+    out: Column = np.full(rows.sum(), NONE.get(name, 0), dtype)
+    for width in set(widths.tolist()) - {0}:
+        data = b"".join([table.data(name) for table in tables if table.width(name) == width])
+        out[np.repeat(widths == width, rows)] = np.frombuffer(data, _narrow_type(dtype.kind, width))
+    if name in TIMES:
+        bases = np.repeat(np.array([table.base_ns for table in tables], np.int64), rows)
+        out += np.where(out != 0, bases, 0) if name == "enqueue_ns" else bases
+    return out
+
+
+NO_COLUMNS = Columns(trace_pb2.TraceBatch(), SPAN_DTYPES, 0)
+
+
+def span_columns(batch: trace_pb2.TraceBatch) -> Columns:
+    """The batch's columns, each of `batch.count` rows.
+
+    Raises DataError when a column's length does not fit, or a name index points nowhere.
+    """
+    columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns)
+    _check_names(columns.sent("name"), columns.rows, len(batch.names))
     return columns
 
 
-def summary_columns(summary: trace_pb2.StepSummary) -> dict[str, Column]:
+def summary_columns(summary: trace_pb2.StepSummary) -> Columns:
     """The summary's columns, each of `summary.rows` rows. Raises DataError as span_columns does."""
-    columns = _decode(summary, SUMMARY_DTYPES, summary.rows)
-    _check_names(columns["name"], len(summary.names))
+    columns = Columns(summary, SUMMARY_DTYPES, summary.rows)
+    _check_names(columns.sent("name"), columns.rows, len(summary.names))
     return columns
 
 
 def fill_spans(batch: trace_pb2.TraceBatch, columns: Mapping[str, npt.ArrayLike]) -> None:
-    """Write columns into the batch and set its count; a column that says "none everywhere" is left empty."""
-    batch.count = _encode(batch, SPAN_DTYPES, columns)
+    """Write columns into the batch and set its count and base_ns; one that says "none everywhere" is left empty."""
+    arrays = _arrays(SPAN_DTYPES, columns)
+    batch.base_ns = _base_ns(arrays)
+    if batch.base_ns:
+        start, enqueue = arrays["start_ns"], arrays.get("enqueue_ns")
+        arrays["start_ns"] = np.subtract(start, batch.base_ns)
+        if enqueue is not None:
+            arrays["enqueue_ns"] = np.where(enqueue != 0, np.subtract(enqueue, batch.base_ns), 0)
+    batch.count = _encode(batch, arrays)
 
 
 def fill_summary(summary: trace_pb2.StepSummary, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write columns into the summary and set its rows."""
-    summary.rows = _encode(summary, SUMMARY_DTYPES, columns)
+    summary.rows = _encode(summary, _arrays(SUMMARY_DTYPES, columns))
 
 
-def _decode(message: Message, dtypes: Mapping[str, np.dtype[np.generic]], rows: int) -> dict[str, Column]:
-    if rows > MAX_ROWS:
-        raise DataError(f"a message holds {rows} rows; at most {MAX_ROWS} are accepted")
-    columns: dict[str, Column] = {}
-    for name, dtype in dtypes.items():
-        data: bytes = getattr(message, name)
-        if not data:
-            columns[name] = _nothing(NONE.get(name, 0), dtype, rows)
-        elif len(data) == rows * dtype.itemsize:
-            columns[name] = np.frombuffer(data, dtype)
-        else:
-            raise DataError(f"column {name} holds {len(data)} bytes where {rows} rows need {rows * dtype.itemsize}")
-    return columns
-
-
-@lru_cache(maxsize=4096)
-def _nothing(value: int, dtype: np.dtype[np.generic], rows: int) -> Column:
-    """A read-only column of one value that takes no memory."""
-    return np.broadcast_to(np.array(value, dtype), (rows,))
-
-
-def _encode(message: Message, dtypes: Mapping[str, np.dtype[np.generic]], columns: Mapping[str, npt.ArrayLike]) -> int:
+def _arrays(dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]) -> dict[str, Column]:
     unknown = columns.keys() - dtypes.keys()
     if unknown:
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
@@ -121,12 +210,60 @@ def _encode(message: Message, dtypes: Mapping[str, np.dtype[np.generic]], column
     lengths = {len(array) for array in arrays.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns differ in length: {sorted(lengths)}")
+    return arrays
+
+
+def _base_ns(arrays: Mapping[str, Column]) -> int:
+    """One less than the earliest time, so that none of them becomes 0; 0 where it would make nothing narrower."""
+    start, enqueue = (arrays.get(name, np.zeros(0, np.int64)) for name in TIMES)
+    times = [column for column in (start, enqueue[enqueue != 0]) if len(column)]
+    if not len(start):
+        return 0
+    first, last = min(int(column.min()) for column in times), max(int(column.max()) for column in times)
+    return first - 1 if last - first < 2**31 - 1 and first > -(2**63) else 0
+
+
+def _encode(message: Message, arrays: Mapping[str, Column]) -> int:
     for name, array in arrays.items():
-        empty = NONE.get(name, 0)
-        setattr(message, name, b"" if (array == empty).all() else array.tobytes())
-    return lengths.pop() if lengths else 0
+        setattr(message, name, _narrowed(array, NONE.get(name, 0)))
+    return len(next(iter(arrays.values()))) if arrays else 0
 
 
-def _check_names(index: Column, names: int) -> None:
-    if len(index) and int(index.max()) >= names:
-        raise DataError(f"a row names entry {int(index.max())} of a table of {names} names")
+def _narrowed(array: Column, empty: int) -> bytes:
+    if not len(array):
+        return b""
+    low, high = int(array.min()), int(array.max())
+    if low == high == empty:
+        return b""
+    for width in _WIDTHS[: _WIDTHS.index(array.dtype.itemsize)]:
+        narrow = _narrow_type(array.dtype.kind, width)
+        if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
+            return array.astype(narrow).tobytes()
+    return array.tobytes()
+
+
+@lru_cache(maxsize=64)
+def _narrow_type(kind: str, width: int) -> Dtype:
+    return np.dtype(f"<{kind}{width}")
+
+
+@lru_cache(maxsize=4096)
+def _lengths(rows: int, itemsize: int) -> tuple[int, ...]:
+    return tuple(rows * width for width in _WIDTHS if width <= itemsize)
+
+
+@lru_cache(maxsize=4096)
+def _nothing(value: int, dtype: Dtype, rows: int) -> Column:
+    """A read-only column of one value that takes no memory."""
+    return np.broadcast_to(np.array(value, dtype), (rows,))
+
+
+def _from_base(name: str, column: Column, base_ns: int) -> Column:
+    times: Column = np.add(column, base_ns)
+    return np.where(column != 0, times, 0) if name == "enqueue_ns" else times
+
+
+def _check_names(index: Column | None, rows: int, names: int) -> None:
+    highest = int(index.max()) if index is not None else 0
+    if rows and highest >= names:
+        raise DataError(f"a row names entry {highest} of a table of {names} names")

@@ -28,6 +28,7 @@ class Metadata(Model):
     namespace: str = ""
     uid: str = ""
     generation: int = 0
+    resource_version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
@@ -55,14 +56,15 @@ class TrainingJob(Model):
         except yaml.YAMLError as error:
             raise ConfigError(f"{source} is not YAML: {error}") from error
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_first_message(error)}") from error
+            raise ConfigError(f"{source}: {first_message(error)}") from error
 
     def dump(self) -> dict[str, Any]:
         """As it stands in a file: camelCase, without what is only a default."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def _first_message(error: ValidationError) -> str:
+def first_message(error: ValidationError) -> str:
+    """The first thing that is wrong, with the key as it is spelled in the file."""
     first = error.errors()[0]
     where = ".".join(to_camel(part) if isinstance(part, str) else str(part) for part in first["loc"])
     message = re.sub(r"^Value error, ", "", first["msg"])

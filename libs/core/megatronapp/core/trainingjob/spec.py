@@ -14,10 +14,15 @@ from megatronapp.core.trainingjob.base import Model
 RESERVED_ENV_PREFIXES = ("PET_", "MASTER_", "MEGATRONAPP_", "TORCHELASTIC_")
 RESERVED_ENV = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"})
 
+MANAGER = "megatronapp.io/operator"
+CHECKPOINTS = "checkpoints"
+"""The storage of this name takes the checkpoints."""
+
 Quantity = Annotated[int | str, Field(description="a Kubernetes quantity, such as 8, 500m or 16Gi")]
 ExitCode = Annotated[int, Field(ge=1, le=255)]
-DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$")]
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$", max_length=1024)]
 
 
 class Parallelism(Model):
@@ -66,8 +71,8 @@ class FbdPlugin(Model):
 
 
 class ConfigMapKey(Model):
-    name: DnsLabel
-    key: str = Field(min_length=1)
+    name: ObjectName
+    key: ObjectName
 
 
 class FaultsPlugin(Model):
@@ -103,13 +108,13 @@ class SharedMemory(Model):
 
 
 class Rdma(Model):
-    resource_name: str = Field(min_length=1)
+    resource_name: ObjectName
     count: int = Field(default=1, ge=1)
-    networks: list[str] = Field(default_factory=list, max_length=16)
+    networks: list[ObjectName] = Field(default_factory=list, max_length=16)
 
 
 class Topology(Model):
-    level: str = Field(min_length=1)
+    level: ObjectName = Field(description="the node label that names a rack, a zone or the like")
     mode: Literal["Required", "Preferred"] = "Required"
 
 
@@ -119,7 +124,7 @@ class Scheduling(Model):
     topology: Topology | None = None
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
-    exclude_nodes: list[str] = Field(default_factory=list, max_length=256)
+    exclude_nodes: list[ObjectName] = Field(default_factory=list, max_length=256)
     priority_class_name: str = ""
 
 
@@ -142,10 +147,13 @@ class Remediation(Model):
 
 
 class Storage(Model):
-    """A volume claim mounted into every pod; on a laptop a folder that `--storage name=dir` gives."""
+    """A volume claim mounted into every pod; on a laptop a folder that `--storage name=dir` gives.
+
+    The one called `checkpoints` takes the checkpoints, in a folder `<namespace>/<name>` of the job's own.
+    """
 
     name: DnsLabel
-    claim_name: str = Field(min_length=1)
+    claim_name: ObjectName
     mount_path: AbsolutePath
     read_only: bool = False
 
@@ -153,7 +161,7 @@ class Storage(Model):
 class EnvVar(Model):
     """As in a pod; `valueFrom` is handed to Kubernetes as it is."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=256)
     value: str = ""
     value_from: dict[str, Any] | None = None
 
@@ -165,11 +173,11 @@ class EnvVar(Model):
 
 
 class LocalReference(Model):
-    name: str = Field(min_length=1)
+    name: ObjectName
 
 
 class Spec(Model):
-    image: str = ""
+    image: str = Field(default="", max_length=1024, description="default: the trainer of the operator's own version")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
     command: list[str] = Field(
@@ -197,12 +205,17 @@ class Spec(Model):
     active_deadline_seconds: int | None = Field(default=None, ge=1)
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
     suspend: bool = False
-    managed_by: str = "megatronapp.io/operator"
+    managed_by: str = Field(default=MANAGER, max_length=253, description="another name: the operator leaves the job be")
     pod_template: dict[str, Any] = Field(default_factory=dict, description="strategic overlay, the last resort")
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.proc_per_node
+
+    @property
+    def checkpoint_mount(self) -> str:
+        """Where the storage for checkpoints is mounted; "" without one."""
+        return next((volume.mount_path for volume in self.storage if volume.name == CHECKPOINTS), "")
 
     @model_validator(mode="after")
     def _world_divides(self) -> Self:

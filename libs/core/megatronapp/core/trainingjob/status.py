@@ -53,6 +53,10 @@ class Reason(StrEnum):
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     TEMPLATE_REFUSED = "TemplateRefused"
+    SPEC_REFUSED = "SpecRefused"
+    ACCEPTED = "Accepted"
+    STOPPING = "Stopping"
+    RESIZED = "Resized"
 
 
 class StatusModel(Model):
@@ -87,6 +91,7 @@ class Progress(StatusModel):
     percent: int = 0
     eta_seconds: int | None = None
     iteration_millis: int | None = None
+    summary: str = Field(default="", description="iteration/total, for the printer column")
     last_updated: str = ""
 
 
@@ -94,6 +99,7 @@ class FindingsStatus(StatusModel):
     slow_ranks: list[int] = Field(default_factory=list)
     worst_slowdown: str = Field(default="", description="a ratio, as text: the API has no floating point")
     node: str = ""
+    summary: str = Field(default="", description="ranks and node, for the printer column")
     last_found: str = ""
 
 

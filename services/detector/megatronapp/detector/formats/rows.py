@@ -12,7 +12,7 @@ import numpy.typing as npt
 from megatronapp.detector.steps import Rows
 
 _NONE = {"chunk": 0, "communicator": -1, "peer": -1}
-_INTEGERS = {"rank", "operation", "chunk", "communicator", "peer", "count"}
+_INTEGERS = {"rank", "operation", "chunk", "communicator", "peer", "count", "starved_count"}
 
 
 def make_rows(columns: Mapping[str, npt.ArrayLike]) -> Rows:

@@ -21,7 +21,7 @@ MEMORY_BOUND = 0.25
 def detect(view: View) -> Iterator[Suspicion]:
     for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)}):
         signal = _stronger(view, rank)
-        if not _contradicted(view, signal, rank) and not _starved(view, rank):
+        if not _contradicted(view, signal, rank):
             yield _suspicion(view, signal, rank)
     yield from _memory_bound(view)
 
@@ -41,11 +41,6 @@ def _contradicted(view: View, signal: str, rank: int) -> bool:
     steps = max(1, sum(1 for s in peers.series(rank).steps if s >= peers.since[rank]))
     changed = float(np.nanmedian(history.excess(rank)[:steps]))
     return changed < AGREE * float(peers.effect[rank])
-
-
-def _starved(view: View, rank: int) -> bool:
-    """Whether the device waits for its host within the measured spans; slow_host's matter."""
-    return rank in view.alarmed("starved")
 
 
 def _suspicion(view: View, signal: str, rank: int) -> Suspicion:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
+from megatronapp.detector.rules.base import PATIENT_PAGE_STEPS, Suspicion, View, confidence, evidence, percent
 
 CAUSES = {
     "data_wait": (Cause.DATA_LOADING, "waits for its data"),
@@ -15,6 +15,9 @@ CAUSES = {
     "host_gap": (Cause.HOST_CPU, "stands still on its host"),
     "preempted": (Cause.HOST_CPU, "is kept off the processor"),
 }
+LAUNCHING_PAGE_STEPS = 40
+"""How fast a host launches wavers with all that runs on it, by tens of percent over tens of steps (measured on a host
+that others share)."""
 TICKETS = ("preempted",)
 """Wall time of CPU ranks is their host's matter: it is told, but nobody is woken."""
 _ADVICE = {
@@ -28,7 +31,7 @@ def detect(view: View) -> Iterator[Suspicion]:
     for signal, (cause, text) in CAUSES.items():
         for rank in view.alarmed(signal):
             yield _suspicion(view, signal, rank, cause, text)
-    yield from _starved(view)
+    yield from _launching(view)
 
 
 def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> Suspicion:
@@ -52,19 +55,17 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         pages=signal not in TICKETS,
-        page_steps=patience(view),
+        page_steps=PATIENT_PAGE_STEPS,
         slow={} if signal in TICKETS else {rank: ratio},
         cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
     )
 
 
-def _starved(view: View) -> Iterator[Suspicion]:
+def _launching(view: View) -> Iterator[Suspicion]:
     """Kernels start as soon as they are enqueued: the host, not the device, sets the pace within the passes."""
-    compute = view.monitors["compute_effect"]
-    for rank in view.alarmed("starved"):
-        if rank >= len(compute) or not compute.alarmed[rank]:
-            continue
-        ratio, since = float(np.exp(compute.effect[rank])), int(compute.since[rank])
+    for rank in view.alarmed("launching"):
+        monitor = view.monitors["launching"]
+        ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
         index = view.rank_index(rank)
         lost = float(view.effect.seconds[index]) * (1 - 1 / ratio) if index is not None else 0.0
         yield Suspicion(
@@ -74,15 +75,17 @@ def _starved(view: View) -> Iterator[Suspicion]:
             since_step=since,
             effect_ratio=ratio,
             evidence=(
-                evidence(view, "compute_effect", rank, f"forward and backward take {percent(ratio)} longer"),
-                evidence(view, "starved", rank, "its kernels no longer queue: the host is late", logarithmic=False),
+                evidence(
+                    view, "launching", rank, f"its device waits for work; passes take {percent(ratio)} longer"
+                ),
             ),
             summary=f"Rank {rank}'s host launches late since step {since}; its passes take {percent(ratio)} longer.",
             advice=_ADVICE[Cause.HOST_CPU],
-            confidence=confidence(compute, rank),
-            uncertainty=compute.uncertainty(rank),
-            smallest=compute.noise.smallest,
+            confidence=confidence(monitor, rank),
+            uncertainty=monitor.uncertainty(rank),
+            smallest=monitor.noise.smallest,
             lost_seconds=lost,
+            page_steps=LAUNCHING_PAGE_STEPS,
             slow={rank: ratio},
         )
 

@@ -14,7 +14,6 @@ from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
 
 COMMUNICATION = (trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE)
-GPU_OPERATIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,6 @@ class Accounts:
     sync: Floats
     """Around the reduction of gradients, but not in it."""
     checkpoint: Floats
-    launch_lag: Floats
-    """GPU ranks: mean time from enqueue to start of a forward or backward; small where the host can't keep up."""
 
 
 def account(table: StepTable) -> Accounts:
@@ -58,8 +55,6 @@ def account(table: StepTable) -> Accounts:
     data, garbage, checkpoint = (total(named(name), rows.duration) for name in ("data", "gc", "checkpoint"))
     sync = total(named("grad_sync"), rows.duration)
     spent = wall + communication + data + garbage + checkpoint + sync
-    passes = named(*GPU_OPERATIONS)
-    lag = total(passes, rows.launch_lag) / np.maximum(total(passes, rows.count.astype(np.float64)), 1)
     return Accounts(
         compute=compute,
         communication=communication,
@@ -69,5 +64,4 @@ def account(table: StepTable) -> Accounts:
         preempted=np.maximum(wall - compute, 0.0),
         sync=sync,
         checkpoint=checkpoint,
-        launch_lag=lag,
     )

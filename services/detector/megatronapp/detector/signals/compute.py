@@ -38,23 +38,41 @@ class ComputeEffect:
 def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
     """healthy: ranks that others may be compared with."""
     compute = matrix.compute(table)
-    seconds = np.nansum(compute.seconds, axis=1)
+    seconds = np.nansum(compute.elapsed, axis=1)
     if table.detail is not None:
         return _of_microbatches(table, table.detail, compute, seconds)
     stage = table.ranks.pipeline
     ratio = work.relative(compute, stage)
     work.learn(compute, stage, healthy)
     alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
-    reference = peers.beside_stage_peers(alike, stage, healthy)
-    whole = ~(np.isnan(alike) & (compute.count > 0)).any(axis=1)
+    reference, bound = _reference(compute, alike, ratio, stage, healthy)
+    whole = ~(np.isnan(alike) & (compute.passes > 0)).any(axis=1)
     return ComputeEffect(
-        beside_peers=_log_ratio(alike, reference),
+        beside_peers=_at_least(_log_ratio(alike, reference), bound),
         level=np.log(_positive(np.where(whole, np.nansum(alike, axis=1), np.nan))),
         by_operation=_by_operation(compute, alike, reference),
         seconds=seconds,
-        work=_weighted(ratio * compute.count, np.nanmean(compute.seconds, axis=0), stage),
+        work=_weighted(ratio * compute.passes, np.nanmean(compute.elapsed, axis=0), stage),
         equal_work=bool(np.all(np.abs(ratio - 1) < EQUAL)),
     )
+
+
+def _reference(
+    compute: matrix.Compute, alike: Floats, ratio: Floats, stage: Ints, healthy: npt.NDArray[np.bool_]
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """What peers take for the same work, and of which ranks only an upper bound is known: where all of a rank's peers
+    have waited for their hosts, their devices were no slower than their passes."""
+    reference = peers.beside_stage_peers(alike, stage, healthy)
+    elapsed = np.where(compute.passes > 0, compute.elapsed / (np.maximum(compute.passes, 1) * ratio), np.nan)
+    at_most = peers.beside_stage_peers(elapsed, stage, healthy)
+    bound = np.isfinite(alike) & ~np.isfinite(reference) & np.isfinite(at_most)
+    of_ranks: npt.NDArray[np.bool_] = np.any(bound, axis=1)
+    return np.where(bound, at_most, reference), of_ranks
+
+
+def _at_least(log_ratio: Floats, bound: npt.NDArray[np.bool_]) -> Floats:
+    """Beside an upper bound of its peers' time a rank can show that it is slow, but not that it is fast."""
+    return np.where(bound, np.maximum(log_ratio, 0.0), log_ratio)
 
 
 def _weighted(work: Floats, weights: Floats, stage: Ints) -> Floats:

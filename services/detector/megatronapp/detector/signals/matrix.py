@@ -20,10 +20,15 @@ class Compute:
     """Of each key."""
     chunks: tuple[int, ...]
     seconds: Floats
-    """Self time: thread CPU time on CPU ranks, device time on GPU ranks."""
+    """The device's own: thread CPU time on CPU ranks, device time of the spans that were not starved on GPU ranks."""
     count: Floats
+    """Spans that are in `seconds`; so tokens and length_squares."""
     tokens: Floats
     length_squares: Floats
+    elapsed: Floats
+    """Self time of all spans, starved ones too."""
+    passes: Floats
+    """How many those are."""
 
 
 def measured(table: StepTable) -> Floats:
@@ -44,12 +49,17 @@ def compute(table: StepTable, operations: tuple[str, ...] = COMPUTE_OPERATIONS) 
         summed = np.bincount(cells, column[mine].astype(np.float64), shape[0] * shape[1])
         return summed.astype(np.float64).reshape(shape)
 
-    seconds = total(measured(table))
+    elapsed = total(measured(table))
+    seconds = elapsed - total(rows.starved)
+    passes = total(rows.count)
+    count = passes - total(rows.starved_count)
     return Compute(
         operations=tuple(table.operations[k // 4096] for k in keys),
         chunks=tuple(int(k % 4096) for k in keys),
-        seconds=np.where(seconds > 0, seconds, np.nan),
-        count=total(rows.count),
-        tokens=total(rows.tokens),
-        length_squares=total(rows.length_squares),
+        seconds=np.where((count > 0) & (seconds > 0), seconds, np.nan),
+        count=count,
+        tokens=total(rows.tokens) - total(rows.starved_tokens),
+        length_squares=total(rows.length_squares) - total(rows.starved_length_squares),
+        elapsed=np.where(elapsed > 0, elapsed, np.nan),
+        passes=passes,
     )

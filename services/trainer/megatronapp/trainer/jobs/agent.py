@@ -33,8 +33,8 @@ def _end_with_starter() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run(argv: list[str]) -> int:
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+def launch(argv: list[str]) -> int:
+    """torchrun with `argv`, to its end. Returns the exit code."""
     try:
         main(argv)
     except ChildFailedError as error:
@@ -44,6 +44,11 @@ def run(argv: list[str]) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+def run(argv: list[str]) -> int:
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    return launch(argv)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ class CudaTimebase:
             end=times[:, 2],
             cpu=cpu.astype(np.int64),
             enqueue=np.where(streamed, host, 0),
+            behind=np.where(streamed, times[:, 2] - np.array([end[0] for _, _, end in rows], np.int64), 0),
             reference_ns=reference_ns,
             reference_error_ns=error_ns,
         )

@@ -59,6 +59,8 @@ class Spans:
     """CPU time of the training thread during `exposed`; 0 for spans of a GPU stream."""
     enqueue: Ints
     """Host time at the enqueue of a GPU stream's span; 0 for others."""
+    behind: Ints
+    """How far the device was behind its host at the end of a GPU stream's span; 0 for others."""
     reference_ns: int = 0
     reference_error_ns: int = 0
 
@@ -140,13 +142,15 @@ class Timebase(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Issue, begin and end of each row in ns; CPU time between begin and end; host time of issue where on a stream."""
+    """Issue, begin and end of each row in ns; CPU time between begin and end. Where on a stream: host time of issue,
+    and time from the end mark's enqueue to its happening."""
 
     issue: Ints
     begin: Ints
     end: Ints
     cpu: Ints
     enqueue: Ints
+    behind: Ints
     reference_ns: int = 0
     reference_error_ns: int = 0
 
@@ -168,7 +172,8 @@ class CpuTimebase:
     def resolve(rows: list[tuple[Mark, Mark, Mark]]) -> Times:
         marks = np.array(rows, np.int64).reshape(-1, 3, 2)
         (issue, begin, end), cpu = marks[:, :, 0].T, marks[:, :, 1]
-        return Times(issue, begin, end, cpu=cpu[:, 2] - cpu[:, 1], enqueue=np.zeros(len(marks), np.int64))
+        none = np.zeros(len(marks), np.int64)
+        return Times(issue, begin, end, cpu=cpu[:, 2] - cpu[:, 1], enqueue=none, behind=none)
 
 
 class PythonRecorder:
@@ -278,6 +283,7 @@ class _SealedRows:
             exposed=times.end - times.begin,
             cpu=times.cpu,
             enqueue=times.enqueue,
+            behind=times.behind,
             reference_ns=times.reference_ns,
             reference_error_ns=times.reference_error_ns,
         )

@@ -82,6 +82,7 @@ class _NativeSealed:
             exposed=arrays["end"] - arrays["begin"],
             cpu=arrays["cpu"],
             enqueue=arrays["enqueue"],
+            behind=arrays["behind"],
             reference_ns=reference_ns,
             reference_error_ns=reference_error_ns,
         )

@@ -6,10 +6,14 @@ import numpy as np
 
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, FIRST_OF_FULL, KINDS, ON_HOST, Operation
 from megatronapp.trainer.plugins.scan.recorder import Ints, Spans
+from megatronapp.v1 import trace_pb2
 
 _BLOCKING = np.array(BLOCKING)
 _ON_HOST = np.array(ON_HOST)
 _KINDS = np.array(KINDS, np.int64)
+STARVED = 0.1
+"""A device that is behind its host by less than this share of a span at its end has waited for the host within it: with
+kernels of even cost a queue that has run dry once stays dry."""
 _KEYS = ("name", "chunk", "communicator", "peer")
 
 
@@ -54,6 +58,8 @@ def summarize(spans: Spans) -> dict[str, Ints]:
 
     duration, cpu = self_time(spans, spans.exposed), self_time(spans, spans.cpu)
     lag = np.where(spans.enqueue > 0, np.maximum(spans.start - spans.enqueue, 0), 0)
+    starved = (spans.enqueue > 0) & (_KINDS[name] == trace_pb2.SPAN_KIND_COMPUTE)
+    starved &= spans.behind < STARVED * duration
     return {
         **{key: keys[:, i] for i, key in enumerate(_KEYS)},
         "kind": _KINDS[keys[:, 0]],
@@ -67,4 +73,10 @@ def summarize(spans: Spans) -> dict[str, Ints]:
         "launch_lag_sum_ns": reduce(np.add, lag),
         "launch_lag_max_ns": reduce(np.maximum, lag),
         **{key: reduce(np.add, spans.columns[key]) for key in ("tokens", "length_squares", "bytes")},
+        "starved_count": reduce(np.add, starved.astype(np.int64)),
+        "starved_sum_ns": reduce(np.add, np.where(starved, duration, 0)),
+        **{
+            f"starved_{key}": reduce(np.add, np.where(starved, spans.columns[key], 0))
+            for key in ("tokens", "length_squares")
+        },
     }

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from megatron.core.pipeline_parallel import p2p_communication
 
+from megatronapp.trainer import native_p2p
 from megatronapp.trainer.plugins.scan.frontier import Pending, finished_of
 from megatronapp.trainer.plugins.scan.hooks.collectives import size_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
@@ -67,8 +68,12 @@ class P2PHooks:
         self._sequences: Counter[tuple[int, int]] = Counter()
 
     def install(self) -> None:
-        for name in ("_batched_p2p_ops", "_p2p_ops"):
-            self._patches.set(p2p_communication, name, self._wrap(getattr(p2p_communication, name)))
+        for place, name in (
+            (p2p_communication, "_batched_p2p_ops"),
+            (p2p_communication, "_p2p_ops"),
+            (native_p2p.PipelineMessages, "__call__"),
+        ):
+            self._patches.set(place, name, self._wrap(getattr(place, name)))
 
     def remove(self) -> None:
         self._patches.restore()
@@ -111,10 +116,10 @@ class P2PHooks:
         recorder.context(-1, -1)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def p2p_ops(**kwargs: Any) -> Any:
+        def p2p_ops(*args: Any, **kwargs: Any) -> Any:
             messages = self._post(kwargs)
             self._posted += messages.values()
-            handles = function(**kwargs)
+            handles = function(*args, **kwargs)
             if isinstance(handles, dict):
                 return {key: Handle(self, handle, [messages[key]]) for key, handle in handles.items()}
             if len(handles) == len(messages):

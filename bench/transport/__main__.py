@@ -1,0 +1,5 @@
+import sys
+
+from bench.transport.report import main
+
+sys.exit(main())

@@ -1,0 +1,94 @@
+"""Runs the measurements and prints their tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+
+import torch
+
+from bench.transport import cpu
+
+Medians = Mapping[tuple[str, str, str, int], tuple[float, int]]
+MISSING = "-"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="time for the CPU tables")
+    parser.add_argument("--samples", type=int, default=7, help="samples of each cell")
+    parser.add_argument("--only", choices=("cpu", "gpu"))
+    parser.add_argument("--json", action="store_true", help="also print every median as JSON")
+    options = parser.parse_args()
+    if options.only != "gpu":
+        medians = cpu.measure(options.samples, options.seconds)
+        for distance in ("near", "far"):
+            print_distance(medians, distance)
+        if options.json:
+            print(json.dumps([[*key, *value] for key, value in sorted(medians.items())]))
+    if options.only != "cpu":
+        report_gpu()
+    return 0
+
+
+def report_gpu() -> None:
+    if torch.cuda.device_count() < 2:
+        print("\nGPU tensors: not measured, as there are fewer than two GPUs here")
+        return
+    from bench.transport import gpu
+
+    gpu.report()
+
+
+def print_distance(medians: Medians, distance: str) -> None:
+    if not any(key[2] == distance for key in medians):
+        print(f"\ncores {distance}: not measured, as they never were")
+        return
+    print(f"\ncores {distance}, GB/s one way")
+    table(medians, "one way", distance, lambda seconds, size: size / seconds / 1e9)
+    print(f"\ncores {distance}, half round trip in µs")
+    table(medians, "half round trip", distance, lambda seconds, size: seconds * 1e6)
+    print_ratios(medians, distance)
+
+
+def table(medians: Medians, measure: str, distance: str, value) -> None:  # type: ignore[no-untyped-def]
+    names = list(dict.fromkeys(key[1] for key in medians if key[0] == measure))
+    print(f"{'':16}" + "".join(f"{label(size):>10}" for size in cpu.SIZES))
+    for name in names:
+        cells = (medians.get((measure, name, distance, size)) for size in cpu.SIZES)
+        texts = (
+            MISSING if cell is None else f"{value(cell[0], size):.2f}"
+            for cell, size in zip(cells, cpu.SIZES, strict=True)
+        )
+        print(f"{name:16}" + "".join(f"{text:>10}" for text in texts))
+
+
+def print_ratios(medians: Medians, distance: str) -> None:
+    def speed(name: str, size: int) -> float | None:
+        cell = medians.get(("one way", name, distance, size))
+        return cell and size / cell[0]
+
+    def ratio(lane: str, others: tuple[str, ...], size: int) -> float | None:
+        mine, best = speed(lane, size), [s for other in others if (s := speed(other, size))]
+        return mine / max(best) if mine and len(best) == len(others) else None
+
+    rings = ("ring cached", "ring streaming")
+    rows = [
+        ("shm / best ring", [ratio("shm", rings, size) for size in cpu.SIZES]),
+        ("shm / gloo", [ratio("shm", ("gloo",), size) for size in cpu.SIZES]),
+        ("unaided / shm", [ratio("shm unaided", ("shm",), size) for size in cpu.SIZES]),
+        ("tcp / gloo", [ratio("tcp", ("gloo",), size) for size in cpu.SIZES]),
+    ]
+    print(f"\ncores {distance}, ratios")
+    for name, ratios in rows:
+        print(f"{name:16}" + "".join(f"{MISSING if r is None else f'{r:.2f}':>10}" for r in ratios))
+    over_gloo = [r for r, size in zip(rows[1][1], cpu.SIZES, strict=True) if r is not None and size >= 1 << 20]
+    if over_gloo:
+        mean = math.exp(sum(map(math.log, over_gloo)) / len(over_gloo))
+        print(f"shm / gloo, geometric mean of {len(over_gloo)} sizes from 1 MiB: {mean:.2f}")
+
+
+def label(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"

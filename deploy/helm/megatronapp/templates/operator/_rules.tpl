@@ -1,0 +1,28 @@
+{{/* Exactly what the operator uses; the audit log of the end-to-end test is compared with it. */}}
+{{- define "megatronapp.operatorRules" -}}
+- {apiGroups: [megatronapp.io], resources: [trainingjobs], verbs: [list, watch]}
+- {apiGroups: [megatronapp.io], resources: [trainingjobs/status], verbs: [patch]}
+- {apiGroups: [batch], resources: [jobs], verbs: [list, watch, create, patch, delete]}
+- {apiGroups: [""], resources: [services], verbs: [list, watch, create, delete]}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- with .Values.operator.backends }}
+{{- if .jobset }}
+- {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [create, patch, delete]}
+{{- end }}
+{{- if .coscheduling }}
+- {apiGroups: [scheduling.x-k8s.io], resources: [podgroups], verbs: [create, delete]}
+{{- end }}
+{{- if .volcano }}
+- {apiGroups: [scheduling.volcano.sh], resources: [podgroups], verbs: [create, delete]}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Nodes belong to no namespace. */}}
+{{- define "megatronapp.operatorNodeRules" -}}
+- {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
+{{- if eq .Values.operator.remediation.limit "Taint" }}
+- {apiGroups: [""], resources: [nodes, nodes/status], verbs: [patch]}
+{{- end }}
+{{- end }}

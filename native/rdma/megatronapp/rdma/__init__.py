@@ -1,0 +1,46 @@
+"""Asynchronous tensors between ranks, by tag and in any order, on whatever connects the two ranks."""
+
+from megatronapp.rdma import flags
+from megatronapp.rdma._native import Status
+from megatronapp.rdma.config import Config
+from megatronapp.rdma.engine import Engine, neighbours
+from megatronapp.rdma.errors import (
+    CancelledError,
+    CorruptDataError,
+    EngineClosedError,
+    HandshakeError,
+    LaneUnavailableError,
+    MismatchError,
+    PeerLostError,
+    TagError,
+    TransferTimeoutError,
+    TransportError,
+)
+from megatronapp.rdma.handle import Completion, Handle
+from megatronapp.rdma.lanes import Route
+from megatronapp.rdma.tag import Kind, Tag
+from megatronapp.rdma.tensors import Spec
+
+__all__ = [
+    "CancelledError",
+    "Completion",
+    "Config",
+    "CorruptDataError",
+    "Engine",
+    "EngineClosedError",
+    "Handle",
+    "HandshakeError",
+    "Kind",
+    "LaneUnavailableError",
+    "MismatchError",
+    "PeerLostError",
+    "Route",
+    "Spec",
+    "Status",
+    "Tag",
+    "TagError",
+    "TransferTimeoutError",
+    "TransportError",
+    "flags",
+    "neighbours",
+]

@@ -1,0 +1,337 @@
+"""The engine of one rank."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+
+import torch
+
+from megatronapp.rdma import _native, tensors
+from megatronapp.rdma._native import Direction, Operation, Status
+from megatronapp.rdma.config import Config
+from megatronapp.rdma.errors import EngineClosedError, LaneUnavailableError, TagError, TransportError
+from megatronapp.rdma.handle import Completion, Handle
+from megatronapp.rdma.lanes import Route
+from megatronapp.rdma.meeting import Meeting, Met
+from megatronapp.rdma.offer import make_offer
+from megatronapp.rdma.rendezvous import Directory, Listener, Store, open_store, own_address
+from megatronapp.rdma.tag import Tag
+from megatronapp.rdma.tensors import Spec
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """Sends and receives tensors between ranks in any order, by tag, without waiting on the host.
+
+    All ranks name the same `job` and `epoch` (the attempt, counted up on restart) and share `store`: a torch store, or
+    the path of a file that all of them reach. With a `secret` only those who know it can join; without one, whoever
+    reads the store can. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Store | str | os.PathLike[str],
+        *,
+        job: str = "job",
+        epoch: int = 0,
+        secret: bytes | None = None,
+        config: Config | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self.rank = rank
+        self.world_size = world_size
+        self.config = config or Config()
+        self.native = _native.Engine(
+            self.config.spin_seconds,
+            self.config.heartbeat_seconds,
+            self.config.dead_after_seconds,
+            self.config.checksum,
+            self.config.chunk_bytes or 0,
+        )
+        self._directory = Directory(open_store(store, world_size), job, epoch)
+        self._listener = Listener(own_address(self.config.address))
+        self._secret = self._directory.secret(rank, secret, self.config.connect_timeout_seconds)
+        self._directory.publish(rank, self._listener.endpoint)
+        self._offer = make_offer(self.native, rank, self.config)
+        self._peers: dict[int, Met] = {}
+        self._live: dict[int, Handle] = {}
+        self._ended: deque[Completion] = deque()
+        self._arrived: dict[int, Handle] = {}
+        self._quarantine: list[Handle] = []
+        self._aborted: str | None = None
+        self._lock = threading.Lock()
+        self._forked = False
+        _engines.add(self)
+
+    # ---- peers
+
+    def connect(self, peers: Collection[int]) -> None:
+        """Reach the peers, which must do the same for this rank; those reached already are left as they are.
+
+        Raises TransferTimeoutError for one that does not come, HandshakeError for one that is somebody else, and
+        LaneUnavailableError when a required lane is not there.
+        """
+        self._usable()
+        new = {peer for peer in peers if peer not in self._peers and peer != self.rank}
+        if beyond := [peer for peer in new if not 0 <= peer < self.world_size]:
+            raise ValueError(f"no ranks {beyond} in a world of {self.world_size}")
+        meeting = Meeting(self._offer, self._directory, self._listener, self._secret)
+        for met in meeting.meet(new, self.config.connect_timeout_seconds):
+            self._attach(met)
+
+    def _attach(self, met: Met) -> None:
+        over_ucx = met.route.cpu == "ucx"
+        address = bytes.fromhex(met.theirs.ucx_address) if over_ucx else b""
+        try:
+            self.native.attach(
+                rank=met.peer,
+                socket=met.connection.fileno(),
+                inbound=met.inbound,
+                outbound=met.outbound,
+                cuda_ipc=met.route.cuda == "cuda_ipc",
+                ucx_address=address,
+                ucx_cuda=met.route.cuda == "ucx",
+            )
+        except (OSError, RuntimeError) as error:
+            met.connection.close()
+            raise LaneUnavailableError(f"lane {met.route} to rank {met.peer} can't be opened: {error}") from error
+        finally:
+            for descriptor in (met.inbound, met.outbound):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        self._peers[met.peer] = met
+
+    def lanes(self) -> dict[int, Route]:
+        """How tensors travel to and from each peer, and why not faster."""
+        return {peer: met.route for peer, met in self._peers.items()}
+
+    # ---- messages
+
+    def isend(
+        self,
+        tensor: torch.Tensor,
+        dst: int,
+        tag: Tag,
+        *,
+        stream: torch.cuda.Stream | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Handle:
+        """Send a dense contiguous tensor, of any dtype and shape. It must not be changed until the handle is done.
+
+        GPU memory is read after what `stream` (default: the current one) holds now. Raises ValueError for a tensor
+        that can't be moved, TagError for a tag that was used, PeerLostError when the peer is gone.
+        """
+        return self._post(Direction.SEND, tensor, dst, tag, tag.pack(self.rank), stream, deadline_seconds)
+
+    def irecv(
+        self,
+        out: torch.Tensor | Spec,
+        src: int,
+        tag: Tag,
+        *,
+        stream: torch.cuda.Stream | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Handle:
+        """Receive into a tensor, or into memory that the engine brings (then `handle.tensor`).
+
+        Dtype and shape must be those of the sender's tensor. GPU memory is written after what `stream` (default: the
+        current one) holds now. Raises as `isend`.
+        """
+        tensor = out if isinstance(out, torch.Tensor) else tensors.allocate(out)
+        return self._post(Direction.RECEIVE, tensor, src, tag, tag.pack(src), stream, deadline_seconds)
+
+    def _post(
+        self,
+        direction: Direction,
+        tensor: torch.Tensor,
+        peer: int,
+        tag: Tag,
+        packed: int,
+        stream: torch.cuda.Stream | None,
+        deadline_seconds: float | None,
+    ) -> Handle:
+        described = tensors.describe(tensor)
+        if described.cuda:
+            self._check_gpu(tensor, peer)
+            pointer = (stream or torch.cuda.current_stream(tensor.device)).cuda_stream
+        else:
+            pointer = 0
+        with self._lock:  # an operation is known here before it can be told of
+            operation = self._native_post(direction, peer, tag, packed, described, pointer, deadline_seconds)
+            # An alias: the program may give the tensor itself other memory meanwhile.
+            handle = Handle(self, operation, direction, peer, tag, tensor.detach(), described)
+            self._live[operation.id] = handle
+        if operation.status in (Status.PEER_LOST, Status.ABORTED):
+            self.taken(handle)
+            handle.raise_for_status()
+        return handle
+
+    def _native_post(
+        self,
+        direction: Direction,
+        peer: int,
+        tag: Tag,
+        packed: int,
+        described: tensors.Described,
+        stream: int,
+        deadline_seconds: float | None,
+    ) -> Operation:
+        self._usable()
+        seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
+        address, size, dtype, shape, cuda = described
+        try:
+            return self.native.post(direction, peer, packed, address, size, dtype, shape, cuda, stream, seconds)
+        except IndexError:
+            raise TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks") from None
+        except ValueError as error:
+            raise TagError(f"{tag} and rank {peer}: {error}") from None
+
+    def _check_gpu(self, tensor: torch.Tensor, peer: int) -> None:
+        met = self._peers.get(peer)
+        if met is not None and met.route.cuda is None:
+            why = met.route.refused.get("cuda_ipc", "no lane")
+            raise LaneUnavailableError(f"no lane moves GPU memory to or from rank {peer}: cuda_ipc: {why}")
+        if tensor.device.index != torch.cuda.current_device():
+            raise ValueError(f"the tensor is on {tensor.device}, but this rank's GPU is the current one")
+
+    # ---- what has ended
+
+    def poll(self) -> list[Completion]:
+        """Everything that has ended since the last call and was not waited for."""
+        self._reap()
+        told = []
+        while self._ended:
+            told.append(self._ended.popleft())
+        return told
+
+    def arrived(self, kind: int, chunk: int = 0, step: int | None = None) -> set[int]:
+        """Microbatches that were received well and that nobody has waited for yet."""
+        self._reap()
+        return {
+            handle.tag.microbatch
+            for handle in list(self._arrived.values())
+            if handle.tag.kind == kind and handle.tag.chunk == chunk and step in (None, handle.tag.step)
+        }
+
+    def fileno(self) -> int:
+        """Readable while `poll` has something to tell: for select and epoll."""
+        return self.native.descriptor()
+
+    def _reap(self) -> None:
+        self._usable()
+        operations = self.native.drain()
+        with self._lock:
+            for operation in operations:
+                handle = self._live.pop(operation.id, None)
+                if handle is None:
+                    continue
+                if handle.direction == Direction.RECEIVE and operation.status == Status.DONE:
+                    self._arrived[operation.id] = handle
+                self._keep_if_lost(handle)
+                told = Completion(handle.tag, handle, operation.status, handle.nbytes, operation.done_ns)
+                self._ended.append(told)
+
+    def taken(self, handle: Handle) -> None:
+        """The handle was waited for."""
+        with self._lock:
+            self._live.pop(handle.id, None)
+            self._arrived.pop(handle.id, None)
+            self._keep_if_lost(handle)
+
+    def seen(self, handle: Handle) -> None:
+        """A stream waits for the handle: its tensor is kept until it is through."""
+        self._arrived.pop(handle.id, None)
+
+    def _keep_if_lost(self, handle: Handle) -> None:
+        """A peer that is only given up may still write into a buffer: it is not used again before the end."""
+        if handle.error() is not None and self._peers[handle.peer].route.cpu != "shm":
+            self._quarantine.append(handle)
+
+    # ---- failure and end
+
+    def failed(self) -> dict[int, str]:
+        """The lost ranks and why. A peer that closed its engine when nothing was open is not among them."""
+        return self.native.failed()
+
+    def check(self) -> None:
+        """Raise what went wrong so far, if anything did: call it before results of waiting streams are used for good.
+
+        Raises EngineClosedError after `abort`, PeerLostError for a lost peer.
+        """
+        if self._aborted is not None:
+            raise EngineClosedError(self._aborted)
+        for rank, reason in self.failed().items():
+            raise_lost(rank, reason)
+
+    def abort(self, reason: str = "aborted") -> None:
+        """End every message now, on all threads and streams; nothing can be sent afterwards."""
+        self._aborted = reason
+        self.native.abort(reason)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Wait for open sends and for the peers to have read them, and end. Receives that are open end with an error.
+
+        Raises TransportError when the peers have not read everything in time.
+        """
+        if self._aborted == _CLOSED:
+            return
+        complete = self._aborted is not None or self.native.close(timeout)
+        if self._aborted is not None:
+            self.native.close(0)
+        self._aborted = _CLOSED
+        self._listener.close()
+        for met in self._peers.values():
+            met.connection.close()
+        if not complete:
+            raise TransportError(f"not everything was sent or read within {timeout:g} s")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _usable(self) -> None:
+        if self._forked:
+            raise EngineClosedError("this process is a fork of the one that made the engine: make one of its own")
+        if self._aborted is not None:
+            raise EngineClosedError(self._aborted)
+
+    def _leave_to_parent(self) -> None:
+        """In a fork: sockets held here would hide the parent's death from its peers."""
+        self._forked = True
+        self._listener.close()
+        for met in self._peers.values():
+            met.connection.close()
+
+
+_CLOSED = "the engine is closed"
+
+
+def raise_lost(rank: int, reason: str) -> None:
+    from megatronapp.rdma.errors import PeerLostError
+
+    raise PeerLostError(rank, reason)
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def neighbours(ranks: Sequence[int], rank: int) -> list[int]:
+    """The ranks before and after one in a ring, such as a pipeline's stages."""
+    place = list(ranks).index(rank)
+    around = {ranks[place - 1], ranks[(place + 1) % len(ranks)]}
+    return sorted(around - {rank})

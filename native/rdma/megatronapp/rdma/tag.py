@@ -1,0 +1,40 @@
+"""Which message is meant. A tag is used once a step and direction; two steps may be open at once."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+STEPS = 4096
+
+
+class Kind(IntEnum):
+    """What a message holds. Numbers up to 15 that have no name here are the program's own."""
+
+    FORWARD = 1
+    BACKWARD = 2
+    SHAPE = 3
+    CONTROL = 4
+
+
+class Tag(NamedTuple):
+    """Fields and their ranges: kind 0-15, chunk 0-255, microbatch 0-1048575, slot 0-15; step counts modulo 4096."""
+
+    kind: int
+    chunk: int = 0
+    microbatch: int = 0
+    step: int = 0
+    slot: int = 0
+
+    def pack(self, source: int) -> int:
+        """64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Raises ValueError."""
+        kind, chunk, microbatch, step, slot = self
+        if not (
+            0 <= kind < 16
+            and 0 <= chunk < 256
+            and 0 <= microbatch < 1 << 20
+            and 0 <= slot < 16
+            and 0 <= source < 1 << 16
+        ):
+            raise ValueError(f"{self} of rank {source} does not fit: {Tag.__doc__}")
+        return kind << 60 | (step % STEPS) << 48 | chunk << 40 | microbatch << 20 | slot << 16 | source

@@ -1,0 +1,106 @@
+"""What the engine must know of a tensor, and buffers for those who bring none."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from megatronapp.rdma.errors import MismatchError
+
+# In this order on the wire.
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
+MOST_DIMENSIONS = 8
+
+
+class Spec(NamedTuple):
+    """A tensor to be received, whose memory the engine brings."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | str = "cpu"
+
+
+class Described(NamedTuple):
+    """As the native engine takes it."""
+
+    address: int
+    bytes: int
+    dtype: int
+    shape: tuple[int, ...]
+    cuda: bool
+
+
+def describe(tensor: torch.Tensor) -> Described:
+    """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory."""
+    device = tensor.device.type
+    if tensor.layout is not torch.strided or device not in ("cpu", "cuda"):
+        raise ValueError(f"a {tensor.layout} tensor on {device} can't be moved: only dense ones on cpu or cuda")
+    if not tensor.is_contiguous():
+        raise ValueError("the tensor is not contiguous: send tensor.contiguous(), or receive into a contiguous one")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("the tensor is a lazy conjugate or negative: send tensor.resolve_conj().resolve_neg()")
+    if tensor.dim() > MOST_DIMENSIONS:
+        raise ValueError(f"a tensor of {tensor.dim()} dimensions; at most {MOST_DIMENSIONS}: send tensor.flatten()")
+    number = _NUMBERS.get(tensor.dtype)
+    if number is None:
+        raise ValueError(f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)")
+    size = tensor.numel() * tensor.element_size()
+    return Described(tensor.data_ptr(), size, number, tuple(tensor.shape), device == "cuda")
+
+
+def text(described: tuple[int, tuple[int, ...], bool, int]) -> str:
+    """A tensor in words, from the native engine's description."""
+    dtype, shape, cuda, _ = described
+    return f"{str(DTYPES[dtype]).removeprefix('torch.')} {list(shape)} on {'cuda' if cuda else 'cpu'}"
+
+
+def mismatch(tag: str, sender: str, sent: str, receiver: str, expected: str) -> MismatchError:
+    return MismatchError(f"{tag}: {sender} sends {sent}, but {receiver} receives {expected}")
+
+
+def allocate(spec: Spec) -> torch.Tensor:
+    """Uninitialised memory that the lanes can move. GPU memory is from PyTorch's allocator, or from a pool that other
+    processes can open where that one gives expandable segments."""
+    device = torch.device(spec.device)
+    if device.type == "cuda" and "expandable_segments:True" in _allocator_settings():
+        with torch.cuda.use_mem_pool(_shareable_pool(), device=device):
+            return torch.empty(spec.shape, dtype=spec.dtype, device=device)
+    return torch.empty(spec.shape, dtype=spec.dtype, device=device)
+
+
+def _allocator_settings() -> str:
+    return os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
+@cache
+def _shareable_pool() -> Any:
+    from megatronapp.rdma import _native
+
+    library = str(Path(_native.__file__))
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        library, "megatronapp_rdma_allocate", "megatronapp_rdma_release"
+    )
+    return torch.cuda.MemPool(allocator.allocator())

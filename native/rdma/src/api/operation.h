@@ -1,0 +1,62 @@
+// One isend or irecv.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "api/message.h"
+
+namespace megatronapp::rdma {
+
+enum class Direction : std::uint8_t { kSend, kReceive };
+
+enum class Status : std::uint8_t {
+    kPending,
+    kDone,
+    kPeerLost,
+    kTimedOut,
+    kMismatch,
+    kCancelled,
+    kAborted,
+    kCorrupt,
+};
+
+// A place that a stream can wait at: done when *host reached value. Null where the lane has no streams.
+struct Flag {
+    std::atomic<std::uint32_t>* host = nullptr;
+    std::uint64_t device = 0;
+    std::uint32_t value = 0;
+};
+
+struct Operation {
+    std::uint64_t id = 0;
+    Direction direction = Direction::kSend;
+    int peer = 0;
+    std::uint64_t tag = 0;
+    Descriptor what;
+    char* data = nullptr;
+    void* stream = nullptr;
+    std::int64_t deadline_ns = 0;
+
+    // Written before status leaves kPending, read after.
+    std::string reason;
+    Descriptor other;  // of a mismatch: what the peer has
+    std::int64_t done_ns = 0;
+    std::atomic<Status> status{Status::kPending};
+
+    // The engine's and the lanes' own, under the engine's lock.
+    std::uint64_t receive = 0;  // of a matched send: the receiver's id
+    std::uint64_t offset = 0;   // bytes handed on so far
+    bool matched = false;
+    Flag flag;
+    void* event = nullptr;  // CUDA: after the work that fills the buffer
+    void* request = nullptr;  // UCX
+
+    bool pending() const { return status.load(std::memory_order_acquire) == Status::kPending; }
+};
+
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,51 @@
+#include "core/completions.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <sys/eventfd.h>
+#include <system_error>
+#include <unistd.h>
+
+namespace megatronapp::rdma {
+
+Completions::Completions() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (descriptor_ < 0) {
+        throw std::system_error(errno, std::generic_category(), "eventfd");
+    }
+}
+
+Completions::~Completions() { close(descriptor_); }
+
+void Completions::add(OperationPtr operation) {
+    ended_.push_back(std::move(operation));
+    if (ended_.size() == 1) {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto written = write(descriptor_, &one, sizeof one);
+    }
+}
+
+void Completions::forget(const OperationPtr& operation) {
+    const auto found = std::find(ended_.begin(), ended_.end(), operation);
+    if (found != ended_.end()) {
+        ended_.erase(found);
+        if (ended_.empty()) {
+            quiet();
+        }
+    }
+}
+
+std::vector<OperationPtr> Completions::drain() {
+    std::vector<OperationPtr> all(ended_.begin(), ended_.end());
+    if (!ended_.empty()) {
+        ended_.clear();
+        quiet();
+    }
+    return all;
+}
+
+void Completions::quiet() {
+    std::uint64_t count;
+    [[maybe_unused]] const auto got = read(descriptor_, &count, sizeof count);
+}
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,31 @@
+// What has ended and was not told yet, with a descriptor that becomes readable when there is something.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "api/operation.h"
+
+namespace megatronapp::rdma {
+
+class Completions {
+public:
+    Completions();
+    ~Completions();
+    Completions(const Completions&) = delete;
+    Completions& operator=(const Completions&) = delete;
+
+    void add(OperationPtr operation);
+    // Somebody waited for it and knows.
+    void forget(const OperationPtr& operation);
+    std::vector<OperationPtr> drain();
+    int descriptor() const { return descriptor_; }
+
+private:
+    void quiet();
+
+    int descriptor_;
+    std::deque<OperationPtr> ended_;
+};
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,100 @@
+// The engine of one rank: all its peers, one lock, one progress thread, and waits that help.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/operation.h"
+#include "core/completions.h"
+#include "core/peer.h"
+
+namespace megatronapp::rdma {
+
+struct Options {
+    double spin_seconds = 50e-6;  // how long a thread looks for work before it sleeps
+    double heartbeat_seconds = 1;
+    double dead_after_seconds = 10;
+    bool checksum = false;
+    std::size_t chunk_bytes = 0;  // the most that is copied at a time; 0: as is fastest
+};
+
+class Engine final : public Listener {
+public:
+    explicit Engine(const Options& options);
+    ~Engine() override;
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // The descriptors stay the caller's: the socket until the engine is closed. Throws std::system_error.
+    void attach(int rank, const Link& link);
+    // UCX's address of this engine, for peers. Throws std::runtime_error where there is no UCX.
+    std::string open_ucx();
+
+    // Throws std::invalid_argument for a tag that was used. An operation with a lost peer has failed when it returns.
+    OperationPtr post(Direction direction, int rank, std::uint64_t tag, const Descriptor& what, char* data,
+                      void* stream, double deadline_seconds);
+    // Helps until it has ended or the time is over; whether it has ended.
+    bool wait(const OperationPtr& operation, double timeout_seconds);
+    // The stream goes on when the operation has ended. False: its lane has no streams, so the host must wait.
+    bool wait_stream(const OperationPtr& operation, void* stream);
+    void cancel(const OperationPtr& operation);
+    // What has ended since the last call and was not waited for.
+    std::vector<OperationPtr> drain();
+    int descriptor() const { return completions_.descriptor(); }
+
+    std::map<int, std::string> failed();
+    // Ends every operation, on any thread; nothing can be posted afterwards.
+    void abort(const std::string& reason);
+    // Waits for open sends, tells the peers and ends the progress thread. False: not all was sent in time.
+    bool close(double timeout_seconds);
+
+private:
+    class Turn;
+
+    void ended(const OperationPtr& operation) override;
+    void gone(int descriptor) override;
+    bool progress(bool sockets);
+    bool look();
+    void tick();
+    void sleep(std::unique_lock<std::mutex>& lock, std::int64_t until_ns, int helpers);
+    void begin_looking();
+    bool end_looking();
+    void watch_outputs();
+    void kick();
+    void leave_to_helpers(std::unique_lock<std::mutex>& lock);
+    void run();
+    template <typename Predicate>
+    bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, Predicate done);
+    void stop_thread();
+    void watch(int descriptor, bool output, int how);
+
+    Options options_;
+    int process_;  // that made it: a fork has none of its threads
+    std::mutex mutex_;
+    std::atomic<int> callers_{0};  // who want the lock: the progress thread lets them in
+    std::atomic<int> helpers_{0};  // threads that wait: the progress thread leaves the work to them
+    std::atomic<bool> stop_{false};
+    int lookers_ = 0;  // threads that look for messages now
+    int sleepers_ = 0;
+    int sleeping_helpers_ = 0;
+    int kicks_ = 0;  // wake-ups that no sleeper has taken yet
+    bool aborted_ = false;
+    std::string abort_reason_;
+    int epoll_;
+    int wake_;
+    unsigned looks_ = 0;
+    std::int64_t ticked_ns_ = 0;
+    std::uint64_t next_id_ = 1;
+    Completions completions_;
+    std::unique_ptr<UcxWorker> ucx_;
+    std::map<int, std::unique_ptr<Peer>> peers_;
+    std::map<int, bool> output_watched_;
+    std::thread thread_;
+};
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,117 @@
+// Everything between this rank and one other: matching by tag, the lanes, and whether the other still lives.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "core/window.h"
+#include "lanes/cuda_ipc.h"
+#include "lanes/lane.h"
+#include "lanes/segment.h"
+#include "lanes/shm.h"
+#include "lanes/ucx.h"
+#include "lanes/wire.h"
+
+namespace megatronapp::rdma {
+
+// How a peer is reached. Descriptors of memory are -1 where none is shared.
+struct Link {
+    int socket = -1;
+    int inbound = -1;
+    int outbound = -1;
+    bool cuda_ipc = false;
+    std::string ucx_address;  // empty: not over UCX
+    bool ucx_cuda = false;    // UCX moves GPU memory as well
+};
+
+struct Limits {
+    std::int64_t heartbeat_ns;
+    std::int64_t dead_after_ns;
+    bool checksum;
+    std::size_t chunk_bytes;
+};
+
+class Listener {
+public:
+    virtual ~Listener() = default;
+    virtual void ended(const OperationPtr& operation) = 0;
+    // The socket is of no use any more.
+    virtual void gone(int descriptor) = 0;
+};
+
+class Peer final : public Matcher {
+public:
+    Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx);
+
+    // Throws std::invalid_argument for a tag that was used, and for memory without a lane.
+    void post(const OperationPtr& operation);
+    void cancel(const OperationPtr& operation);
+    bool progress(bool sockets);
+    void tick(std::int64_t now);
+    void fail(Status status, const std::string& reason);
+    void say_goodbye();
+
+    bool lost() const { return lost_.has_value(); }
+    const std::string& reason() const { return *lost_; }
+    // It left by itself, and nothing was open.
+    bool departed() const { return departed_; }
+    bool answered_goodbye() const { return farewell_ || lost(); }
+    bool idle() const { return pending_.empty(); }
+    bool sending() const;
+    bool polled() const;
+    int descriptor() const { return wire_.descriptor(); }
+    bool has_output() const { return wire_.has_output(); }
+    void set_sleeping(bool sleeping);
+    void heard_again() { silence_counts_from_ns_ = now_; }
+    CudaIpcLane* cuda() { return cuda_.get(); }
+
+    // Matcher
+    OperationPtr receiving(std::uint64_t receive) override;
+    void finished(const OperationPtr& operation, Status status, std::string reason = {}) override;
+    void tell(const Message& message) override;
+    void rouse() override;
+    void told(const Message& message) override;
+
+private:
+    Lane* lane_for(Memory memory);
+    void match(const OperationPtr& send, const Message& ready);
+    void ready(const Message& message);
+    void cancelled_by_peer(const Message& message);
+    void refused(const Message& message);
+    bool move_lanes();
+    void hung_up();
+    void bid_farewell();
+    template <typename Action>
+    void guarded(Action action);
+    void expire(std::int64_t now);
+
+    int rank_;
+    Limits limits_;
+    Listener& listener_;
+    std::optional<Segment> inbound_, outbound_;
+    int socket_;
+    Wire wire_;
+    std::unique_ptr<ShmLane> shm_;
+    std::unique_ptr<CudaIpcLane> cuda_;
+    std::unique_ptr<UcxLane> ucx_;
+    bool ucx_cuda_;
+
+    StepWindow sent_, received_;
+    std::unordered_map<std::uint64_t, OperationPtr> sends_;  // by tag: not matched yet
+    std::unordered_map<std::uint64_t, Message> readies_;     // by tag: not matched yet
+    std::unordered_map<std::uint64_t, OperationPtr> pending_;  // by id: both directions
+
+    std::optional<std::string> lost_;
+    bool departed_ = false;
+    bool farewell_ = false;
+    std::uint64_t sent_count_ = 0;
+    std::uint64_t received_count_ = 0;
+    std::uint64_t sent_by_peer_ = 0;  // told in its goodbye
+    std::int64_t now_ = 0;
+    std::int64_t beat_ns_ = 0;
+    std::int64_t silence_counts_from_ns_ = 0;
+};
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,307 @@
+#include "lanes/cuda_ipc.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace megatronapp::rdma {
+
+namespace {
+
+constexpr std::size_t kCopyStreams = 4;
+constexpr std::size_t kMostMappings = 256;
+
+// What the receiver's lane tells the sender's.
+struct Target {
+    CudaIpcHandle handle;
+    std::uint64_t buffer;
+    std::uint64_t offset;
+    std::uint32_t slot;
+    std::uint32_t value;
+};
+static_assert(sizeof(Target) <= kLaneBytes);
+
+}  // namespace
+
+// ---- flags
+
+MappedFlags::MappedFlags(StreamFlags* flags, std::size_t count) : flags_(flags) {
+    const CudaDriver& driver = CudaDriver::get();
+    check_cuda(
+        driver.host_register(flags, count * sizeof(StreamFlags), CudaDriver::kPortableMapped), "cuMemHostRegister");
+    check_cuda(driver.host_device_pointer(&device_, flags, 0), "cuMemHostGetDevicePointer");
+}
+
+MappedFlags::~MappedFlags() { CudaDriver::get().host_unregister(flags_); }
+
+Flag MappedFlags::at(std::atomic<std::uint32_t>* flag, std::uint32_t value) const {
+    const auto offset = reinterpret_cast<char*>(flag) - reinterpret_cast<char*>(flags_);
+    return Flag{flag, device_ + static_cast<std::uint64_t>(offset), value};
+}
+
+FlagSlots::FlagSlots() {
+    for (std::size_t slot = 0; slot < kFlagSlots; ++slot) {
+        free_.push_back(slot);
+    }
+}
+
+FlagSlots::Taken FlagSlots::take() {
+    if (free_.empty()) {
+        throw std::invalid_argument("too many messages of GPU memory are open: wait for some of the 1024 first");
+    }
+    const std::size_t slot = free_.front();
+    free_.pop_front();
+    return {slot, ++values_[slot]};
+}
+
+// ---- the peer's memory
+
+OpenedMemory::~OpenedMemory() {
+    for (const auto& entry : mappings_) {
+        driver_.ipc_close(entry.second.address);
+    }
+}
+
+CudaAddress OpenedMemory::open(std::uint64_t buffer, const CudaIpcHandle& handle) {
+    const auto found = mappings_.find(buffer);
+    if (found != mappings_.end()) {
+        by_use_.splice(by_use_.end(), by_use_, found->second.place);
+        return found->second.address;
+    }
+    // In this device's context: opened in the owner's, the copies would go through the host.
+    CudaAddress address = 0;
+    check_cuda(driver_.ipc_open(&address, handle, CudaDriver::kLazyPeerAccess), "cuIpcOpenMemHandle");
+    mappings_[buffer] = {address, by_use_.insert(by_use_.end(), buffer)};
+    return address;
+}
+
+void OpenedMemory::trim() {
+    while (mappings_.size() > kMostMappings) {
+        const auto oldest = mappings_.find(by_use_.front());
+        driver_.ipc_close(oldest->second.address);
+        mappings_.erase(oldest);
+        by_use_.pop_front();
+    }
+}
+
+// ---- the lane
+
+CudaIpcLane::CudaIpcLane(Matcher& core, const Segment& inbound, const Segment& outbound)
+    : core_(core), driver_(CudaDriver::get()), in_(inbound->flags, kFlagSlots), out_(outbound->flags, kFlagSlots),
+      sent_memory_(new StreamFlags[kFlagSlots]()), opened_(driver_), streams_(kCopyStreams) {
+    check_cuda(driver_.context_get(&context_), "cuCtxGetCurrent");
+    sent_ = std::make_unique<MappedFlags>(sent_memory_.get(), kFlagSlots);
+    int least = 0, greatest = 0;
+    check_cuda(driver_.priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+    for (CopyStream& each : streams_) {
+        check_cuda(driver_.stream_create(&each.stream, CudaDriver::kNonBlocking, greatest), "cuStreamCreate");
+    }
+}
+
+CudaIpcLane::~CudaIpcLane() {
+    enter();
+    for (const CopyStream& each : streams_) {
+        driver_.stream_synchronize(each.stream);
+        driver_.stream_destroy(each.stream);
+    }
+    for (void* event : events_) {
+        driver_.event_destroy(event);
+    }
+}
+
+void CudaIpcLane::enter() { driver_.context_set(context_); }
+
+bool CudaIpcLane::reached(const Flag& flag) {
+    return static_cast<std::int32_t>(flag.host->load(std::memory_order_acquire) - flag.value) >= 0;
+}
+
+void CudaIpcLane::reach(const Flag& flag) {
+    if (!reached(flag)) {
+        flag.host->store(flag.value, std::memory_order_release);
+    }
+}
+
+void CudaIpcLane::wait(const Flag& flag, void* stream) {
+    enter();
+    check_cuda(driver_.stream_wait(stream, flag.device, flag.value, CudaDriver::kAtLeast), "cuStreamWaitValue32");
+}
+
+void* CudaIpcLane::take_event() {
+    void* event = nullptr;
+    if (!events_.empty()) {
+        event = events_.back();
+        events_.pop_back();
+    } else {
+        check_cuda(driver_.event_create(&event, CudaDriver::kNoTiming), "cuEventCreate");
+    }
+    return event;
+}
+
+void CudaIpcLane::posted(Operation& send) {
+    enter();
+    send.event = take_event();
+    check_cuda(driver_.event_record(send.event, send.stream), "cuEventRecord");
+    const FlagSlots::Taken taken = send_slots_.take();
+    send.flag = sent_->done(taken.slot, taken.value);
+    slots_[send.id] = taken.slot;
+}
+
+void CudaIpcLane::expect(const OperationPtr& receive, Message& message) {
+    enter();
+    Target target{};
+    const auto address = reinterpret_cast<CudaAddress>(receive->data);
+    if (receive->what.bytes != 0) {
+        CudaAddress base = 0;
+        unsigned capable = 0;
+        check_cuda(driver_.pointer_attribute(&capable, CudaDriver::kIpcCapable, address), "cuPointerGetAttribute");
+        if (capable == 0) {
+            throw std::invalid_argument(
+                "no other process can open this GPU memory (expandable segments): receive into a "
+                "(shape, dtype, device), whose memory the engine takes from its own pool");
+        }
+        check_cuda(driver_.pointer_attribute(&target.buffer, CudaDriver::kBufferId, address), "cuPointerGetAttribute");
+        check_cuda(driver_.address_range(&base, nullptr, address), "cuMemGetAddressRange");
+        check_cuda(driver_.ipc_get(&target.handle, base), "cuIpcGetMemHandle");
+        target.offset = address - base;
+    }
+    const FlagSlots::Taken taken = receive_slots_.take();
+    target.slot = static_cast<std::uint32_t>(taken.slot);
+    target.value = taken.value;
+    slots_[receive->id] = taken.slot;
+    receive->flag = in_.done(taken.slot, taken.value);
+    const Flag ready = in_.ready(taken.slot, taken.value);
+    check_cuda(driver_.stream_write(receive->stream, ready.device, ready.value, 0), "cuStreamWriteValue32");
+    std::memcpy(message.lane, &target, sizeof target);
+    receiving_.push_back(receive);
+}
+
+void CudaIpcLane::start(const OperationPtr& send, const Message& ready) {
+    enter();
+    Target target;
+    std::memcpy(&target, ready.lane, sizeof target);
+    if (target.slot >= kFlagSlots) {
+        return core_.finished(send, Status::kCorrupt, "the peer names a flag that is not there");
+    }
+    const CudaAddress base = send->what.bytes == 0 ? 0 : opened_.open(target.buffer, target.handle);
+    const Matched matched{
+        send, base + target.offset, out_.ready(target.slot, target.value), out_.done(target.slot, target.value)};
+    if (!try_launch(matched)) {
+        waiting_.push_back(matched);
+    }
+}
+
+bool CudaIpcLane::runs_at_once(const Matched& matched) const {
+    return reached(matched.ready) && driver_.event_query(matched.send->event) == 0;
+}
+
+// A message that has to wait on the GPU gets a stream of its own, and one stream is always left for those that can run:
+// else two ranks could wait for each other, each with the message that the other needs behind another.
+CudaIpcLane::CopyStream* CudaIpcLane::stream_for(bool runs_at_once) {
+    CopyStream* found = nullptr;
+    std::size_t unblocked = 0;
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+        CopyStream& each = streams_[(next_stream_ + i) % streams_.size()];
+        if (each.blocked != nullptr && !each.blocked->pending()) {
+            each.blocked.reset();
+        }
+        if (each.blocked == nullptr) {
+            ++unblocked;
+            found = found == nullptr ? &each : found;
+        }
+    }
+    ++next_stream_;
+    return runs_at_once || unblocked > 1 ? found : nullptr;
+}
+
+bool CudaIpcLane::try_launch(const Matched& matched) {
+    const bool at_once = runs_at_once(matched);
+    CopyStream* chosen = stream_for(at_once);
+    if (chosen == nullptr) {
+        return false;
+    }
+    const Operation& send = *matched.send;
+    if (!at_once) {
+        chosen->blocked = matched.send;
+        check_cuda(driver_.stream_wait_event(chosen->stream, send.event, 0), "cuStreamWaitEvent");
+        wait(matched.ready, chosen->stream);
+    }
+    if (send.what.bytes != 0) {
+        const auto from = reinterpret_cast<CudaAddress>(send.data);
+        check_cuda(driver_.copy(matched.to, from, send.what.bytes, chosen->stream), "cuMemcpyAsync");
+    }
+    for (const Flag& flag : {matched.done, send.flag}) {
+        check_cuda(driver_.stream_write(chosen->stream, flag.device, flag.value, 0), "cuStreamWriteValue32");
+    }
+    launched_.push_back(matched);
+    moving_.push_back(matched.send);
+    return true;
+}
+
+template <typename Operations>
+bool CudaIpcLane::finish_reached(Operations& operations) {
+    bool moved = false;
+    for (std::size_t i = 0; i < operations.size();) {
+        const OperationPtr operation = operations[i];
+        if (operation->pending() && !reached(operation->flag)) {
+            ++i;
+            continue;
+        }
+        operations.erase(operations.begin() + static_cast<std::ptrdiff_t>(i));
+        core_.finished(operation, Status::kDone);
+        moved = true;
+    }
+    return moved;
+}
+
+bool CudaIpcLane::progress() {
+    bool moved = finish_reached(receiving_);
+    if (finish_reached(moving_)) {
+        moved = true;
+        launched_.erase(
+            std::remove_if(
+                launched_.begin(), launched_.end(), [](const Matched& each) { return !each.send->pending(); }),
+            launched_.end());
+        if (launched_.empty()) {
+            opened_.trim();
+        }
+    }
+    if (!waiting_.empty()) {
+        enter();
+    }
+    for (std::size_t i = waiting_.size(); i > 0; --i) {
+        const Matched matched = waiting_.front();
+        waiting_.pop_front();
+        if (try_launch(matched)) {
+            moved = true;
+        } else {
+            waiting_.push_back(matched);
+        }
+    }
+    return moved;
+}
+
+void CudaIpcLane::ended(Operation& operation) {
+    const auto found = slots_.find(operation.id);
+    if (found == slots_.end()) {
+        return;
+    }
+    if (operation.status.load() != Status::kDone) {
+        reach(operation.flag);
+    }
+    (operation.direction == Direction::kSend ? send_slots_ : receive_slots_).give_back(found->second);
+    slots_.erase(found);
+    if (operation.event != nullptr) {
+        events_.push_back(operation.event);
+        operation.event = nullptr;
+    }
+}
+
+// Streams can't be stopped from waiting: what they wait for is written by the host instead.
+void CudaIpcLane::release() {
+    for (const Matched& matched : launched_) {
+        reach(matched.ready);
+    }
+    waiting_.clear();
+}
+
+}  // namespace megatronapp::rdma

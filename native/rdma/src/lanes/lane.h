@@ -1,0 +1,44 @@
+// A way for messages between two ranks. The core matches; a lane moves.
+#pragma once
+
+#include "api/operation.h"
+
+namespace megatronapp::rdma {
+
+// What a lane tells the core. Called with the engine's lock held.
+class Matcher {
+public:
+    virtual ~Matcher() = default;
+    // The receive that waits for data; null when there is none (any more).
+    virtual OperationPtr receiving(std::uint64_t receive) = 0;
+    virtual void finished(const OperationPtr& operation, Status status, std::string reason = {}) = 0;
+    // To the peer's core.
+    virtual void tell(const Message& message) = 0;
+    // Something was put into memory that the peer shares.
+    virtual void rouse() = 0;
+    // From the peer's core, by whichever way it came.
+    virtual void told(const Message& message) = 0;
+};
+
+class Lane {
+public:
+    virtual ~Lane() = default;
+    virtual const char* name() const = 0;
+
+    // A send is posted: note what its stream has done so far.
+    virtual void posted(Operation&) {}
+    // A receive is posted: get its buffer ready, and tell the sender's lane in `message.lane` what it must know.
+    virtual void expect(const OperationPtr&, Message&) {}
+    // A send is matched by the receiver's ready message: move it, then finish it.
+    virtual void start(const OperationPtr& send, const Message& ready) = 0;
+    // A bounded piece of work. True when anything moved.
+    virtual bool progress() = 0;
+    // True while only progress() can find out what has ended.
+    virtual bool polled() const { return false; }
+    // The peer is gone or the engine stops: let everything go that waits, streams too.
+    virtual void release() {}
+    // An operation has ended, well or not: what waits for it must not wait any more.
+    virtual void ended(Operation&) {}
+};
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,150 @@
+#include "lanes/shm.h"
+
+#include <algorithm>
+
+#include "api/clock.h"
+
+namespace megatronapp::rdma {
+
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+// Not less: a cursor's store must be seen before the other side's wish for a doorbell is read.
+constexpr auto kAcquire = std::memory_order_seq_cst;
+constexpr auto kRelease = std::memory_order_seq_cst;
+constexpr int kChunksAtOnce = 2;  // between two looks at everything else
+
+}  // namespace
+
+void ShmLane::post(const Message& message) {
+    outbox_.push_back(message);
+    flush_mail();
+}
+
+bool ShmLane::flush_mail() {
+    bool moved = false;
+    while (!outbox_.empty()) {
+        const std::uint64_t head = out_->mail.head.load(kRelaxed);
+        if (head - out_->mail.tail.load(kAcquire) >= kMailSlots) {
+            break;
+        }
+        out_->messages[head % kMailSlots] = outbox_.front();
+        outbox_.pop_front();
+        out_->mail.head.store(head + 1, kRelease);
+        moved = true;
+    }
+    if (moved) {
+        core_.rouse();
+    }
+    return moved;
+}
+
+bool ShmLane::read_mail() {
+    const std::uint64_t head = in_->mail.head.load(kAcquire);
+    std::uint64_t tail = in_->mail.tail.load(kRelaxed);
+    if (tail == head) {
+        return false;
+    }
+    const bool was_full = head - tail == kMailSlots;
+    for (; tail != head; ++tail) {
+        const Message message = in_->messages[tail % kMailSlots];
+        in_->mail.tail.store(tail + 1, kRelease);
+        core_.told(message);
+    }
+    if (was_full) {
+        core_.rouse();
+    }
+    return true;
+}
+
+void ShmLane::start(const OperationPtr& send, const Message&) {
+    sending_.push_back(send);
+    while (write_chunk()) {
+    }
+}
+
+bool ShmLane::write_chunk() {
+    if (sending_.empty()) {
+        return false;
+    }
+    const std::uint64_t head = out_->data.head.load(kRelaxed);
+    if (head - out_->data.tail.load(kAcquire) >= kDataSlots) {
+        return false;
+    }
+    const OperationPtr send = sending_.front();
+    const std::size_t left = send->what.bytes - send->offset;
+    if (block_bytes_ == 0 && left >= KernelChoice::kBlockBytes) {
+        begin_block();
+    } else if (block_bytes_ == 0) {
+        kernel_ = choice_.faster();
+    }
+    const std::size_t bytes = std::min({left, chunk_bytes(kernel_), most_bytes_});
+    char* slot = out_->slots[head % kDataSlots];
+    copy(kernel_, slot, send->data + send->offset, bytes);
+    const bool last = bytes == left;
+    out_->chunks[head % kDataSlots] = Chunk{
+        send->receive, send->offset, static_cast<std::uint32_t>(bytes), checksum_ ? crc32c(slot, bytes) : 0, last, 0};
+    out_->data.head.store(head + 1, kRelease);
+    core_.rouse();
+    send->offset += bytes;
+    end_block(bytes);
+    if (last) {
+        sending_.pop_front();
+        core_.finished(send, Status::kDone);
+    }
+    return true;
+}
+
+void ShmLane::begin_block() {
+    kernel_ = choice_.next();
+    block_bytes_ = KernelChoice::kBlockBytes;
+    block_since_ns_ = now_ns();
+}
+
+void ShmLane::end_block(std::size_t bytes) {
+    if (block_bytes_ == 0) {
+        return;
+    }
+    block_bytes_ -= std::min(bytes, block_bytes_);
+    if (block_bytes_ == 0) {
+        choice_.record(kernel_, KernelChoice::kBlockBytes, now_ns() - block_since_ns_);
+    }
+}
+
+bool ShmLane::read_chunk() {
+    const std::uint64_t tail = in_->data.tail.load(kRelaxed);
+    if (in_->data.head.load(kAcquire) == tail) {
+        return false;
+    }
+    const Chunk chunk = in_->chunks[tail % kDataSlots];
+    const char* slot = in_->slots[tail % kDataSlots];
+    const OperationPtr receive = core_.receiving(chunk.receive);
+    bool corrupt = false;
+    if (receive != nullptr) {
+        const bool fits = chunk.bytes <= kDataSlotBytes && chunk.offset <= receive->what.bytes &&
+                          chunk.bytes <= receive->what.bytes - chunk.offset;
+        corrupt = !fits || (checksum_ && crc32c(slot, chunk.bytes) != chunk.checksum);
+        if (!corrupt) {
+            copy(Kernel::kCached, receive->data + chunk.offset, slot, chunk.bytes);
+        }
+    }
+    in_->data.tail.store(tail + 1, kRelease);
+    core_.rouse();
+    if (receive != nullptr && corrupt) {
+        core_.finished(receive, Status::kCorrupt, "the shared memory holds something else than was sent");
+    } else if (receive != nullptr && chunk.last != 0) {
+        core_.finished(receive, Status::kDone);
+    }
+    return true;
+}
+
+bool ShmLane::progress() {
+    bool moved = read_mail() | flush_mail();
+    for (int i = 0; i < kChunksAtOnce; ++i) {
+        moved |= write_chunk();
+        moved |= read_chunk();
+    }
+    return moved;
+}
+
+}  // namespace megatronapp::rdma

@@ -1,0 +1,46 @@
+// Host memory on one host: the sender copies into a ring, the receiver out of it into its buffer. Also the way of the
+// cores' own messages between these two ranks.
+#pragma once
+
+#include <deque>
+
+#include "lanes/copy.h"
+#include "lanes/lane.h"
+#include "lanes/segment.h"
+
+namespace megatronapp::rdma {
+
+class ShmLane final : public Lane {
+public:
+    ShmLane(Matcher& core, const Segment& inbound, const Segment& outbound, bool checksum, std::size_t most_bytes)
+        : core_(core), in_(inbound), out_(outbound), checksum_(checksum), most_bytes_(most_bytes) {}
+
+    const char* name() const override { return "shm"; }
+    void start(const OperationPtr& send, const Message& ready) override;
+    bool progress() override;
+
+    // A message of the core, in order.
+    void post(const Message& message);
+
+private:
+    bool flush_mail();
+    bool read_mail();
+    bool write_chunk();
+    bool read_chunk();
+    void begin_block();
+    void end_block(std::size_t bytes);
+
+    Matcher& core_;
+    const Segment& in_;
+    const Segment& out_;
+    bool checksum_;
+    std::size_t most_bytes_;  // of one chunk
+    std::deque<Message> outbox_;
+    std::deque<OperationPtr> sending_;
+    KernelChoice choice_;
+    Kernel kernel_ = Kernel::kCached;
+    std::size_t block_bytes_ = 0;  // of the block that is being timed
+    std::int64_t block_since_ns_ = 0;
+};
+
+}  // namespace megatronapp::rdma

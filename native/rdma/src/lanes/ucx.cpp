@@ -1,0 +1,117 @@
+#include "lanes/ucx.h"
+
+#include <stdexcept>
+
+namespace megatronapp::rdma {
+
+namespace {
+
+constexpr std::uint64_t kWholeTag = ~0ull;
+
+void check(const UcxLibrary& library, int status, const char* call) {
+    if (status != UcxLibrary::kOk) {
+        throw std::runtime_error(std::string(call) + " failed: " + library.text(status));
+    }
+}
+
+}  // namespace
+
+UcxWorker::UcxWorker() : library_(UcxLibrary::get()) {
+    void* config = nullptr;
+    check(library_, library_.config_read(nullptr, nullptr, &config), "ucp_config_read");
+    UcpParams params{};
+    params.field_mask = UcxLibrary::kFeatures;
+    params.features = UcxLibrary::kTagAndWakeup;
+    const int status = library_.init(UcxLibrary::kMajor, UcxLibrary::kMinor, &params, config, &context_);
+    library_.config_release(config);
+    check(library_, status, "ucp_init");
+    UcpWorkerParams worker{};
+    worker.field_mask = UcxLibrary::kThreadMode;
+    worker.thread_mode = UcxLibrary::kSerialized;
+    check(library_, library_.worker_create(context_, &worker, &worker_), "ucp_worker_create");
+    check(library_, library_.event_descriptor(worker_, &descriptor_), "ucp_worker_get_efd");
+}
+
+UcxWorker::~UcxWorker() {
+    library_.worker_destroy(worker_);
+    library_.cleanup(context_);
+}
+
+std::string UcxWorker::address() const {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+    check(library_, library_.worker_address(worker_, &address, &bytes), "ucp_worker_get_address");
+    std::string copy(static_cast<const char*>(address), bytes);
+    library_.release_address(worker_, address);
+    return copy;
+}
+
+UcxLane::UcxLane(Matcher& core, UcxWorker& worker, const std::string& address)
+    : core_(core), worker_(worker), library_(UcxLibrary::get()) {
+    UcpEndpointParams params{};
+    params.field_mask = UcxLibrary::kAddress;
+    params.address = address.data();
+    check(library_, library_.endpoint_create(worker_.handle(), &params, &endpoint_), "ucp_ep_create");
+}
+
+void UcxLane::expect(const OperationPtr& receive, Message&) {
+    const UcpRequestParams params{};
+    // The id is this rank's own and never used twice: it is all that UCX has to match.
+    follow(receive, library_.receive(
+                        worker_.handle(), receive->data, receive->what.bytes, receive->id, kWholeTag, &params));
+}
+
+void UcxLane::start(const OperationPtr& send, const Message& ready) {
+    const UcpRequestParams params{};
+    void* request = library_.send(endpoint_, send->data, send->what.bytes, ready.receive, &params);
+    if (request == nullptr) {
+        return core_.finished(send, Status::kDone);
+    }
+    follow(send, request);
+}
+
+void UcxLane::follow(const OperationPtr& operation, void* request) {
+    if (UcxLibrary::is_error(request)) {
+        const int status = static_cast<int>(reinterpret_cast<std::intptr_t>(request));
+        throw std::runtime_error(std::string("UCX: ") + library_.text(status));
+    }
+    operation->request = request;
+    moving_.push_back(operation);
+}
+
+bool UcxLane::progress() {
+    bool moved = false;
+    for (std::size_t i = 0; i < moving_.size();) {
+        const OperationPtr operation = moving_[i];
+        const int status =
+            operation->request == nullptr ? UcxLibrary::kOk : library_.request_status(operation->request);
+        if (operation->pending() && status == UcxLibrary::kInProgress) {
+            ++i;
+            continue;
+        }
+        moving_[i] = moving_.back();
+        moving_.pop_back();
+        moved = true;
+        const bool good = status == UcxLibrary::kOk;
+        core_.finished(
+            operation, good ? Status::kDone : Status::kPeerLost, good ? "" : std::string("UCX: ") + library_.text(status));
+    }
+    return moved;
+}
+
+// Whatever its end was, the buffer must not be written any more; UCX can promise that only of receives.
+void UcxLane::ended(Operation& operation) {
+    if (operation.request == nullptr) {
+        return;
+    }
+    if (library_.request_status(operation.request) == UcxLibrary::kInProgress &&
+        operation.direction == Direction::kReceive) {
+        library_.request_cancel(worker_.handle(), operation.request);
+    }
+    library_.request_free(operation.request);
+    operation.request = nullptr;
+}
+
+void UcxLane::release() { moving_.clear(); }
+
+}  // namespace megatronapp::rdma

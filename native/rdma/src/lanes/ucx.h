@@ -1,0 +1,57 @@
+// Between hosts, over what UCX finds: RDMA verbs, else TCP. The receive is given to UCX before the sender hears of it,
+// so that nothing ever arrives unexpected.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "drivers/ucx.h"
+#include "lanes/lane.h"
+
+namespace megatronapp::rdma {
+
+// One a process. Used by one thread at a time: under the engine's lock.
+class UcxWorker {
+public:
+    UcxWorker();
+    ~UcxWorker();
+    UcxWorker(const UcxWorker&) = delete;
+    UcxWorker& operator=(const UcxWorker&) = delete;
+
+    std::string address() const;
+    int descriptor() const { return descriptor_; }
+    bool progress() { return library_.progress(worker_) != 0; }
+    // False: something has happened already, don't sleep.
+    bool arm() { return library_.arm(worker_) == UcxLibrary::kOk; }
+    void* handle() const { return worker_; }
+
+private:
+    const UcxLibrary& library_;
+    void* context_ = nullptr;
+    void* worker_ = nullptr;
+    int descriptor_ = -1;
+};
+
+class UcxLane final : public Lane {
+public:
+    // Throws std::runtime_error when UCX finds no way to the address.
+    UcxLane(Matcher& core, UcxWorker& worker, const std::string& address);
+
+    const char* name() const override { return "ucx"; }
+    void expect(const OperationPtr& receive, Message& message) override;
+    void start(const OperationPtr& send, const Message& ready) override;
+    bool progress() override;
+    void release() override;
+    void ended(Operation& operation) override;
+
+private:
+    void follow(const OperationPtr& operation, void* request);
+
+    Matcher& core_;
+    UcxWorker& worker_;
+    const UcxLibrary& library_;
+    void* endpoint_ = nullptr;
+    std::vector<OperationPtr> moving_;
+};
+
+}  // namespace megatronapp::rdma

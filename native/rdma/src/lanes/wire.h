@@ -1,0 +1,64 @@
+// The stream socket that two ranks keep: liveness, the cores' messages where no memory is shared, and the TCP lane.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "lanes/lane.h"
+
+namespace megatronapp::rdma {
+
+class Wire final : public Lane {
+public:
+    // Connected, and the peer's identity proved. The descriptor stays the caller's.
+    Wire(Matcher& core, int descriptor, bool checksum, std::size_t most_bytes);
+    ~Wire() override { close({}); }
+
+    const char* name() const override { return "tcp"; }
+    void start(const OperationPtr& send, const Message& ready) override;
+    bool progress() override;
+
+    void post(const Message& message);
+    int descriptor() const { return descriptor_; }
+    bool has_output() const { return !mail_.empty() || !sending_.empty() || left_ != 0; }
+    // When bytes last came in.
+    std::int64_t heard_ns() const { return heard_ns_; }
+    bool open() const { return descriptor_ >= 0; }
+    // Why it is not open any more.
+    const std::string& reason() const { return reason_; }
+    void close(std::string reason);
+
+private:
+    bool write_some();
+    bool next_frame();
+    void frame_written();
+    bool read_some();
+    void frame_read();
+    std::size_t take(const char* from, std::size_t bytes);
+    void header_read();
+
+    Matcher& core_;
+    int descriptor_;
+    bool checksum_;
+    std::size_t frame_bytes_;  // at most
+    std::string reason_;
+    std::int64_t heard_ns_;
+
+    // Going out: one frame at a time, the core's messages before data.
+    std::deque<Message> mail_;
+    std::deque<OperationPtr> sending_;
+    Message out_;
+    std::size_t left_ = 0;  // bytes of the frame that are not written
+    std::size_t payload_ = 0;
+    const char* payload_data_ = nullptr;
+
+    // Coming in.
+    Message in_;
+    std::size_t header_have_ = 0;
+    std::uint64_t expected_ = 0;  // bytes of the frame's payload that have not come
+    OperationPtr receiving_;
+    std::vector<char> buffer_;
+};
+
+}  // namespace megatronapp::rdma

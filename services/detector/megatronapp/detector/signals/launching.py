@@ -1,0 +1,58 @@
+"""Launching: the pace of GPU ranks whose device waits for its host, which a slow host sets and not a slow device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megatronapp.detector.signals import matrix, peers
+from megatronapp.detector.steps import Floats, StepTable
+
+MOSTLY = 0.5
+"""Above this share of its passes' time a rank counts as starved."""
+SOMETIMES = 0.1
+BLUR = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """Arrays of one entry a rank."""
+
+    share: Floats
+    """Share of the passes' time in which the device had next to nothing queued; nan: no passes."""
+    seconds: Floats
+    """All passes of the step."""
+    pace: Floats
+    """log of the mean seconds of the rank's passes, each operation weighing by its usual time."""
+    beside_peers: Floats
+    """pace less that of the median same-stage peer; nan without peers."""
+
+    def trusted(self, log_effect: Floats) -> Floats:
+        """Where a rank is starved now and then, its other spans may be a little too, and small effects are none."""
+        blurred = (np.nan_to_num(self.share) > SOMETIMES) & (np.abs(log_effect) < BLUR)
+        return np.where(blurred, 0.0, log_effect)
+
+    @property
+    def starved(self) -> npt.NDArray[np.bool_]:
+        return np.nan_to_num(self.share) > MOSTLY
+
+
+def of_passes(table: StepTable, healthy: npt.NDArray[np.bool_]) -> Launching:
+    """healthy: ranks that others may be compared with."""
+    compute = matrix.compute(table)
+    elapsed = np.nansum(compute.elapsed, axis=1)
+    device = np.nansum(compute.seconds, axis=1)
+    mean = compute.elapsed / np.maximum(compute.passes, 1)
+    total = np.nansum(mean, axis=1)
+    reference = peers.beside_stage_peers(mean, table.ranks.pipeline, healthy)
+    beside = np.where(np.isfinite(mean) & np.isfinite(reference), reference, 0.0).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pace = np.where(total > 0, np.log(total), np.nan)
+        return Launching(
+            share=np.where(elapsed > 0, 1 - device / elapsed, np.nan),
+            seconds=elapsed,
+            pace=pace,
+            beside_peers=np.where(beside > 0, pace - np.log(beside), np.nan),
+        )

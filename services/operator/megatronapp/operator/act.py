@@ -1,0 +1,161 @@
+"""Actions as requests to the API server."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trainingjob import Metadata, Status, TrainingJob
+from megatronapp.operator import names, nodes, paths
+from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, Tell
+from megatronapp.operator.api import MERGE_PATCH, STRATEGIC_PATCH, Api, ConflictError, GoneError, RefusedError
+from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
+from megatronapp.operator.names import Key
+from megatronapp.operator.observed import format_time
+from megatronapp.operator.seen import Seen
+
+log = get_logger(__name__)
+
+
+class Actor:
+    """Does what was decided. Every method may be called twice with the same effect as once."""
+
+    def __init__(self, api: Api, identity: str) -> None:
+        self._api = api
+        self._identity = identity
+
+    async def write_status(self, meta: Metadata, before: Status | None, after: Status) -> dict[str, Any]:
+        """The object as it is now. Raises ConflictError when it is no longer the one that was looked at."""
+        body = {
+            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
+            "status": cleared(_dumped(before), _dumped(after)),
+        }
+        return await self._api.patch(paths.status(Key(meta.namespace, meta.name)), body, MERGE_PATCH)
+
+    async def do(self, action: Action, seen: Seen) -> dict[str, Any] | None:
+        """The object that was made or changed. Raises RefusedError for one that the server does not take."""
+        namespace = seen.job.metadata.namespace
+        match action:
+            case Create(body):
+                return await self._create(body, seen.job)
+            case StopJob(name, reason):
+                annotations = {names.STOPPED: str(reason)}
+                patch = {"metadata": {"annotations": annotations}, "spec": {"parallelism": 0}}
+                return await self._patch(paths.job(namespace, name), patch)
+            case StartJob(name):
+                return await self._patch(paths.job(namespace, name), {"spec": {"suspend": False}})
+            case Delete(kind, name):
+                await self._delete(paths.job(namespace, name) if kind == "Job" else paths.service(namespace, name))
+            case MarkNode():
+                await self._mark(action, seen)
+            case Tell():
+                await self._tell(action, seen)
+        return None
+
+    async def release(self, name: str, now: datetime) -> None:
+        """Take the operator's own taint and condition from a node; others' stay."""
+        body = await self._get(paths.node(name))
+        if body is None:
+            return
+        log.info("node_released", node=name)
+        told = nodes.condition(
+            False, "left alone for long enough; found slow again, it is for twice as long", format_time(now)
+        )
+        await self._patch(f"{paths.node(name)}/status", told, STRATEGIC_PATCH)
+        await self._patch(paths.node(name), nodes.released(body))
+
+    async def _create(self, body: dict[str, Any], job: TrainingJob) -> dict[str, Any] | None:
+        path = paths.collection(body)
+        try:
+            made = await self._api.create(path, body)
+        except ConflictError:
+            there = await self._get(f"{path}/{body['metadata']['name']}")
+            if there is None or _owner(there) == job.metadata.uid:
+                return there
+            if _is_leftover(there):
+                # Of a deleted job of the same name: Kubernetes is clearing it away.
+                raise
+            raise RefusedError(
+                f"{body['kind']} {body['metadata']['name']} is there and belongs to somebody else; delete it, or take "
+                "another name for the job"
+            ) from None
+        log.info("created", kind=body["kind"], name=made["metadata"]["name"], namespace=made["metadata"]["namespace"])
+        return made
+
+    async def _mark(self, action: MarkNode, seen: Seen) -> None:
+        body = await self._get(paths.node(action.node))
+        if body is None:
+            return
+        log.warning("node_marked", node=action.node, until=format_time(action.mark.until), message=action.message)
+        told = nodes.condition(True, action.message, format_time(seen.now))
+        await self._patch(f"{paths.node(action.node)}/status", told, STRATEGIC_PATCH)
+        await self._patch(paths.node(action.node), nodes.marked(body, action.mark))
+
+    async def _tell(self, action: Tell, seen: Seen) -> None:
+        """An event is told once: its name is made of what it says."""
+        meta, now = seen.job.metadata, format_time(seen.now)
+        told = f"{meta.uid}/{seen.attempt}/{action.reason}/{action.message}"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta.name}.{sha256(told.encode()).hexdigest()[:16]}", "namespace": meta.namespace},
+            "involvedObject": {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KIND,
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+            },
+            "type": "Warning" if action.warning else "Normal",
+            "reason": action.reason,
+            "message": action.message,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": names.MANAGED_BY},
+            "reportingComponent": names.MANAGED_BY,
+            "reportingInstance": self._identity,
+        }
+        try:
+            await self._api.create(paths.events(meta.namespace), body)
+        except (ConflictError, RefusedError, GoneError) as error:
+            log.debug("event_not_told", reason=action.reason, error=str(error))
+
+    async def _get(self, path: str) -> dict[str, Any] | None:
+        try:
+            return await self._api.get(path)
+        except GoneError:
+            return None
+
+    async def _patch(self, path: str, body: dict[str, Any], kind: str = MERGE_PATCH) -> dict[str, Any] | None:
+        try:
+            return await self._api.patch(path, body, kind)
+        except GoneError:
+            return None
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._api.delete(path)
+        except GoneError:
+            return
+
+
+def cleared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """A merge patch from one status to another: what is gone is set to null."""
+    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+
+
+def _dumped(status: Status | None) -> dict[str, Any]:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True) if status else {}
+
+
+def _owner(body: dict[str, Any]) -> str:
+    owners = body["metadata"].get("ownerReferences") or []
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def _is_leftover(body: dict[str, Any]) -> bool:
+    owners = body["metadata"].get("ownerReferences") or []
+    return any(owner.get("kind") == KIND for owner in owners)

@@ -1,0 +1,160 @@
+"""The API server over HTTP: the few requests that the operator makes, and what it does when one is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import kopf
+
+from megatronapp.core.errors import ConfigError, MegatronAppError, UnavailableError
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+TIMEOUT_SECONDS = 15.0
+MAX_PAUSE_SECONDS = 10.0
+ATTEMPTS = 4
+
+Body = dict[str, Any]
+
+
+class RefusedError(MegatronAppError):
+    """The server does not take an object as it is: it is wrong, not allowed, or has another owner."""
+
+
+class ConflictError(MegatronAppError):
+    """Somebody has changed or made the object in the meantime."""
+
+
+class GoneError(MegatronAppError):
+    """There is no such object (any more)."""
+
+
+class Api:
+    """Requests to one API server. Overload (429) and failures of the server (5xx) are tried again a few times."""
+
+    def __init__(self, client: httpx.AsyncClient, token_file: Path | None = None) -> None:
+        self._client = client
+        self._token_file = token_file
+
+    @classmethod
+    def connect(cls, login: kopf.ConnectionInfo) -> Api:
+        """With the credentials that kopf watches with."""
+        headers = {"Authorization": f"{login.scheme or 'Bearer'} {login.token}"} if login.token else {}
+        in_cluster = TOKEN_FILE if TOKEN_FILE.exists() and login.token else None
+        limits = httpx.Limits(max_connections=32)
+        client = httpx.AsyncClient(
+            base_url=login.server, verify=_context(login), headers=headers, timeout=TIMEOUT_SECONDS, limits=limits
+        )
+        return cls(client, in_cluster)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def get(self, path: str) -> Body:
+        return await self._request("GET", path)
+
+    async def create(self, path: str, body: Body) -> Body:
+        """Unknown fields are refused, as a typo would otherwise be dropped in silence."""
+        return await self._request("POST", path, body, params={"fieldValidation": "Strict"})
+
+    async def replace(self, path: str, body: Body) -> Body:
+        return await self._request("PUT", path, body)
+
+    async def patch(self, path: str, body: Body, kind: str = MERGE_PATCH) -> Body:
+        return await self._request("PATCH", path, body, content_type=kind)
+
+    async def delete(self, path: str) -> None:
+        """With all that belongs to the object, in the background."""
+        await self._request("DELETE", path, {"propagationPolicy": "Background"})
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        *,
+        content_type: str = JSON,
+        params: Mapping[str, str] | None = None,
+    ) -> Body:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = await self._client.request(
+                    method, path, json=body, params=params, headers=self._headers(content_type)
+                )
+            except httpx.TransportError as error:
+                # The server may have done it: whoever asked looks again before it tries again.
+                raise UnavailableError(f"the API server does not answer: {type(error).__name__}") from error
+            if answer.status_code != 429 and answer.status_code < 500:
+                return _checked(answer)
+            if attempt < ATTEMPTS:
+                await asyncio.sleep(_pause(answer, attempt))
+        raise UnavailableError(f"the API server answers {answer.status_code} to {method} {path}")
+
+    def _headers(self, content_type: str) -> dict[str, str]:
+        headers = {"Content-Type": content_type}
+        if self._token_file is not None:
+            # Kubernetes changes the token every hour.
+            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+        return headers
+
+
+def _checked(answer: httpx.Response) -> Body:
+    if answer.is_success:
+        body: Body = answer.json()
+        return body
+    message = _message(answer)
+    if answer.status_code == 404:
+        raise GoneError(message)
+    if answer.status_code == 409:
+        raise ConflictError(message)
+    raise RefusedError(message)
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the API server answers {answer.status_code}"
+
+
+def _pause(answer: httpx.Response, attempt: int) -> float:
+    asked = answer.headers.get("Retry-After", "")
+    return min(MAX_PAUSE_SECONDS, float(asked) if asked.isdigit() else 0.2 * 2**attempt)
+
+
+def _context(login: kopf.ConnectionInfo) -> ssl.SSLContext | bool:
+    if login.insecure:
+        raise ConfigError("the kubeconfig skips the check of the API server's certificate; name its authority there")
+    authority = _decoded(login.ca_data)
+    context = ssl.create_default_context(
+        cafile=str(login.ca_path) if login.ca_path else None, cadata=authority.decode() if authority else None
+    )
+    if login.certificate_path:
+        context.load_cert_chain(str(login.certificate_path), str(login.private_key_path))
+    elif login.certificate_data:
+        _load_data(context, _decoded(login.certificate_data), _decoded(login.private_key_data))
+    return context
+
+
+def _load_data(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """OpenSSL reads certificates of its own side from files alone."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def _decoded(data: bytes | str | None) -> bytes:
+    if not data:
+        return b""
+    raw = data.encode() if isinstance(data, str) else data
+    return raw if raw.startswith(b"-----") else base64.b64decode(raw)

@@ -1,0 +1,114 @@
+"""What the watches have brought, and what the operator itself wrote and has not heard back yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from megatronapp.operator.names import Key
+from megatronapp.operator.observed import ChildJob, Node, Pod, version_of
+
+Body = dict[str, Any]
+
+
+class Index(Protocol):
+    """kopf's index: a mapping of collections."""
+
+    def get(self, key: Any, default: Any = None) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
+class Watched:
+    """kopf's indexes, by kind. Filled before any handler runs."""
+
+    def __init__(self, jobs: Index, children: Index, pods: Index, services: Index, nodes: Index) -> None:
+        self.jobs, self.children, self.pods, self.services, self.nodes = jobs, children, pods, services, nodes
+
+
+class Cache:
+    """Reads are as new as the operator's own last write: a decision never sees the past of its own doing."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._own_jobs: dict[Key, Body] = {}
+        self._own_children: dict[tuple[Key, str], ChildJob] = {}
+
+    def keys_known(self) -> list[Key]:
+        return list(self._watched.jobs)
+
+    def job(self, key: Key) -> Body | None:
+        """The newest known TrainingJob; None when it is gone."""
+        body = _newest(self._watched.jobs.get(key, ()))
+        own = self._own_jobs.get(key)
+        if own is None or body is None or own["metadata"]["uid"] != body["metadata"]["uid"]:
+            self._own_jobs.pop(key, None)
+            return body
+        if version_of(body) >= version_of(own):
+            del self._own_jobs[key]
+            return body
+        return own
+
+    def children(self, key: Key, uid: str) -> tuple[ChildJob, ...]:
+        """Jobs of this very TrainingJob, oldest attempt first."""
+        known: dict[str, ChildJob] = {child.name: child for child in self._watched.children.get(key, ())}
+        for (owner, name), own in list(self._own_children.items()):
+            if owner == key and (name not in known or known[name].version < own.version):
+                known[name] = own
+            elif owner == key:
+                del self._own_children[owner, name]
+        mine = (child for child in known.values() if child.owner_uid == uid)
+        return tuple(sorted(mine, key=lambda child: child.attempt))
+
+    def pods(self, key: Key) -> tuple[Pod, ...]:
+        return tuple(self._watched.pods.get(key, ()))
+
+    def keys_on(self, node: str) -> set[Key]:
+        """Jobs with a pod on this node."""
+        return {key for key in self._watched.pods if any(pod.node == node for pod in self._watched.pods.get(key, ()))}
+
+    def has_service(self, key: Key, uid: str) -> bool:
+        return uid in self._watched.services.get(key, ())
+
+    def nodes(self) -> Mapping[str, Node]:
+        return Nodes(self._watched.nodes)
+
+    def wrote_job(self, key: Key, body: Body) -> None:
+        self._own_jobs[key] = body
+
+    def wrote_child(self, key: Key, body: Body) -> None:
+        child = ChildJob.of(body)
+        self._own_children[key, child.name] = child
+
+    def forget(self, key: Key) -> None:
+        """A TrainingJob that is gone."""
+        self._own_jobs.pop(key, None)
+        self._own_children = {owned: child for owned, child in self._own_children.items() if owned[0] != key}
+
+    def deleted_child(self, key: Key, name: str) -> None:
+        self._own_children.pop((key, name), None)
+
+
+class Nodes(Mapping[str, Node]):
+    """The cluster's nodes, as they are when looked at."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __getitem__(self, name: str) -> Node:
+        found: Node | None = next(iter(self._index.get(name, ())), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._index))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def _newest(bodies: Any) -> Body | None:
+    return max(bodies, key=version_of, default=None)

@@ -1,0 +1,214 @@
+"""observe → decide → act, for one TrainingJob at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trainingjob import Metadata, Status, TrainingJob
+from megatronapp.core.trainingjob.job import first_message
+from megatronapp.core.trainingjob.spec import MANAGER
+from megatronapp.operator import nodes, remediate
+from megatronapp.operator.act import Actor
+from megatronapp.operator.actions import Action, Create, Delete, StartJob, StopJob, TripBreaker
+from megatronapp.operator.api import ConflictError, GoneError, RefusedError
+from megatronapp.operator.cache import Cache
+from megatronapp.operator.metrics import Metrics
+from megatronapp.operator.names import Key
+from megatronapp.operator.observed import Report, parse_time
+from megatronapp.operator.reconcile import decide
+from megatronapp.operator.refused import refused_spec
+from megatronapp.operator.render import Platform
+from megatronapp.operator.seen import Breaker, Limits, Refusal, Seen
+from megatronapp.operator.settings import OperatorSettings
+
+log = get_logger(__name__)
+
+RETRY_ON = (ConflictError, UnavailableError)
+REFUSED_SECONDS = 60
+
+
+class Controller:
+    """Brings what is there and what a TrainingJob asks for together, however often it is asked to."""
+
+    def __init__(
+        self, cache: Cache, actor: Actor, settings: OperatorSettings, metrics: Metrics, breaker: BreakerState
+    ) -> None:
+        self._cache = cache
+        self._actor = actor
+        self._settings = settings
+        self._metrics = metrics
+        self._breaker = breaker
+        self._platform = _platform(settings)
+        self._limits = _limits(settings)
+        self._refusals: dict[Key, Refusal] = {}
+        self._reports: dict[str, Report] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds until the next look; None: nothing is awaited. Raises one of RETRY_ON."""
+        started = time.perf_counter()
+        try:
+            return await self._reconcile(key)
+        finally:
+            self._metrics.reconciled.observe(time.perf_counter() - started)
+
+    def heard(self, reports: dict[str, Report]) -> list[Key]:
+        """Take in what the platform says now. Returns the jobs for which it says something new."""
+        before, self._reports = self._reports, reports
+        return [
+            key
+            for key in self._cache.keys_known()
+            if (body := self._cache.job(key)) is not None
+            and before.get(body["metadata"]["uid"]) != reports.get(body["metadata"]["uid"])
+        ]
+
+    async def _reconcile(self, key: Key) -> float | None:
+        body = self._cache.job(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._cache.forget(key)
+            self._refusals.pop(key, None)
+            return None
+        now = datetime.now(UTC)
+        try:
+            job = TrainingJob.model_validate(body)
+        except ValidationError as error:
+            await self._refuse_spec(key, body, error, now)
+            return None
+        if job.spec.managed_by != MANAGER:
+            return None
+        seen = self._observe(key, job, now)
+        return await self._act(key, seen)
+
+    def _observe(self, key: Key, job: TrainingJob, now: datetime) -> Seen:
+        uid = job.metadata.uid
+        return Seen(
+            job=job,
+            children=self._cache.children(key, uid),
+            pods=self._cache.pods(key),
+            service=self._cache.has_service(key, uid),
+            nodes=self._cache.nodes(),
+            report=self._reports.get(uid),
+            refusal=self._refusal(key, job, now),
+            now=now,
+            platform=self._platform,
+            limits=self._limits,
+            breaker=self._circuit(job, now),
+        )
+
+    async def _act(self, key: Key, seen: Seen) -> float | None:
+        decision = decide(seen)
+        await self._write_status(key, seen.job.metadata, seen.job.status, decision.status)
+        for action in decision.actions:
+            try:
+                await self._do(key, action, seen)
+            except RefusedError as error:
+                return await self._refused(key, seen, str(error))
+        return decision.again_seconds
+
+    async def _write_status(self, key: Key, meta: Metadata, before: Status | None, after: Status) -> None:
+        if after == before:
+            return
+        try:
+            self._cache.wrote_job(key, await self._actor.write_status(meta, before, after))
+        except GoneError:
+            self._cache.forget(key)
+        self._metrics.note(key, before or Status(), after)
+
+    async def _do(self, key: Key, action: Action, seen: Seen) -> None:
+        if isinstance(action, TripBreaker):
+            await self._breaker.trip(action.message)
+            return
+        body = await self._actor.do(action, seen)
+        if isinstance(action, Create | StopJob | StartJob) and body is not None and body.get("kind") == "Job":
+            self._cache.wrote_child(key, body)
+        if isinstance(action, Delete):
+            self._cache.deleted_child(key, action.name)
+
+    async def _refused(self, key: Key, seen: Seen, message: str) -> float | None:
+        """Say so in the status, and try again after a while: quota and the like may change."""
+        log.warning("refused", job=str(key), error=message)
+        until = seen.now + timedelta(seconds=REFUSED_SECONDS)
+        self._refusals[key] = Refusal(message, seen.job.metadata.generation, until)
+        body = self._cache.job(key)
+        if body is None:
+            return None
+        again = replace(seen, job=TrainingJob.model_validate(body), refusal=self._refusals[key])
+        decision = decide(again)
+        await self._write_status(key, again.job.metadata, again.job.status, decision.status)
+        return decision.again_seconds
+
+    async def _refuse_spec(self, key: Key, body: dict[str, Any], error: ValidationError, now: datetime) -> None:
+        """A spec that passed the server's rules but not the model's own: nothing is made of it."""
+        before = Status.model_validate(body["status"]) if body.get("status") else None
+        meta = Metadata.model_validate(body["metadata"])
+        status = refused_spec(before or Status(), meta.generation, first_message(error), now)
+        await self._write_status(key, meta, before, status)
+
+    def _refusal(self, key: Key, job: TrainingJob, now: datetime) -> Refusal | None:
+        """The last refusal, while it holds: until the spec is changed or its time is up."""
+        refusal = self._refusals.get(key)
+        if refusal is None or refusal.generation != job.metadata.generation or now >= refusal.until:
+            self._refusals.pop(key, None)
+            return None
+        return refusal
+
+    def _circuit(self, job: TrainingJob, now: datetime) -> Breaker:
+        """Only asked for by jobs that may be moved: it looks at all jobs and nodes."""
+        if job.spec.remediation.mode == remediate.MODES[0]:
+            return Breaker()
+        settings = self._settings
+        since = max(nodes.window_start(now, settings.breaker_window_seconds), self._breaker.reset_at)
+        acted = nodes.acted_since(self._cache.nodes().values(), since) | self._excluded_since(since)
+        limit = nodes.breaker_limit(len(self._cache.nodes()), settings.breaker_nodes, settings.breaker_ratio)
+        return Breaker(frozenset(acted), limit, self._breaker.tripped)
+
+    def _excluded_since(self, since: datetime) -> set[str]:
+        bodies = (self._cache.job(key) for key in self._cache.keys_known())
+        entries = (entry for body in bodies if body for entry in (body.get("status") or {}).get("excludedNodes") or ())
+        return {entry["name"] for entry in entries if (moment := parse_time(entry.get("since"))) and moment >= since}
+
+
+class BreakerState:
+    """Whether the circuit breaker is open, as it stands on the operator's Lease."""
+
+    def __init__(self, trip: Callable[[str], Any]) -> None:
+        self._trip = trip
+        self.tripped = False
+        self.reset_at = datetime.min.replace(tzinfo=UTC)
+
+    async def trip(self, message: str) -> None:
+        log.warning("breaker_open", message=message)
+        self.tripped = True
+        await self._trip(message)
+
+    def set(self, tripped: bool) -> None:
+        """As the Lease says now. Closed by a person: what was done before no longer counts."""
+        if self.tripped and not tripped:
+            self.reset_at = datetime.now(UTC)
+        self.tripped = tripped
+
+
+def _platform(settings: OperatorSettings) -> Platform:
+    return Platform(
+        trainer_image=settings.trainer_image,
+        collector_address=settings.collector_address,
+        collector_shards=settings.collector_shards,
+        gateway_address=settings.gateway_address,
+    )
+
+
+def _limits(settings: OperatorSettings) -> Limits:
+    asked = {"Coscheduling": settings.coscheduling, "Volcano": settings.volcano, "JobSet": settings.jobset}
+    return Limits(
+        remediation=settings.remediation_limit,
+        exclusion_seconds=settings.exclusion_seconds,
+        progress_seconds=settings.progress_seconds,
+        backends=frozenset(name for name, on in asked.items() if on),
+    )

@@ -1,0 +1,96 @@
+"""Rules that the API server checks, in CEL, with messages that say what to do.
+
+They restate the model's own validators; a test gives both the same specs. CEL has no loops over sizes, and a message
+made by an expression costs more than the server allows: numbers are not in the messages.
+"""
+
+from __future__ import annotations
+
+WORLD = "self.nodes * self.procPerNode"
+MODEL_RANKS = "(self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context)"
+PAIR = "(self.plugins.fbd.ignoreForwardTensorParallel ? self.parallelism.tensor + 1 : 2 * self.parallelism.tensor)"
+
+OBJECT_RULES = [
+    (
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 54",
+        "metadata.name: use lower-case letters, digits and '-', beginning with a letter, at most 54 characters: "
+        "pods are called <name>-<attempt>-<index>",
+    ),
+]
+
+SPEC_RULES = [
+    (
+        f"self.plugins.fbd.enabled || {WORLD} % {MODEL_RANKS} == 0",
+        "nodes x procPerNode must be a multiple of parallelism.tensor x pipeline x context",
+    ),
+    (
+        f"self.plugins.fbd.enabled || self.parallelism.expert == 1 || {WORLD} % "
+        "(self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.expert) == 0",
+        "nodes x procPerNode must be a multiple of parallelism.tensor x pipeline x expert",
+    ),
+    (
+        "self.parallelism.virtualPipeline == 1 || self.parallelism.pipeline > 1",
+        "parallelism.virtualPipeline needs parallelism.pipeline of at least 2",
+    ),
+    (
+        "!self.plugins.fbd.enabled || (self.parallelism.context == 1 && self.parallelism.expert == 1)",
+        "plugins.fbd needs parallelism.context and parallelism.expert of 1",
+    ),
+    (
+        f"!self.plugins.fbd.enabled || {WORLD} % ({PAIR} * self.parallelism.pipeline) == 0",
+        "plugins.fbd needs nodes x procPerNode to be a multiple of its forward and backward ranks (2 x tensor, or "
+        "tensor + 1 with ignoreForwardTensorParallel) x parallelism.pipeline",
+    ),
+    (
+        "!has(self.elastic) || (self.elastic.minNodes <= self.nodes && self.nodes <= self.elastic.maxNodes)",
+        "nodes must lie between elastic.minNodes and elastic.maxNodes",
+    ),
+    (
+        f"!has(self.elastic) || (self.elastic.minNodes * self.procPerNode % {MODEL_RANKS} == 0 && "
+        f"(self.elastic.minNodes == self.elastic.maxNodes || self.procPerNode % {MODEL_RANKS} == 0))",
+        "elastic: every size from minNodes to maxNodes must be a multiple of tensor x pipeline x context ranks; make "
+        "procPerNode a multiple of it, or minNodes equal to maxNodes",
+    ),
+    (
+        "!(self.plugins.dpp.enabled && self.plugins.dpp.transport == 'ucx') || has(self.rdma)",
+        "plugins.dpp.transport ucx needs rdma: name the resource of the RDMA device plug-in",
+    ),
+    (
+        "!(has(self.plugins.faults.scenario) && has(self.plugins.faults.scenarioFrom))",
+        "plugins.faults: give scenario or scenarioFrom, not both",
+    ),
+    (
+        "!has(self.env) || self.env.all(v, !v.name.matches("
+        "'^(PET_|MASTER_|MEGATRONAPP_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|(LOCAL|GROUP)_(RANK|WORLD_SIZE))$'))",
+        "env: names that the platform sets (PET_*, MASTER_*, MEGATRONAPP_*, TORCHELASTIC_*, RANK, WORLD_SIZE, LOCAL_*, "
+        "GROUP_*) can't be given",
+    ),
+    (
+        "!has(self.storage) || self.storage.all(a, self.storage.exists_one(b, a.mountPath == b.mountPath))",
+        "storage: a mountPath is there twice",
+    ),
+]
+
+TRANSITION_RULES = [
+    ("self.managedBy == oldSelf.managedBy", "managedBy can't be changed; delete the job and create it again"),
+    (
+        "oldSelf.suspend || self.image == oldSelf.image",
+        "image can't be changed while the job runs: set suspend to true first",
+    ),
+    (
+        "oldSelf.suspend || (self.parallelism == oldSelf.parallelism && self.procPerNode == oldSelf.procPerNode)",
+        "parallelism and procPerNode can't be changed while the job runs: set suspend to true first",
+    ),
+    (
+        "oldSelf.suspend || has(self.elastic) || self.nodes == oldSelf.nodes",
+        "nodes of a job that is not elastic can't be changed while it runs: set suspend to true first",
+    ),
+    (
+        "oldSelf.suspend || self.plugins == oldSelf.plugins",
+        "plugins can't be changed while the job runs: set suspend to true first (tracing can be changed on the page)",
+    ),
+]
+
+
+def validations(rules: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"rule": rule, "message": message} for rule, message in rules]

@@ -1,0 +1,71 @@
+"""Progress and findings of all runs, asked of the gateway over REST."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.operator.observed import Report, Suspicion
+
+API = "/api/v1"
+TIMEOUT_SECONDS = 10.0
+
+
+class GatewayClient:
+    def __init__(self, url: str, token: SecretStr | None) -> None:
+        headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+        self._client = httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def reports(self) -> dict[str, Report]:
+        """What is known now, by run. Raises UnavailableError."""
+        jobs = await self._get("/jobs")
+        findings = await self._get("/findings", state="open")
+        by_run: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for finding in findings:
+            by_run[finding["run"]].append(finding)
+        return {job["run"]: report(job, by_run[job["run"]]) for job in jobs}
+
+    async def _get(self, path: str, **query: str) -> list[dict[str, Any]]:
+        try:
+            answer = await self._client.get(f"{API}{path}", params=query)
+            answer.raise_for_status()
+            found: list[dict[str, Any]] = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            reason = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
+            raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: {reason}") from error
+        return found
+
+
+def report(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report:
+    """The gateway's values as far as a decision needs them."""
+    of_attempt = (finding for finding in findings if finding["attempt"] == job["attempt"])
+    return Report(
+        attempt=job["attempt"],
+        step=job["step"],
+        total_steps=job["total_steps"],
+        step_seconds=job["step_seconds"],
+        eta_seconds=job["eta_seconds"],
+        suspicions=tuple(_suspicion(finding, job["step"]) for finding in of_attempt),
+    )
+
+
+def _suspicion(finding: dict[str, Any], step: int) -> Suspicion:
+    ratio = finding["effect_ratio"]
+    return Suspicion(
+        kind=finding["kind"],
+        cause=finding["cause"],
+        ranks=tuple(finding["ranks"]),
+        node=finding["node"],
+        effect_ratio=float("inf") if ratio is None else ratio,
+        confidence=finding["confidence"],
+        page=finding["page"],
+        steps_open=step - finding["opened_step"],
+        summary=finding["summary"],
+    )

@@ -1,0 +1,34 @@
+"""Names, labels and annotations of what the operator makes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DOMAIN = "megatronapp.io"
+JOB_LABEL = f"{DOMAIN}/training-job"
+ATTEMPT_LABEL = f"{DOMAIN}/attempt"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "megatronapp-operator"
+STOPPED = f"{DOMAIN}/stopped"
+"""On a Job that was told to stop: why. Such a Job never starts again."""
+DIGEST = f"{DOMAIN}/digest"
+"""On a Job: of what it was rendered from, so that one that has not started yet can be told to be out of date."""
+
+
+class Key(NamedTuple):
+    """Which TrainingJob."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def child(name: str, attempt: int) -> str:
+    """The Job of an attempt. Always the same name, so that a crash between create and record makes no second one."""
+    return f"{name}-{attempt}"
+
+
+def service(name: str) -> str:
+    return f"{name}-ranks"

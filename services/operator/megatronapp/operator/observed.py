@@ -1,0 +1,225 @@
+"""What is there: children, pods, nodes and reports of a TrainingJob, as small values.
+
+Made from the API's objects once, when they arrive: the cache keeps these values, not the objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from megatronapp.operator import names
+
+Body = Mapping[str, Any]
+
+MAX_WORDS = 300
+"""Characters kept of a pod's last line."""
+
+
+def parse_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def format_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildJob:
+    """The Job of one attempt."""
+
+    name: str
+    namespace: str
+    owner_uid: str
+    attempt: int
+    nodes: int
+    version: int
+    """Grows with every change (resourceVersion)."""
+    digest: str = ""
+    stopped: str = ""
+    """Why it was told to stop; "" when it was not."""
+    suspended: bool = False
+    complete: bool = False
+    failing: bool = False
+    """A pod has failed, and the others are being ended."""
+    failed: bool = False
+    reason: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, body: Body) -> ChildJob:
+        meta, spec = body["metadata"], body["spec"]
+        conditions = _true_conditions(body)
+        failure = conditions.get("Failed") or conditions.get("FailureTarget") or {}
+        annotations = meta.get("annotations") or {}
+        return cls(
+            name=meta["name"],
+            namespace=meta["namespace"],
+            owner_uid=owner_uid(meta),
+            attempt=int(meta["labels"][names.ATTEMPT_LABEL]),
+            nodes=int(spec.get("completions") or 0),
+            version=version_of(body),
+            digest=annotations.get(names.DIGEST, ""),
+            stopped=annotations.get(names.STOPPED, ""),
+            suspended=bool(spec.get("suspend")),
+            complete="Complete" in conditions,
+            failing="FailureTarget" in conditions,
+            failed="Failed" in conditions,
+            reason=failure.get("reason", ""),
+            message=failure.get("message", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str
+    owner_job: str
+    node: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    unschedulable: str = ""
+    """The scheduler's message; "" for a pod that has a node or was not looked at yet."""
+    pending_since: datetime | None = None
+    delete_requested: datetime | None = None
+    exit_code: int | None = None
+    last_words: str = ""
+    """The last line of what it said before it failed."""
+    disrupted: str = ""
+    """Why Kubernetes itself ended the pod: eviction, preemption, a lost node."""
+
+    @classmethod
+    def of(cls, body: Body) -> Pod:
+        meta, status = body["metadata"], body.get("status") or {}
+        conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+        scheduled, disrupted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+        terminated = _terminated(status)
+        waiting = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+        return cls(
+            name=meta["name"],
+            owner_job=meta["labels"].get("batch.kubernetes.io/job-name", ""),
+            node=(body.get("spec") or {}).get("nodeName", ""),
+            phase=status.get("phase", "Pending"),
+            ready=conditions.get("Ready", {}).get("status") == "True",
+            unschedulable=scheduled.get("message", "unschedulable") if waiting else "",
+            pending_since=parse_time(scheduled.get("lastTransitionTime")) if waiting else None,
+            delete_requested=_delete_requested(meta),
+            exit_code=terminated.get("exitCode"),
+            last_words=_last_line(terminated.get("message", "")),
+            disrupted=disrupted.get("reason", "") if disrupted.get("status") == "True" else "",
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMark:
+    """The operator's own mark on a node: slow since, left alone until, for which job."""
+
+    since: datetime
+    until: datetime
+    job: str
+
+    @classmethod
+    def parse(cls, text: str) -> SlowMark | None:
+        """None for what the operator did not write."""
+        try:
+            found = json.loads(text)
+            return cls(
+                datetime.fromisoformat(found["since"]), datetime.fromisoformat(found["until"]), str(found["job"])
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def text(self) -> str:
+        return json.dumps({"since": format_time(self.since), "until": format_time(self.until), "job": self.job})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    ready: bool = True
+    taints: tuple[tuple[str, str], ...] = ()
+    """Key and effect of each."""
+    mark: SlowMark | None = None
+
+    @classmethod
+    def of(cls, body: Body) -> Node:
+        meta, conditions = body["metadata"], _true_conditions(body)
+        taints = (body.get("spec") or {}).get("taints") or ()
+        return cls(
+            name=meta["name"],
+            ready="Ready" in conditions,
+            taints=tuple((taint["key"], taint["effect"]) for taint in taints),
+            mark=SlowMark.parse((meta.get("annotations") or {}).get(f"{names.DOMAIN}/slow-gpu", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """An open finding, as far as the operator needs it."""
+
+    kind: str
+    cause: str
+    ranks: tuple[int, ...]
+    node: str
+    effect_ratio: float
+    confidence: float
+    page: bool
+    steps_open: int
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the platform says of a run."""
+
+    attempt: int
+    step: int = 0
+    total_steps: int = 0
+    step_seconds: float | None = None
+    eta_seconds: float | None = None
+    suspicions: tuple[Suspicion, ...] = field(default=())
+
+
+def owner_uid(meta: Mapping[str, Any]) -> str:
+    return next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), "")
+
+
+def version_of(body: Body) -> int:
+    return int(body["metadata"].get("resourceVersion") or 0)
+
+
+def is_stuck(pod: Pod, nodes: Mapping[str, Node], patience_seconds: int, now: datetime) -> bool:
+    """Terminating on a node that is lost, for longer than patience lasts: nobody will tell how it ended."""
+    if pod.ended or pod.delete_requested is None:
+        return False
+    node = nodes.get(pod.node)
+    lost = node is None or not node.ready
+    return lost and now >= pod.delete_requested + timedelta(seconds=patience_seconds)
+
+
+def _delete_requested(meta: Mapping[str, Any]) -> datetime | None:
+    """The deletion's time stamp lies a grace period after the request."""
+    moment = parse_time(meta.get("deletionTimestamp"))
+    return moment - timedelta(seconds=int(meta.get("deletionGracePeriodSeconds") or 0)) if moment else None
+
+
+def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the first container that has ended did so."""
+    containers: Iterable[Mapping[str, Any]] = status.get("containerStatuses") or ()
+    ended = (container.get("state", {}).get("terminated") for container in containers)
+    return next((state for state in ended if state), {})
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:MAX_WORDS]
+
+
+def _true_conditions(body: Body) -> dict[str, Mapping[str, Any]]:
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return {condition["type"]: condition for condition in conditions if condition.get("status") == "True"}

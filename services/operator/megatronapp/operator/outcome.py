@@ -1,0 +1,83 @@
+"""How an attempt ended, from its Job and its pods. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from megatronapp.core.trainingjob import Reason
+from megatronapp.operator.observed import ChildJob, Pod
+from megatronapp.operator.seen import Seen
+
+ASKED_TO_STOP = 143
+"""The launcher's exit code after SIGTERM: the work is saved, not done."""
+
+
+class Ending(Enum):
+    SUCCEEDED = auto()
+    FAILED = auto()
+    """Counts as a restart, if there is another attempt."""
+    STOPPED = auto()
+    """Ended because the operator wanted it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    ending: Ending
+    reason: Reason
+    message: str
+    retriable: bool = True
+
+
+def outcome(seen: Seen) -> Outcome | None:
+    """None while the attempt goes on, or its pods still end."""
+    job = seen.current
+    if job is None:
+        return None
+    if job.complete:
+        return Outcome(Ending.SUCCEEDED, Reason.COMPLETED, f"attempt {job.attempt} has done all steps")
+    if job.stopped:
+        return None if seen.live else _stopped(job)
+    if seen.live:
+        return None
+    if job.failed or (job.failing and seen.stuck):
+        return _failed(job, seen)
+    return None
+
+
+def _stopped(job: ChildJob) -> Outcome:
+    reason = Reason(job.stopped)
+    if reason is Reason.NODE_LOST:
+        return Outcome(Ending.FAILED, reason, f"attempt {job.attempt} lost a node")
+    return Outcome(Ending.STOPPED, reason, f"attempt {job.attempt} was stopped")
+
+
+def _failed(job: ChildJob, seen: Seen) -> Outcome:
+    policy = seen.spec.failure_policy
+    if seen.stuck and not any(pod.exit_code for pod in seen.ranks):
+        return Outcome(Ending.FAILED, Reason.NODE_LOST, f"attempt {job.attempt} lost {_where(seen.stuck[0])}")
+    pod = _first_failed(seen.ranks)
+    if pod is None:
+        final = job.reason == "PodFailurePolicy"
+        reason = Reason.NON_RETRIABLE_EXIT_CODE if final else Reason.RANK_FAILED
+        return Outcome(Ending.FAILED, reason, f"attempt {job.attempt} failed: {job.message or job.reason}", not final)
+    if pod.disrupted:
+        text = f"attempt {job.attempt}: {pod.name} was ended by Kubernetes ({pod.disrupted})"
+        return Outcome(Ending.FAILED, Reason.PREEMPTED, text)
+    text = f"attempt {job.attempt}: {pod.name} on {_where(pod)} ended with exit code {pod.exit_code}"
+    if pod.last_words:
+        text += f" ({pod.last_words})"
+    if pod.exit_code in policy.non_retriable_exit_codes:
+        return Outcome(Ending.FAILED, Reason.NON_RETRIABLE_EXIT_CODE, text, retriable=False)
+    return Outcome(Ending.FAILED, Reason.RANK_FAILED, text)
+
+
+def _first_failed(pods: tuple[Pod, ...]) -> Pod | None:
+    """The pod that tells most: one that Kubernetes ended, else one that failed by itself, else any that failed."""
+    failed = sorted((pod for pod in pods if pod.phase == "Failed"), key=lambda pod: pod.name)
+    by_itself = (pod for pod in failed if pod.exit_code not in {None, ASKED_TO_STOP} and not pod.delete_requested)
+    return next((pod for pod in failed if pod.disrupted), None) or next(by_itself, failed[0] if failed else None)
+
+
+def _where(pod: Pod) -> str:
+    return f"node {pod.node}" if pod.node else "no node"

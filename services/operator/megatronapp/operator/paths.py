@@ -1,0 +1,44 @@
+"""Where objects live on the API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatronapp.operator.crd.definition import GROUP, PLURAL, VERSION
+from megatronapp.operator.names import Key
+
+PLURALS = {"Job": "jobs", "Service": "services", "PodGroup": "podgroups", "JobSet": "jobsets"}
+
+
+def collection(body: dict[str, Any]) -> str:
+    """Where an object of this kind is made."""
+    return _under(body["apiVersion"], body["metadata"]["namespace"], PLURALS[body["kind"]])
+
+
+def job(namespace: str, name: str) -> str:
+    return f"{_under('batch/v1', namespace, 'jobs')}/{name}"
+
+
+def service(namespace: str, name: str) -> str:
+    return f"{_under('v1', namespace, 'services')}/{name}"
+
+
+def events(namespace: str) -> str:
+    return _under("v1", namespace, "events")
+
+
+def status(key: Key) -> str:
+    return f"{_under(f'{GROUP}/{VERSION}', key.namespace, PLURAL)}/{key.name}/status"
+
+
+def node(name: str) -> str:
+    return f"/api/v1/nodes/{name}"
+
+
+def leases(namespace: str) -> str:
+    return _under("coordination.k8s.io/v1", namespace, "leases")
+
+
+def _under(version: str, namespace: str, plural: str) -> str:
+    root = "/apis" if "/" in version else "/api"
+    return f"{root}/{version}/namespaces/{namespace}/{plural}"

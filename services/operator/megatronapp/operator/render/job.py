@@ -1,0 +1,46 @@
+"""The Indexed Job of one attempt: it runs once, as a whole, or has failed. Attempts are the operator's matter."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+from megatronapp.operator import names
+from megatronapp.operator.render.plan import Plan
+from megatronapp.operator.render.pod import CONTAINER, pod_template
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def render_job(plan: Plan) -> dict[str, Any]:
+    spec = job_spec(plan)
+    metadata = plan.metadata(plan.name)
+    metadata["annotations"] = {names.DIGEST: digest(spec)}
+    if plan.spec.scheduling.queue and plan.spec.scheduling.gang != "Volcano":
+        metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
+    # With a queue `suspend` is Kueue's, unless the user wants it: two owners would flip it for ever.
+    if plan.spec.suspend:
+        spec["suspend"] = True
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def job_spec(plan: Plan) -> dict[str, Any]:
+    """A pod that fails fails the Job, and no pod is replaced: a gang starts again as a whole."""
+    found = {
+        "completionMode": "Indexed",
+        "completions": plan.nodes,
+        "parallelism": plan.nodes,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "template": pod_template(plan),
+    }
+    codes = plan.spec.failure_policy.non_retriable_exit_codes
+    if codes:
+        on_exit = {"containerName": CONTAINER, "operator": "In", "values": sorted(set(codes))}
+        found["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
+    return found
+
+
+def digest(spec: dict[str, Any]) -> str:
+    return sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

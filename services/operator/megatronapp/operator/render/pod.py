@@ -1,0 +1,94 @@
+"""The pod of one node: a container that starts the node's ranks, without privileges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatronapp.operator.render import gang
+from megatronapp.operator.render.environment import environment
+from megatronapp.operator.render.overlay import overlaid
+from megatronapp.operator.render.placement import affinity, tolerations, topology_annotations
+from megatronapp.operator.render.plan import Plan
+from megatronapp.operator.render.volumes import TMP, scenario_annotation, scenario_file, volumes
+
+CONTAINER = "trainer"
+LAUNCHER = ("python", "-m", "megatronapp.trainer.jobs.pod", "-m", "megatronapp.trainer")
+USER = 65532
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+
+
+def pod_template(plan: Plan) -> dict[str, Any]:
+    template = {
+        "metadata": {
+            "labels": {**plan.spec.labels, **gang.pod_labels(plan), **plan.labels()},
+            "annotations": _annotations(plan),
+        },
+        "spec": _pod_spec(plan),
+    }
+    return overlaid(template, plan.spec.pod_template)
+
+
+def _annotations(plan: Plan) -> dict[str, str]:
+    rdma = plan.spec.rdma
+    networks = {NETWORKS: ",".join(rdma.networks)} if rdma and rdma.networks else {}
+    fixed = {**networks, **topology_annotations(plan), **gang.pod_annotations(plan), **scenario_annotation(plan)}
+    return {**plan.spec.annotations, **fixed}
+
+
+def _pod_spec(plan: Plan) -> dict[str, Any]:
+    spec, (pod_volumes, mounts) = plan.spec, volumes(plan)
+    found = {
+        "restartPolicy": "Never",
+        "subdomain": plan.service,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "serviceAccountName": spec.service_account_name,
+        "priorityClassName": spec.scheduling.priority_class_name,
+        "schedulerName": gang.scheduler(plan),
+        "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
+        "imagePullSecrets": [secret.model_dump() for secret in spec.image_pull_secrets],
+        "nodeSelector": spec.scheduling.node_selector,
+        "tolerations": tolerations(plan),
+        "affinity": affinity(plan),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumes": pod_volumes,
+        "containers": [_container(plan, mounts)],
+    }
+    return {key: value for key, value in found.items() if value not in ("", [], {})}
+
+
+def _container(plan: Plan, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = plan.spec
+    found = {
+        "name": CONTAINER,
+        "image": plan.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": spec.command or list(LAUNCHER),
+        "args": spec.args if spec.command else spec.trainer_args(scenario_file(plan)),
+        "workingDir": TMP,
+        "env": environment(plan),
+        "envFrom": spec.env_from,
+        "resources": _resources(plan),
+        "volumeMounts": mounts,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if spec.rdma else {})},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {key: value for key, value in found.items() if value not in (None, "", [], {})}
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    limits: dict[str, Any] = dict(plan.spec.resources.limits)
+    if plan.spec.rdma:
+        limits[plan.spec.rdma.resource_name] = plan.spec.rdma.count
+    found = {"limits": limits, "requests": dict(plan.spec.resources.requests)}
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,76 @@
+"""A pod's volumes, each with where it is mounted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from megatronapp.core.trainingjob.spec import Storage
+from megatronapp.operator.names import DOMAIN
+from megatronapp.operator.render.environment import TOKEN_FOLDER
+from megatronapp.operator.render.plan import Plan
+
+SCENARIO_ANNOTATION = f"{DOMAIN}/fault-scenario"
+SCENARIO_FOLDER = "/etc/megatronapp/faults"
+SCENARIO = "scenario.yaml"
+TOKEN_SECONDS = 3600
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # of the container alone
+TMP = "/tmp"  # noqa: S108
+
+Mounted = tuple[dict[str, Any], dict[str, Any]]
+"""A volume and its mount, without the name that both share."""
+
+
+def volumes(plan: Plan) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The pod's volumes and the container's mounts."""
+    found: dict[str, Mounted] = {
+        "shared-memory": (
+            {"emptyDir": {"medium": "Memory", "sizeLimit": plan.spec.shared_memory.size}},
+            {"mountPath": SHARED_MEMORY},
+        ),
+        "tmp": ({"emptyDir": {}}, {"mountPath": TMP}),
+        "megatronapp-token": (_token(plan), {"mountPath": TOKEN_FOLDER, "readOnly": True}),
+        **_scenario(plan),
+        **{f"storage-{volume.name}": _claim(volume) for volume in plan.spec.storage},
+    }
+    return (
+        [{"name": name, **volume} for name, (volume, _) in found.items()],
+        [{"name": name, **mount} for name, (_, mount) in found.items()],
+    )
+
+
+def scenario_file(plan: Plan) -> str:
+    """Where the ranks find the fault scenario; "" without one."""
+    return f"{SCENARIO_FOLDER}/{SCENARIO}" if _scenario(plan) else ""
+
+
+def scenario_annotation(plan: Plan) -> dict[str, str]:
+    """An inline scenario travels as an annotation: no object of its own is needed to make a file of it."""
+    scenario = plan.spec.plugins.faults.scenario
+    if scenario is None or not scenario.faults:
+        return {}
+    return {SCENARIO_ANNOTATION: yaml.safe_dump(scenario.model_dump(mode="json", exclude_defaults=True))}
+
+
+def _token(plan: Plan) -> dict[str, Any]:
+    """A token that names the job: it is worth nothing for another one, nor at the API server."""
+    token = {"audience": f"megatronapp/{plan.full_name}", "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+    return {"projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
+def _claim(volume: Storage) -> Mounted:
+    source = {"persistentVolumeClaim": {"claimName": volume.claim_name, "readOnly": volume.read_only}}
+    return source, {"mountPath": volume.mount_path, "readOnly": volume.read_only}
+
+
+def _scenario(plan: Plan) -> dict[str, Mounted]:
+    mount = {"mountPath": SCENARIO_FOLDER, "readOnly": True}
+    key = plan.spec.plugins.faults.scenario_from
+    if key is not None:
+        items = [{"key": key.key, "path": SCENARIO}]
+        return {"fault-scenario": ({"configMap": {"name": key.name, "items": items}}, mount)}
+    if scenario_annotation(plan):
+        field = {"fieldPath": f"metadata.annotations['{SCENARIO_ANNOTATION}']"}
+        return {"fault-scenario": ({"downwardAPI": {"items": [{"path": SCENARIO, "fieldRef": field}]}}, mount)}
+    return {}

@@ -1,0 +1,1 @@
+"""Notifications: alerts in, incidents kept, people told once, a report every week."""

@@ -1,0 +1,179 @@
+"""The one place where notifications do something: reads and writes the topic of incidents, and speaks to receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+
+import httpx
+
+from megatronapp.core.bus import Bus, Message, Topic
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
+from megatronapp.gateway.metrics import GatewayMetrics
+from megatronapp.gateway.notify import messages
+from megatronapp.gateway.notify.events import Claimed, GroupState, Heard, Told, parse
+from megatronapp.gateway.notify.incidents import REPORT, Due, Incident, Incidents, Rules
+from megatronapp.gateway.notify.levels import Level
+from megatronapp.gateway.notify.receivers import receivers
+from megatronapp.gateway.notify.receivers.base import send
+from megatronapp.gateway.notify.report import WEEK_SECONDS, due_end, markdown, report
+from megatronapp.gateway.notify.settings import NotifySettings
+
+log = get_logger(__name__)
+
+TICK_SECONDS = 1.0
+SEND_SECONDS = 15.0
+ASK_AGAIN_SECONDS = 5.0
+"""A claim that has not come back from the bus yet is not published twice within so long."""
+RETRY_SECONDS = 1.0
+
+
+class Notifier:
+    """Folds the incidents' events, claims what is due, and tells receivers. Run it in every gateway."""
+
+    def __init__(
+        self, settings: NotifySettings, bus: Bus, metrics: GatewayMetrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._metrics = metrics
+        self._clock = clock
+        self._receivers = {receiver.name: receiver for receiver in receivers(settings)}
+        self._known = Incidents(
+            Rules(
+                levels={name: receiver.level for name, receiver in self._receivers.items()},
+                repeat_seconds=settings.notify_repeat_seconds,
+                flap_seconds=settings.notify_flap_seconds,
+                reporters=frozenset(name for name, receiver in self._receivers.items() if receiver.reports),
+            )
+        )
+        self._mine: dict[str, tuple[Due, float]] = {}
+        """Claims that this gateway has published and not heard of yet: claim → (what, when)."""
+        self._changed = asyncio.Event()
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """All that are known, the one opened last first."""
+        return sorted(self._known.incidents.values(), key=lambda incident: -incident.opened)
+
+    async def hear(self, state: GroupState) -> None:
+        """Take in what Alertmanager says. Raises UnavailableError when it could not be kept; it must be said again."""
+        await self._bus.publish(Topic.INCIDENTS, state.group, _bytes(Heard(at=self._clock(), state=state)))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with httpx.AsyncClient(timeout=SEND_SECONDS) as client, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(client, tasks))
+            tasks.create_task(self._claim_for_ever())
+
+    async def _follow(self, client: httpx.AsyncClient, tasks: asyncio.TaskGroup) -> None:
+        async for batch in self._bus.follow(Topic.INCIDENTS):
+            for message in batch:
+                due = self._fold(message)
+                if due is not None:
+                    tasks.create_task(self._tell(client, *due))
+            self._count()
+            self._changed.set()
+
+    def _fold(self, message: Message) -> tuple[str, Due] | None:
+        """Take in one event; the claim and what it is for, when it is this gateway's turn to tell."""
+        try:
+            event = parse(message.value)
+        except ValueError as error:
+            self._metrics.bad_messages.labels(Topic.INCIDENTS).inc()
+            log.warning("message_not_understood", topic=Topic.INCIDENTS, error=str(error))
+            return None
+        counts = self._known.apply(event, self._week(event.at))
+        if not isinstance(event, Claimed):
+            return None
+        mine = self._mine.pop(event.claim, None)
+        return (event.claim, mine[0]) if mine and counts else None
+
+    async def _claim_for_ever(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+            self._changed.clear()
+            try:
+                await self._claim_due()
+            except UnavailableError as error:
+                log.warning("incidents_wait_for_the_bus", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _claim_due(self) -> None:
+        now = self._clock()
+        self._mine = {claim: (due, at) for claim, (due, at) in self._mine.items() if now - at < ASK_AGAIN_SECONDS}
+        asked = {(due.subject, due.receiver) for due, _ in self._mine.values()}
+        for due in self._known.due(now, self._week(now)):
+            if (due.subject, due.receiver) not in asked:
+                claim = Claimed(at=now, claim=secrets.token_hex(8), subject=due.subject, receiver=due.receiver)
+                self._mine[claim.claim] = (due, now)
+                await self._bus.publish(Topic.INCIDENTS, due.subject, _bytes(claim))
+
+    async def _tell(self, client: httpx.AsyncClient, claim: str, due: Due) -> None:
+        message = self._message(due)
+        if message is None:
+            return
+        try:
+            await send(client, self._receivers[due.receiver], message, self._clock())
+            delivered = True
+        except UnavailableError as error:
+            log.warning("notification_failed", receiver=due.receiver, subject=due.subject, error=str(error))
+            delivered = False
+        self._metrics.notifications.labels(due.receiver, "sent" if delivered else "failed").inc()
+        told = Told(
+            at=self._clock(),
+            claim=claim,
+            subject=due.subject,
+            receiver=due.receiver,
+            delivered=delivered,
+            level=message.level,
+            resolved=due.reason == "resolved",
+        )
+        await self._publish_told(told)
+
+    async def _publish_told(self, told: Told) -> None:
+        """Until the bus takes it: people would be told again otherwise."""
+        while True:
+            try:
+                return await self._bus.publish(Topic.INCIDENTS, told.subject, _bytes(told))
+            except UnavailableError as error:
+                log.warning("incidents_wait_for_the_bus", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _message(self, due: Due) -> messages.Message | None:
+        if due.subject.startswith(REPORT):
+            return self._report_message(float(due.subject.removeprefix(REPORT)))
+        incident = self._known.incidents.get(due.subject)
+        return messages.of_incident(incident, due.reason, self._settings.page_url) if incident else None
+
+    def _report_message(self, end: float) -> messages.Message:
+        found = report(self._known.incidents.values(), end - WEEK_SECONDS, end)
+        page_url = self._settings.page_url
+        return messages.Message(
+            kind="report",
+            reason="report",
+            level=Level.P3,
+            title=f"Weekly report: {found.incidents} incidents",
+            facts=(),
+            text=markdown(found),
+            link=f"{page_url.rstrip('/')}/report" if page_url else "",
+        )
+
+    def _week(self, now: float) -> str:
+        """The report that is due, by its end; "" for none."""
+        end = due_end(now, self._settings.report_weekday, self._settings.report_hour)
+        return "" if end is None else f"{end:.0f}"
+
+    def _count(self) -> None:
+        for level in Level:
+            count = sum(incident.open and incident.state.level is level for incident in self._known.incidents.values())
+            self._metrics.incidents.labels(level).set(count)
+
+
+def _bytes(event: Heard | Claimed | Told) -> bytes:
+    return event.model_dump_json().encode()

@@ -1,0 +1,44 @@
+"""A Slack channel, by an incoming webhook (Slack's Block Kit)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+
+from megatronapp.gateway.notify.levels import Level
+from megatronapp.gateway.notify.messages import Message
+
+MAX_TEXT = 2_900
+"""Slack takes 3,000 characters a section."""
+
+
+class Slack:
+    name = "slack"
+    reports = True
+
+    def __init__(self, url: SecretStr, level: Level) -> None:
+        self.url = url
+        self.level = level
+
+    def request(self, message: Message, now: float) -> tuple[dict[str, Any], dict[str, str]]:
+        facts = "\n".join(f"*{name}* {escape(value)}" for name, value in message.facts)
+        text = "\n".join(filter(None, (facts, escape(message.text))))[:MAX_TEXT]
+        links = [f"<{message.link}|open the page>"] if message.link else []
+        links += [f"<{message.runbook}|runbook>"] if message.runbook.startswith("http") else []
+        blocks: list[dict[str, Any]] = [
+            {"type": "header", "text": {"type": "plain_text", "text": message.title[:150]}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": text or "–"}},
+        ]
+        if links:
+            blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]})
+        return {"text": escape(message.title), "blocks": blocks}, {}
+
+    def objection(self, answer: httpx.Response) -> str:
+        return ""
+
+
+def escape(text: str) -> str:
+    """Slack's three control characters, so that no label makes a link or calls a channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

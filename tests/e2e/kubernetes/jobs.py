@@ -1,0 +1,66 @@
+"""TrainingJobs whose pods run a few lines of Python: all of a job's life without waiting for torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.kubernetes import PYTHON_IMAGE, Cluster, wait_until
+
+SLEEP = "import time; time.sleep(3600)"
+GRACEFUL = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); time.sleep(3600)"
+FAIL_FIRST = 'import os, sys; sys.exit(1 if os.environ["MEGATRONAPP_ATTEMPT"] == "1" else 0)'
+
+
+def job(name: str, script: str = SLEEP, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "megatronapp.io/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "image": PYTHON_IMAGE,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python", "-c"],
+            "args": [script],
+            "nodes": 2,
+            "procPerNode": 1,
+            "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+            "sharedMemory": {"size": "16Mi"},
+            "terminationGracePeriodSeconds": 5,
+            **spec,
+        },
+    }
+
+
+def status(cluster: Cluster, name: str) -> dict[str, Any]:
+    found = cluster.get("trainingjob", name)
+    return (found or {}).get("status", {})
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str(status(cluster, name).get("phase", ""))
+
+
+def wait_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 90.0) -> dict[str, Any]:
+    wait_until(f"{name} is {wanted}, not {phase(cluster, name)}", lambda: phase(cluster, name) == wanted, seconds)
+    return status(cluster, name)
+
+
+def conditions(told: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {found["type"]: (found["status"], found["reason"]) for found in told.get("conditions", ())}
+
+
+def message(told: dict[str, Any], kind: str) -> str:
+    return next(found["message"] for found in told["conditions"] if found["type"] == kind)
+
+
+def pods(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+    return cluster.list("pods", f"megatronapp.io/training-job={name}")
+
+
+def nodes_of(cluster: Cluster, name: str) -> set[str]:
+    """Nodes on which the job's pods run or wait to end."""
+    return {
+        pod["spec"].get("nodeName", "")
+        for pod in pods(cluster, name)
+        if pod["status"]["phase"] in {"Pending", "Running"}
+    }

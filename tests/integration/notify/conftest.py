@@ -1,0 +1,59 @@
+"""Gateways as their own tests start them, and a server that stands where Slack, Feishu and a phone service do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from tests.integration.gateway.conftest import Served, Start, start
+from tests.support.alertmanager import free_port
+
+__all__ = ["Served", "Start", "start"]
+
+
+@dataclass
+class Inbox:
+    """What was posted, by path; `status` is what is answered."""
+
+    port: int
+    posts: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
+    status: int = 200
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{path}"
+
+    def bodies(self, path: str) -> list[dict[str, Any]]:
+        return [body for to, body, _ in self.posts if to == path]
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.02)
+
+    async def take(self, request: Request) -> JSONResponse:
+        body = json.loads(await request.body())
+        self.posts.append((request.path_params["path"], body, dict(request.headers)))
+        return JSONResponse({"code": 0}, self.status)
+
+
+@pytest.fixture
+async def inbox() -> AsyncIterator[Inbox]:
+    box = Inbox(free_port())
+    app = Starlette(routes=[Route("/{path}", box.take, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=box.port, log_level="error", lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield box
+    server.should_exit = True
+    await serving

@@ -1,0 +1,171 @@
+"""A peer that dies, stops or hangs up: the survivor knows which one, soon, and nothing is left of both."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatronapp.rdma import Config, Engine, EngineClosedError, Kind, PeerLostError, Spec, Tag
+from tests.support.engines import HOST_LANES, lane_config, require_lane
+
+KNOWN_WITHIN_SECONDS = 1.0
+LARGE = 32 << 20
+
+
+def shared_files() -> set[str]:
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+def peer(store: str, lane: str, settings: dict[str, float], what: str) -> None:
+    """Rank 1. The test ends it."""
+    torch.set_num_threads(1)
+    engine = Engine(1, 2, store, config=lane_config(lane, **settings))
+    engine.connect([0])
+    if what == "receives":
+        engine.irecv(Spec((LARGE,), torch.uint8), 0, Tag(Kind.FORWARD))
+    if what == "streams":
+        stream_for_ever(engine, 0)
+    threading.Event().wait()
+
+
+def stream_for_ever(engine: Engine, other: int) -> None:
+    """Messages both ways, without an end. Raises PeerLostError when the other is gone."""
+    chance = random.Random(engine.rank)
+    for step in range(1 << 30):
+        size = (step * 7919) % (1 << 18)
+        receive = engine.irecv(Spec((size,), torch.uint8), other, Tag(Kind.FORWARD, step=step))
+        send = engine.isend(torch.full((size,), step % 251, dtype=torch.uint8), other, Tag(Kind.FORWARD, step=step))
+        if chance.random() < 0.5:
+            send.wait()
+        receive.wait()
+        assert (receive.tensor == step % 251).all()
+        send.wait()
+
+
+@pytest.fixture(params=HOST_LANES)
+def lane(request: pytest.FixtureRequest) -> str:
+    require_lane(request.param)
+    return str(request.param)
+
+
+class Pair:
+    """Rank 0 in this process, rank 1 in one of its own."""
+
+    def __init__(self, folder: Path, lane: str, what: str, **settings: float) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["megatronapp.rdma", "megatronapp.trainer.launch"])
+        store = str(folder / f"store-{random.getrandbits(40)}")
+        self.peer: BaseProcess = context.Process(target=peer, args=(store, lane, settings, what))
+        self.peer.start()
+        config: Config = lane_config(lane, connect_timeout_seconds=30, **settings)
+        self.engine = Engine(0, 2, store, config=config)
+        self.engine.connect([1])
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.peer.pid is not None
+        os.kill(self.peer.pid, number)
+
+    def close(self) -> None:
+        self.peer.kill()
+        self.peer.join()
+        self.engine.abort("the test is over")
+        self.engine.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, lane: str) -> Iterator[object]:
+    pairs: list[Pair] = []
+
+    def start(what: str, **settings: float) -> Pair:
+        pairs.append(Pair(tmp_path, lane, what, **settings))
+        return pairs[-1]
+
+    before = shared_files()
+    yield start
+    for pair in pairs:
+        pair.close()
+    assert shared_files() <= before
+
+
+def test_killed_peer_ends_a_receive(start) -> None:
+    pair = start("idles")
+    receive = pair.engine.irecv(Spec((5,), torch.uint8), 1, Tag(Kind.FORWARD))
+
+    pair.signal(signal.SIGKILL)
+
+    with pytest.raises(PeerLostError, match="rank 1 is lost: its process has ended") as raised:
+        receive.wait(KNOWN_WITHIN_SECONDS)
+    assert raised.value.rank == 1
+    assert pair.engine.failed() == {1: "its process has ended"}
+    with pytest.raises(PeerLostError):
+        pair.engine.check()
+    with pytest.raises(PeerLostError):
+        pair.engine.isend(torch.zeros(1), 1, Tag(Kind.BACKWARD))
+
+
+def test_killed_peer_ends_a_send_that_nobody_received(start) -> None:
+    pair = start("idles")
+    send = pair.engine.isend(torch.zeros(LARGE, dtype=torch.uint8), 1, Tag(Kind.FORWARD))
+
+    pair.signal(signal.SIGKILL)
+
+    with pytest.raises(PeerLostError, match="rank 1 is lost"):
+        send.wait(KNOWN_WITHIN_SECONDS)
+
+
+def test_stopped_peer_is_lost_after_silence(start) -> None:
+    pair = start("receives", heartbeat_seconds=0.2, dead_after_seconds=1.0)
+    receive = pair.engine.irecv(Spec((5,), torch.uint8), 1, Tag(Kind.FORWARD))
+
+    pair.signal(signal.SIGSTOP)
+
+    with pytest.raises(PeerLostError, match="nothing was heard of it: its process is stopped or the network is cut"):
+        receive.wait(5)
+
+
+def test_peer_killed_at_a_random_moment_is_known(start) -> None:
+    for seed in range(2):
+        pair = start("streams")
+        threading.Timer(random.Random(seed).uniform(0.02, 0.3), pair.signal, [signal.SIGKILL]).start()
+
+        with pytest.raises(PeerLostError, match="rank 1 is lost"):
+            stream_for_ever(pair.engine, 1)
+
+
+def test_peer_that_was_idle_is_reported_without_a_message(start) -> None:
+    pair = start("idles")
+
+    pair.signal(signal.SIGKILL)
+    deadline = time.monotonic() + KNOWN_WITHIN_SECONDS
+    while not pair.engine.failed() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+    assert pair.engine.failed() == {1: "its process has ended"}
+
+
+def test_fork_neither_uses_the_engine_nor_hides_the_death_of_its_parent(start) -> None:
+    pair = start("idles")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pair.engine.poll()
+        except EngineClosedError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert b"fork" in os.read(reader, 100)
+    assert pair.engine.poll() == []
+    os.close(reader)
+    os.close(writer)

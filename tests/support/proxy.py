@@ -1,0 +1,158 @@
+"""A reverse proxy before an API server that counts writes, and answers wrong, late or not at all when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import kopf
+import yaml
+from aiohttp import web
+
+from megatronapp.operator.api import _context
+
+WRITES = {"POST", "PUT", "PATCH", "DELETE"}
+HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
+
+
+@dataclass
+class Faults:
+    """How the proxy misbehaves, drawn from a seeded generator."""
+
+    seed: int = 0
+    error_ratio: float = 0.0
+    """Of requests: answered with one of `statuses`, half of them after the server has done what they ask."""
+    statuses: tuple[int, ...] = (409, 429, 500)
+    watch_seconds: float | None = None
+    """A watch is cut after up to so long; every second one with "410 Gone"."""
+    latency_seconds: float = 0.0
+
+
+@dataclass
+class ApiProxy:
+    """Plain HTTP on loopback before the API server of `kubeconfig`."""
+
+    kubeconfig: Path
+    folder: Path
+    faults: Faults = field(default_factory=Faults)
+    on_write: Callable[[int], bool] | None = None
+    """Told of the number of each write the server has done; True: the answer never arrives."""
+    writes: int = 0
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __enter__(self) -> ApiProxy:
+        self._random = random.Random(self.faults.seed)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        self._started.wait(30)
+        self.own_kubeconfig = self.folder / "proxy.kubeconfig"
+        self.own_kubeconfig.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{self.port}")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        login = _login(self.kubeconfig)
+        context = _context(login)
+        assert isinstance(context, ssl.SSLContext)
+        self._server = login.server
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=0)) as self._client:
+            app = web.Application(client_max_size=1 << 24)
+            app.router.add_route("*", "/{rest:.*}", self._pass)
+            runner = web.AppRunner(app, handler_cancellation=True)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            self.port = runner.addresses[0][1]
+            self._started.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        is_lease, is_write = "/leases" in request.path, request.method in WRITES
+        if not is_lease:
+            self.seen[request.method, urlsplit(str(request.rel_url)).path] += 1
+        if "watch" in request.query and request.query["watch"] not in {"false", "0"}:
+            return await self._watch(request)
+        await asyncio.sleep(self.faults.latency_seconds * self._random.random())
+        fault = not is_lease and self._random.random() < self.faults.error_ratio
+        if fault and self._random.random() < 0.5:
+            return self._wrong()
+        answer = await self._forward(request)
+        if is_write and not is_lease:
+            self.writes += 1
+            if self.on_write is not None and self.on_write(self.writes):
+                assert request.transport is not None
+                request.transport.abort()
+        return self._wrong() if fault else answer
+
+    def _wrong(self) -> web.Response:
+        status = self._random.choice(self.faults.statuses)
+        headers = {"Retry-After": "1"} if status == 429 else {}
+        body = {"kind": "Status", "status": "Failure", "message": f"injected {status}", "code": status}
+        return web.json_response(body, status=status, headers=headers)
+
+    async def _forward(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP}
+        async with self._client.request(
+            request.method, f"{self._server}{request.rel_url}", data=body, headers=headers
+        ) as answer:
+            kept = {key: value for key, value in answer.headers.items() if key.lower() not in HOP}
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        """Pass a stream of events on; cut it when that is wanted."""
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP}
+        limit = self.faults.watch_seconds
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._client.get(f"{self._server}{request.rel_url}", headers=headers, timeout=timeout) as answer:
+            stream = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
+            await stream.prepare(request)
+            try:
+                async with asyncio.timeout(None if limit is None else limit * self._random.random()):
+                    async for line in answer.content:
+                        await stream.write(line)
+            except TimeoutError:
+                if self._random.random() < 0.5:
+                    gone: dict[str, Any] = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+                    await stream.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
+            return stream
+
+
+def _login(kubeconfig: Path) -> kopf.ConnectionInfo:
+    """What a kubeconfig holds, without touching this process's environment."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    return kopf.ConnectionInfo(
+        server=cluster["server"],
+        ca_data=cluster.get("certificate-authority-data"),
+        certificate_data=user.get("client-certificate-data"),
+        private_key_data=user.get("client-key-data"),
+        token=user.get("token"),
+    )
+
+
+def _kubeconfig(server: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "proxy",
+        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+        "clusters": [{"name": "proxy", "cluster": {"server": server}}],
+        "users": [{"name": "proxy", "user": {}}],
+    }

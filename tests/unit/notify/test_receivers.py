@@ -1,0 +1,133 @@
+"""Each receiver gets its own words, and nothing in an alert can become markup or a link of its own."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from megatronapp.gateway.notify.alertmanager import Webhook as AlertmanagerWebhook
+from megatronapp.gateway.notify.alertmanager import group_state
+from megatronapp.gateway.notify.incidents import Incident
+from megatronapp.gateway.notify.levels import Level
+from megatronapp.gateway.notify.messages import duration, of_incident
+from megatronapp.gateway.notify.receivers import receivers
+from megatronapp.gateway.notify.receivers.feishu import Feishu, signature
+from megatronapp.gateway.notify.receivers.phone import Phone
+from megatronapp.gateway.notify.receivers.slack import Slack
+from megatronapp.gateway.notify.receivers.webhook import Webhook
+from megatronapp.gateway.settings import GatewaySettings
+
+URL = SecretStr("https://example.com/hook")
+
+
+def alert(
+    rank: str, severity: str = "P1", status: str = "firing", starts: str = "2026-11-20T10:00:05Z"
+) -> dict[str, object]:
+    labels = {"alertname": "SlowGPU", "severity": severity, "namespace": "ml", "training_job": "gpt"}
+    return {
+        "status": status,
+        "labels": labels | {"node": "n1", "rank": rank, "gpu_uuid": f"GPU-{rank}", "cause": "thermal"},
+        "annotations": {
+            "summary": f"ml/gpt: rank {rank} <!channel> computes slowly",
+            "description": "Without it the job would be 1.2 times as fast.",
+            "runbook_url": "https://example.com/SlowGPU.md",
+        },
+        "startsAt": starts,
+        "endsAt": "0001-01-01T00:00:00Z",
+        "fingerprint": "f",
+    }
+
+
+def payload(*alerts: dict[str, object], status: str = "firing") -> AlertmanagerWebhook:
+    body = {"version": "4", "groupKey": '{}:{alertname="SlowGPU"}', "status": status, "receiver": "gateway"}
+    return AlertmanagerWebhook.model_validate_json(json.dumps(body | {"alerts": alerts}))
+
+
+INCIDENT = Incident("i-1", group_state(payload(alert("5"), alert("12"))), opened=1_790_000_000.0, reopened=0.0)
+MESSAGE = of_incident(INCIDENT, "opened", "https://page.example.com/")
+
+
+def test_a_group_is_summed_up_by_its_most_urgent_alert() -> None:
+    state = group_state(payload(alert("12", "P2"), alert("5", "P1"), alert("7", "P0", status="resolved")))
+
+    assert (state.level, state.node, state.cause) == (Level.P1, "n1", "thermal")
+    assert state.ranks == ("5", "12")
+    assert state.summary.startswith("ml/gpt: rank 5")
+    assert state.summary.endswith("(and 1 more)")
+
+
+def test_a_severity_of_another_vocabulary_is_neither_lost_nor_a_page() -> None:
+    assert group_state(payload(alert("5", "critical"))).level is Level.P2
+
+
+def test_the_same_group_has_the_same_name() -> None:
+    assert group_state(payload(alert("5"))).group == group_state(payload(alert("6"), status="resolved")).group
+
+
+def test_slack_gets_blocks_in_which_nothing_is_markup() -> None:
+    body, headers = Slack(URL, Level.P2).request(MESSAGE, 0.0)
+
+    assert headers == {}
+    assert body["blocks"][0]["text"]["type"] == "plain_text"
+    assert "&lt;!channel&gt;" in body["text"]
+    assert "*node* n1" in body["blocks"][1]["text"]["text"]
+    assert "<https://page.example.com/health|open the page>" in body["blocks"][2]["elements"][0]["text"]
+
+
+def test_feishu_gets_a_signed_card_in_plain_text() -> None:
+    body, _ = Feishu(URL, Level.P2, SecretStr("secret")).request(MESSAGE, 1_700_000_000.7)
+
+    assert body["sign"] == signature("secret", "1700000000")
+    assert body["timestamp"] == "1700000000"
+    assert body["card"]["header"]["template"] == "orange"
+    tags = {field["text"]["tag"] for field in body["card"]["elements"][0]["fields"]}
+    assert tags == {"plain_text"}
+
+
+def test_feishu_s_signature_is_the_documented_one() -> None:
+    # HMAC-SHA256 with the key "<timestamp>\n<secret>" over an empty text, in base64.
+    assert signature("demo", "1599360473") == "l1N0gAcBjdwBvGm1xMjOF0XSyaLRpR7tuO5dHfhAYc8="
+
+
+@pytest.mark.parametrize(
+    ("answer", "objects"),
+    [
+        ({"code": 0, "msg": "success"}, False),
+        ({"StatusCode": 0}, False),
+        ({"code": 19021, "msg": "sign match fail"}, True),
+    ],
+)
+def test_feishu_s_refusal_is_seen_though_it_answers_200(answer: dict[str, object], objects: bool) -> None:
+    assert bool(Feishu(URL, Level.P2, None).objection(httpx.Response(200, json=answer))) is objects
+
+
+def test_programs_get_the_whole_incident() -> None:
+    body, headers = Webhook(URL, Level.P3, SecretStr("token")).request(MESSAGE, 0.0)
+
+    assert headers == {"Authorization": "Bearer token"}
+    assert body["incident"]["ranks"] == ["5", "12"]
+    assert body["incident"]["opened_unix_seconds"] == INCIDENT.opened
+
+
+def test_the_phone_service_can_end_the_call_it_began() -> None:
+    phone = Phone(URL, Level.P0, None)
+
+    began, _ = phone.request(MESSAGE, 0.0)
+    ended, _ = phone.request(of_incident(INCIDENT, "resolved", ""), 0.0)
+
+    assert (began["event"], ended["event"]) == ("trigger", "resolve")
+    assert began["key"] == ended["key"]
+
+
+def test_receivers_are_those_with_an_address() -> None:
+    settings = GatewaySettings(slack_url=URL, phone_url=URL)
+
+    assert [(receiver.name, receiver.level) for receiver in receivers(settings)] == [("slack", "P2"), ("phone", "P0")]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (3_600, "1 h"), (93_780, "1 d 2 h")])
+def test_durations_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,315 @@
+"""What is done next with a job, case by case."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from megatronapp.core.trainingjob import Phase, Reason, Status
+from megatronapp.core.trainingjob.status import ExcludedNode, NodesStatus
+from megatronapp.operator.moves import Create, Finish, Keep, Next, Start, Stop, Trip, choose
+from megatronapp.operator.observed import Node, format_time
+from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.seen import Breaker, Seen
+from tests.unit.operator.samples import NOW, child, pod, report, running, seen, suspicion, training_job
+
+
+def current_digest(view: Seen, excluded: tuple[ExcludedNode, ...] = ()) -> str:
+    return digest(job_spec(view.plan(view.attempt, view.wanted_nodes, excluded)))
+
+
+def test_a_new_job_gets_its_first_attempt() -> None:
+    assert choose(seen()) == Create()
+
+
+def test_a_suspended_new_job_gets_a_job_that_waits() -> None:
+    assert choose(seen(training_job(suspend=True))) == Create()
+    assert choose(seen(training_job(suspend=True), children=(child(suspended=True),))) == Keep()
+
+
+def test_a_queued_job_is_not_made_while_the_user_holds_it() -> None:
+    assert choose(seen(training_job(suspend=True, scheduling={"queue": "a"}))) == Keep()
+
+
+def test_a_job_that_runs_is_left_alone() -> None:
+    assert choose(running()) == Keep()
+
+
+def test_resuming_a_job_that_never_ran_starts_it() -> None:
+    view = seen()
+    held = child(suspended=True, digest=current_digest(view))
+
+    assert choose(seen(children=(held,))) == Start()
+
+
+def test_resuming_a_job_that_was_changed_meanwhile_makes_another_attempt() -> None:
+    move = choose(seen(children=(child(suspended=True, digest="old"),)))
+
+    assert isinstance(move, Next)
+    assert not move.counts
+
+
+def test_a_queue_decides_when_a_suspended_job_starts() -> None:
+    job = training_job(scheduling={"queue": "a"})
+
+    assert choose(seen(job, children=(child(suspended=True),))) == Keep()
+
+
+def test_suspending_lets_the_ranks_save() -> None:
+    move = choose(running(training_job(suspend=True)))
+
+    assert isinstance(move, Stop)
+    assert move.reason is Reason.SUSPENDED_BY_USER
+
+
+def test_resuming_after_a_run_makes_another_attempt() -> None:
+    move = choose(seen(children=(child(stopped="SuspendedByUser"),)))
+
+    assert move == Next(Reason.RESUMED, "attempt 1 was stopped", False, 2)
+
+
+def test_an_attempt_that_is_being_stopped_is_waited_for() -> None:
+    ending = (pod(0, delete_requested=NOW), pod(1, delete_requested=NOW))
+
+    assert choose(seen(children=(child(stopped="SuspendedByUser"),), pods=ending)) == Keep()
+
+
+def test_success_finishes_the_job() -> None:
+    move = choose(running(children=(child(complete=True),)))
+
+    assert isinstance(move, Finish)
+    assert (move.phase, move.reason) == (Phase.SUCCEEDED, Reason.COMPLETED)
+
+
+def failed(code: int, status: Status | None = None, **spec: Any) -> Seen:
+    pods = (pod(0, phase="Failed", exit_code=code), pod(1, phase="Failed", exit_code=143))
+    return seen(training_job(status, **spec), children=(child(failed=True, failing=True),), pods=pods)
+
+
+def test_a_failed_attempt_is_followed_by_another() -> None:
+    move = choose(failed(1))
+
+    assert isinstance(move, Next)
+    assert move.counts
+    assert move.reason is Reason.RANK_FAILED
+    assert "gpt-1-0-x on node node1 ended with exit code 1" in move.message
+
+
+def test_the_last_restart_is_the_last() -> None:
+    move = choose(failed(1, Status(attempt=1, restarts=3)))
+
+    assert isinstance(move, Finish)
+    assert move.reason is Reason.RESTARTS_EXHAUSTED
+
+
+def test_some_exit_codes_are_final() -> None:
+    move = choose(failed(2))
+
+    assert isinstance(move, Finish)
+    assert move.reason is Reason.NON_RETRIABLE_EXIT_CODE
+
+
+def test_other_exit_codes_can_be_made_final() -> None:
+    assert isinstance(choose(failed(2, failurePolicy={"nonRetriableExitCodes": [3]})), Next)
+    assert isinstance(choose(failed(3, failurePolicy={"nonRetriableExitCodes": [3]})), Finish)
+
+
+def test_a_failure_whose_pods_are_gone_is_told_by_the_job() -> None:
+    job = child(failed=True, reason="PodFailurePolicy", message="exit code 2 matching FailJob")
+
+    move = choose(seen(children=(job,)))
+
+    assert isinstance(move, Finish)
+    assert "exit code 2" in move.message
+
+
+def test_a_pod_that_kubernetes_ended_counts_as_preempted() -> None:
+    pods = (pod(0, phase="Failed", exit_code=143, disrupted="PreemptionByScheduler"), pod(1, phase="Failed"))
+
+    move = choose(seen(children=(child(failed=True),), pods=pods))
+
+    assert isinstance(move, Next)
+    assert move.reason is Reason.PREEMPTED
+
+
+def test_a_failed_attempt_is_not_over_while_its_pods_end() -> None:
+    pods = (pod(0, phase="Failed", exit_code=1), pod(1, delete_requested=NOW))
+
+    assert choose(seen(children=(child(failing=True),), pods=pods)) == Keep()
+
+
+def lost(seconds: int, ready: bool = False, job: Any = None) -> Seen:
+    gone = pod(0, delete_requested=NOW - timedelta(seconds=seconds), ready=False)
+    nodes = {"node1": Node("node1", ready=ready), "node2": Node("node2")}
+    return seen(children=(job or child(),), pods=(gone, pod(1)), nodes=nodes)
+
+
+def test_a_pod_stuck_on_a_lost_node_ends_the_attempt() -> None:
+    move = choose(lost(60))
+
+    assert isinstance(move, Stop)
+    assert move.reason is Reason.NODE_LOST
+
+
+@pytest.mark.parametrize("view", [lost(59), lost(600, ready=True)], ids=["not yet", "the node answers"])
+def test_a_pod_that_still_ends_is_waited_for(view: Seen) -> None:
+    assert choose(view) == Keep()
+
+
+def test_after_a_lost_node_the_stuck_pod_is_not_waited_for() -> None:
+    view = lost(60, job=child(stopped="NodeLost"))
+    alone = seen(children=view.children, pods=view.pods[:1], nodes=view.nodes)
+
+    move = choose(alone)
+
+    assert isinstance(move, Next)
+    assert move.counts
+    assert move.reason is Reason.NODE_LOST
+
+
+def test_the_deadline_ends_the_job() -> None:
+    status = Status(attempt=1, start_time=format_time(NOW - timedelta(seconds=100)))
+
+    assert isinstance(choose(running(training_job(status, activeDeadlineSeconds=100))), Finish)
+    assert choose(running(training_job(status, activeDeadlineSeconds=101))) == Keep()
+
+
+# ---- remediation
+
+EXCLUDE = {"mode": "ExcludeNode"}
+
+
+def test_a_confirmed_finding_moves_the_job_away() -> None:
+    move = choose(running(training_job(remediation=EXCLUDE), report=report(suspicion())))
+
+    assert isinstance(move, Stop)
+    assert move.reason is Reason.REMEDIATION
+    assert move.leave == "node2"
+    assert [entry.name for entry in move.excluded or ()] == ["node2"]
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        suspicion(confidence=0.8),
+        suspicion(page=False),
+        suspicion(steps_open=2),
+        suspicion(node=""),
+        suspicion(cause="data_loading"),
+        suspicion(cause="unknown"),
+        suspicion(kind="imbalance"),
+    ],
+    ids=["unsure", "advice", "too fresh", "no node", "not the node's fault", "cause unknown", "nobody's fault"],
+)
+def test_what_is_not_sure_moves_nothing(finding: Any) -> None:
+    assert choose(running(training_job(remediation=EXCLUDE), report=report(finding))) == Keep()
+
+
+def test_observing_moves_nothing() -> None:
+    assert choose(running(report=report(suspicion()))) == Keep()
+
+
+def test_a_report_of_an_older_attempt_moves_nothing() -> None:
+    job = training_job(Status(attempt=2), remediation=EXCLUDE)
+    view = seen(job, children=(child(2),), pods=(pod(0, 2), pod(1, 2)), report=report(suspicion(), attempt=1))
+
+    assert choose(view) == Keep()
+
+
+def excluded(seconds_ago: int, lasting: int = 86_400, name: str = "node2") -> ExcludedNode:
+    since = NOW - timedelta(seconds=seconds_ago)
+    return ExcludedNode(name=name, since=format_time(since), until=format_time(since + timedelta(seconds=lasting)))
+
+
+def test_a_job_is_not_moved_again_while_it_cools_down() -> None:
+    status = Status(attempt=1, excluded_nodes=[excluded(899, name="node3")])
+    finding = report(suspicion())
+
+    assert choose(running(training_job(status, remediation=EXCLUDE), report=finding)) == Keep()
+    later = Status(attempt=1, excluded_nodes=[excluded(900, name="node3")])
+    assert isinstance(choose(running(training_job(later, remediation=EXCLUDE), report=finding)), Stop)
+
+
+def test_the_circuit_breaker_holds_a_move_back() -> None:
+    view = running(
+        training_job(remediation=EXCLUDE),
+        report=report(suspicion()),
+        breaker=Breaker(acted=frozenset({"node9"}), limit=1),
+    )
+
+    assert isinstance(choose(view), Trip)
+
+
+def test_a_decision_to_leave_is_carried_out_after_a_crash() -> None:
+    status = Status(attempt=1, excluded_nodes=[excluded(1)])
+
+    move = choose(running(training_job(status, remediation=EXCLUDE)))
+
+    assert isinstance(move, Stop)
+    assert move.leave == "node2"
+
+
+# ---- no place
+
+
+def waiting(job: Any, seconds: int, **values: Any) -> Seen:
+    since = NOW - timedelta(seconds=seconds)
+    homeless = pod(1, node="", phase="Pending", ready=False, unschedulable="0/3 nodes", pending_since=since)
+    view = seen(job, pods=(pod(0), homeless), **values)
+    fresh = current_digest(view, view.excluded)
+    return seen(job, pods=view.pods, children=(child(digest=fresh),), **values)
+
+
+def test_a_job_without_place_waits() -> None:
+    assert choose(waiting(training_job(), 3600)) == Keep()
+
+
+def test_the_node_excluded_first_is_released_when_there_is_no_place() -> None:
+    status = Status(attempt=1, excluded_nodes=[excluded(2000, name="node8"), excluded(1000, name="node9")])
+
+    move = choose(waiting(training_job(status), 60))
+
+    assert isinstance(move, Stop)
+    assert move.reason is Reason.UNSCHEDULABLE
+    assert [(entry.name, entry.until <= format_time(NOW)) for entry in move.excluded or ()] == [
+        ("node8", True),
+        ("node9", False),
+    ]
+
+
+def elastic(desired: int = 2, generation: int = 1) -> Any:
+    status = Status(attempt=1, observed_generation=1, nodes=NodesStatus(desired=desired))
+    return training_job(status, generation, nodes=2, elastic={"minNodes": 1, "maxNodes": 4})
+
+
+def test_an_elastic_job_makes_do_with_the_place_there_is() -> None:
+    assert choose(waiting(elastic(), 59)) == Keep()
+
+    move = choose(waiting(elastic(), 60))
+
+    assert isinstance(move, Stop)
+    assert (move.reason, move.nodes) == (Reason.RESIZED, 1)
+
+
+def test_an_elastic_job_is_resized_when_the_user_wants_it() -> None:
+    move = choose(running(elastic(desired=1, generation=2), children=(child(nodes=1),)))
+
+    assert isinstance(move, Stop)
+    assert (move.reason, move.nodes) == (Reason.RESIZED, 2)
+
+
+def test_a_resized_job_keeps_its_size() -> None:
+    move = choose(seen(elastic(desired=1), children=(child(stopped="Resized"),)))
+
+    assert move == Next(Reason.RESIZED, "attempt 1 was stopped", False, 1)
+
+
+def test_a_failed_elastic_job_tries_its_full_size_again() -> None:
+    pods = (pod(0, phase="Failed", exit_code=1),)
+
+    move = choose(seen(elastic(desired=1), children=(child(failed=True, nodes=1),), pods=pods))
+
+    assert isinstance(move, Next)
+    assert move.nodes == 2

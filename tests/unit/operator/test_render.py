@@ -1,0 +1,145 @@
+"""What a TrainingJob becomes. Whole objects are compared with files; `UPDATE_GOLDEN=1` writes these anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from megatronapp.operator.render import Plan, render_job, render_service
+from megatronapp.operator.render.gang import pod_group
+from megatronapp.operator.render.jobset import render_jobset
+from tests.unit.operator.samples import PLATFORM, training_job
+
+GOLDEN = Path("tests/unit/operator/golden")
+FAULT = {"kind": "slow_compute", "node": "node2", "from_step": 31, "effect_ratio": 1.5}
+GPU = {"resources": {"limits": {"nvidia.com/gpu": 8}}, "procPerNode": 8}
+
+CASES: dict[str, dict[str, Any]] = {
+    "static": {},
+    "full": {
+        **GPU,
+        "image": "registry.example.com/trainer:1",
+        "imagePullPolicy": "Always",
+        "imagePullSecrets": [{"name": "registry"}],
+        "args": ["--num-layers=4"],
+        "parallelism": {"tensor": 4, "pipeline": 2, "virtualPipeline": 2},
+        "rdma": {"resourceName": "rdma/hca", "count": 2, "networks": ["ib0", "ib1"]},
+        "storage": [
+            {"name": "checkpoints", "claimName": "ckpt", "mountPath": "/checkpoints"},
+            {"name": "data", "claimName": "corpus", "mountPath": "/data", "readOnly": True},
+        ],
+        "scheduling": {
+            "topology": {"level": "topology.example.com/rack"},
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "excludeNodes": ["bad-1"],
+            "priorityClassName": "high",
+        },
+        "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+        "envFrom": [{"secretRef": {"name": "wandb"}}],
+        "labels": {"team": "a"},
+        "annotations": {"note": "x"},
+        "serviceAccountName": "trainer",
+    },
+    "faults": {"plugins": {"faults": {"scenario": {"faults": [FAULT]}}}},
+    "faults-from": {"plugins": {"faults": {"scenarioFrom": {"name": "scenarios", "key": "slow.yaml"}}}},
+    "kueue": {"scheduling": {"queue": "team-a", "topology": {"level": "rack", "mode": "Preferred"}}},
+    "coscheduling": {"scheduling": {"gang": "Coscheduling"}},
+    "volcano": {"scheduling": {"gang": "Volcano", "queue": "team-a"}},
+    "suspended": {"suspend": True},
+    "own-command": {"command": ["torchrun", "train.py"], "args": ["--fast"]},
+    "overlay": {
+        "podTemplate": {
+            "spec": {
+                "hostNetwork": True,
+                "containers": [
+                    {"name": "trainer", "env": [{"name": "A", "value": "1"}]},
+                    {"name": "side", "image": "x"},
+                ],
+                "volumes": [{"name": "scratch", "hostPath": {"path": "/scratch"}}],
+            }
+        }
+    },
+}
+
+
+def plan(**spec: Any) -> Plan:
+    return Plan(training_job(**spec), 3, 2, ("bad-1",) if "scheduling" in spec else (), PLATFORM)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_objects_are_as_they_were(name: str) -> None:
+    made = plan(**CASES[name])
+    group = pod_group(made)
+    bodies = [render_service(made.job), *([group] if group else []), render_job(made)]
+
+    _compare(GOLDEN / f"{name}.yaml", bodies)
+
+
+def test_a_jobset_holds_the_same_pods() -> None:
+    made = plan(**CASES["full"])
+    jobset = render_jobset(made)
+
+    _compare(GOLDEN / "jobset.yaml", [jobset])
+    inner = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert inner == render_job(made)["spec"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_objects_are_valid_kubernetes(name: str) -> None:
+    made = plan(**CASES[name])
+
+    for body in (render_service(made.job), render_job(made)):
+        kubernetes_validate.validate(body, "1.34", strict=True)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in {"full", "overlay"}])
+def test_pods_keep_to_the_restricted_standard(name: str) -> None:
+    pod = render_job(plan(**CASES[name]))["spec"]["template"]["spec"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    sources = {next(key for key in volume if key != "name") for volume in pod["volumes"]}
+    assert sources <= {"emptyDir", "projected", "persistentVolumeClaim", "configMap", "downwardAPI"}
+
+
+def test_only_rdma_asks_for_a_capability() -> None:
+    container = render_job(plan(**CASES["full"]))["spec"]["template"]["spec"]["containers"][0]
+
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert container["resources"]["limits"]["rdma/hca"] == 2
+
+
+def test_rendering_again_gives_the_same() -> None:
+    assert render_job(plan(**CASES["full"])) == render_job(plan(**CASES["full"]))
+
+
+def test_one_run_has_one_collector() -> None:
+    shards = {PLATFORM.collector_of(f"run-{number}") for number in range(50)}
+
+    assert shards == {f"collector-{shard}.traces:7601" for shard in range(3)}
+    assert PLATFORM.collector_of("run-1") == PLATFORM.collector_of("run-1")
+
+
+class Plain(yaml.SafeDumper):
+    """Writes out what is there twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _compare(file: Path, bodies: list[dict[str, Any]]) -> None:
+    text = yaml.dump_all(bodies, Dumper=Plain, sort_keys=False, width=120)
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert file.read_text() == text

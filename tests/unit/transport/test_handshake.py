@@ -1,0 +1,91 @@
+"""Who may join, and what may follow."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+from megatronapp.rdma import HandshakeError, handshake
+from tests.support.engines import in_parallel
+
+
+def meet(
+    *, secrets: tuple[bytes, bytes] = (b"s", b"s"), contexts: tuple[str, str] = ("j/1", "j/1"), to: int = 0
+) -> Any:
+    """Rank 0 listens, rank 1 calls; sessions or errors."""
+    ends = socket.socketpair()
+    for end in ends:
+        end.settimeout(2)
+
+    def attempt(action: Any) -> Any:
+        try:
+            return action()
+        except HandshakeError as error:
+            return error
+
+    return in_parallel(
+        [
+            lambda: attempt(lambda: handshake.accept(ends[0], rank=0, context=contexts[0], secret=secrets[0])),
+            lambda: attempt(lambda: handshake.dial(ends[1], rank=1, peer=to, context=contexts[1], secret=secrets[1])),
+        ]
+    )
+
+
+def test_both_know_each_other_afterwards() -> None:
+    listener, caller = meet()
+
+    caller.send({"a": 1})
+    listener.send({"b": 2})
+
+    assert (listener.peer, caller.peer) == (1, 0)
+    assert (listener.receive(), caller.receive()) == ({"a": 1}, {"b": 2})
+
+
+def test_caller_finds_out_that_the_listener_lacks_the_secret() -> None:
+    _, caller = meet(secrets=(b"other", b"s"))
+
+    assert "does not know this job's secret" in str(caller)
+
+
+@pytest.mark.parametrize(("contexts", "to"), [(("j/1", "j/2"), 0), (("j/1", "j/1"), 3)])
+def test_wrong_job_or_rank_is_told(contexts: tuple[str, str], to: int) -> None:
+    listener, caller = meet(contexts=contexts, to=to)
+
+    assert "was sent away" in str(listener)
+    assert f"rank {to} refuses: this is rank 0 of 'j/1'" in str(caller)
+
+
+def test_message_that_was_changed_is_refused() -> None:
+    listener, caller = meet()
+    handshake.send(caller.connection, {"body": json.dumps({"ucx_address": "evil"}), "mac": "0" * 64})
+
+    with pytest.raises(HandshakeError, match="was changed on the way"):
+        listener.receive()
+
+
+def test_message_cannot_be_sent_back_or_twice() -> None:
+    listener, caller = meet()
+    caller.send({"a": 1})
+    message = handshake.receive(listener.connection)
+    handshake.send(listener.connection, message)
+
+    with pytest.raises(HandshakeError, match="was changed on the way"):
+        caller.receive()
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n", struct.pack("!I", 3) + b"abc", struct.pack("!I", 2) + b"[]", b""]
+)
+def test_other_protocols_are_refused(data: bytes) -> None:
+    here, there = socket.socketpair()
+    there.sendall(data)
+    there.close()
+
+    with pytest.raises(HandshakeError, match="does not speak this protocol|hung up"):
+        handshake.accept(here, rank=0, context="j", secret=b"s")
