@@ -13,16 +13,17 @@ export OMP_NUM_THREADS ?= 1
 # Run a command on the page's sources, where Node is installed
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system demo test check faults proto ui bench e2e clean
+.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e clean
 
 setup: $(VENV)/.done ui
 
-$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
+$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan native/rdma -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
+	$(BIN)/pip install --quiet ./native/rdma || echo "the native transport was not built; --p2p-transport native is not there"
 	@touch $@
 
 # The page. Without Node the platform runs all the same, in the terminal alone.
@@ -32,6 +33,10 @@ $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path
 	@if command -v npm >/dev/null && [ -f services/ui/package.json ]; then \
 	  cd services/ui && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build; \
 	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
+
+# The services' images, by docker, podman or buildah: REGISTRY, VERSION and BUILD_ARGS change their names and bases.
+images:
+	@scripts/images
 
 # Debian packages that the tests start: redis-server, promtool, a browser.
 setup-system:
@@ -47,7 +52,7 @@ test: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy libs services bench
+	$(BIN)/mypy libs services bench native/rdma
 	$(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
@@ -59,6 +64,11 @@ e2e: setup
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto
+
+# What is generated of the chart: its README and the dashboards
+chart: $(VENV)/.done
+	$(BIN)/python scripts/chart_readme.py
+	$(BIN)/python -m scripts.dashboards
 
 bench: setup
 	$(BIN)/python -m bench

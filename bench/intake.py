@@ -1,10 +1,13 @@
 """What taking in detail costs the collector: events per CPU-second of its process, and bytes per event.
 
-    python -m bench.intake [--ranks 8] [--messages 400] [--events 2000] [--detect] [--without-store]
+    python -m bench.intake [--ranks 32] [--messages 20] [--events 13000] [--detect] [--without-store]
 
-Clients send ready-made batches over loopback; the collector, with journal and store on a real disk, is a process of its
-own, and its CPU time is what counts. One summary goes with each batch. With --detect the detector runs in that process
-and reads the bus; without, a subscriber parses what is on it. Goals: 5 M events per CPU-second, 21 bytes per event.
+Clients send ready-made batches over loopback, all ranks step by step together; the collector, with journal and store on
+a real disk, is a process of its own, and the CPU time of all its threads is what counts: an event per CPU-second is
+what one core would take in for good, if the threads had it to themselves. One summary goes with each batch. 13,000
+events are a step of 64 microbatches at granularity full, and one message; the fewer there are, the more each message's
+own cost counts. With --detect the detector runs in that process and reads the bus; without, a follower parses what is
+on it. Goals: 5 M events per CPU-second, 21 bytes per event.
 """
 
 from __future__ import annotations
@@ -38,19 +41,22 @@ from megatronapp.v1 import trace_pb2
 GOAL_EVENTS_PER_SECOND = 5e6
 GOAL_BYTES_PER_EVENT = 21
 PARTS = ("norm", "qkv", "core_attention", "attention_projection", "norm", "mlp_fc1", "mlp_activation", "mlp_fc2")
+STEP_NS = 10_000_000_000
 COMPUTE, P2P, COLLECTIVE = trace_pb2.SPAN_KIND_COMPUTE, trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE
 
 
 def detail(step: int, count: int, seed: int) -> trace_pb2.TraceBatch:
     """A step of a GPU rank at granularity full: layers and their parts, a tensor-parallel collective after every
-    fourth part, a message after every 64th."""
-    rng = np.random.default_rng(seed)
+    fourth part, a message after every 64th. Ranks end together, to a microsecond, what began apart."""
+    together, rng = np.random.default_rng(0), np.random.default_rng(seed + 1)
     names = [*dict.fromkeys(PARTS), "all_reduce", "forward_send"]
     index = np.arange(count)
     kind = np.where(index % 64 == 63, P2P, np.where(index % 5 == 4, COLLECTIVE, COMPUTE))
     part = np.array([names.index(name) for name in PARTS])[index % len(PARTS)]
-    duration = rng.lognormal(11, 0.3, count).astype(np.int64)
-    start = step * 10**10 + np.cumsum(duration + rng.integers(500, 2_000, count))
+    longest = together.lognormal(11, 0.3, count)
+    end = step * STEP_NS + np.cumsum(longest + 1_000).astype(np.int64) + rng.integers(-500, 500, count)
+    duration = (longest * rng.uniform(0.8, 1.0, count)).astype(np.int64)
+    start = end - duration
     communicates = kind != COMPUTE
     batch = trace_pb2.TraceBatch(step=step, names=names, last=True)
     fill_spans(
@@ -76,7 +82,7 @@ def detail(step: int, count: int, seed: int) -> trace_pb2.TraceBatch:
 def summary(step: int) -> trace_pb2.StepSummary:
     rows = 12
     body = trace_pb2.StepSummary(step=step, names=["forward", "backward"], traced=True, duration_ns=10**9)
-    body.start_ns = step * 10**10
+    body.start_ns = step * STEP_NS
     fill_summary(
         body, {"name": np.arange(rows) % 2, "kind": np.full(rows, COMPUTE), "duration_sum_ns": np.full(rows, 10**7)}
     )
@@ -94,24 +100,34 @@ def hello(rank: int, ranks: int) -> trace_pb2.TraceMessage:
     return trace_pb2.TraceMessage(hello=body)
 
 
-async def send(address: str, rank: int, options: argparse.Namespace) -> None:
-    """One rank: all its steps as fast as they are taken, then wait for the last acknowledgement."""
-    async with aio.insecure_channel(address) as opened:
-        channel: Any = opened  # the stubs know only of calls with serializers
-        call = channel.stream_stream(
+class Rank:
+    """One rank's stream and what it sends."""
+
+    def __init__(self, address: str, rank: int, options: argparse.Namespace) -> None:
+        channel: Any = aio.insecure_channel(address)  # the stubs know only of calls with serializers
+        self._channel = channel
+        self._call = channel.stream_stream(
             "/megatronapp.v1.TraceIngest/Stream", response_deserializer=trace_pb2.TraceReply.FromString
         )()
-        await call.write(hello(rank, options.ranks).SerializeToString())
-        body = detail(1, options.events, rank).SerializeToString()
-        for step in range(1, options.messages + 1):
-            # Fields may be repeated in a message, and the last one counts: that makes a new step of ready bytes.
-            batch = body + trace_pb2.TraceBatch(step=step).SerializeToString()
-            await call.write(_message(2 * step - 1, 3, batch))
-            await call.write(_message(2 * step, 4, summary(step).SerializeToString()))
-        await call.done_writing()
-        while (reply := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
-            if reply.ack.seq == 2 * options.messages:
+        self._hello = hello(rank, options.ranks)
+        batch = detail(0, options.events, rank)
+        self._body, self._base_ns = batch.SerializeToString(), batch.base_ns
+
+    async def step(self, step: int) -> None:
+        if step == 1:
+            await self._call.write(self._hello.SerializeToString())
+        # Fields may be repeated in a message, and the last one counts: that makes a new step of ready bytes.
+        moved = trace_pb2.TraceBatch(step=step, base_ns=self._base_ns + step * STEP_NS).SerializeToString()
+        await self._call.write(_message(2 * step - 1, 3, self._body + moved))
+        await self._call.write(_message(2 * step, 4, summary(step).SerializeToString()))
+
+    async def finish(self, seq: int) -> None:
+        """Wait for the last acknowledgement."""
+        await self._call.done_writing()
+        while (reply := await self._call.read()) is not aio.EOF:  # type: ignore[attr-defined]
+            if reply.ack.seq == seq:
                 break
+        await self._channel.close()
 
 
 def _message(seq: int, field: int, body: bytes) -> bytes:
@@ -148,9 +164,9 @@ async def serve(folder: Path, options: argparse.Namespace) -> None:
 
 
 async def _subscribe(bus: MemoryBus) -> None:
-    async for message in bus.subscribe(Topic.STEPS, group="bench", consumer="bench"):
-        trace_pb2.RankMessage.FromString(message.value)
-        await bus.ack(message, group="bench")
+    async for messages in bus.follow(Topic.STEPS):
+        for message in messages:
+            trace_pb2.RankMessage.FromString(message.value)
 
 
 async def _detector(bus: MemoryBus) -> Detector:
@@ -160,8 +176,11 @@ async def _detector(bus: MemoryBus) -> Detector:
 
 
 async def drive(port: int, options: argparse.Namespace) -> float:
+    ranks = [Rank(f"127.0.0.1:{port}", rank, options) for rank in range(options.ranks)]
     begun = time.monotonic()
-    await asyncio.gather(*(send(f"127.0.0.1:{port}", rank, options) for rank in range(options.ranks)))
+    for step in range(1, options.messages + 1):
+        await asyncio.gather(*(rank.step(step) for rank in ranks))
+    await asyncio.gather(*(rank.finish(2 * options.messages) for rank in ranks))
     return time.monotonic() - begun
 
 
@@ -194,9 +213,9 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.intake")
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--messages", type=int, default=400, help="steps per rank")
-    parser.add_argument("--events", type=int, default=2_000, help="spans per step and rank")
+    parser.add_argument("--ranks", type=int, default=32)
+    parser.add_argument("--messages", type=int, default=20, help="steps per rank")
+    parser.add_argument("--events", type=int, default=13_000, help="spans per step and rank")
     parser.add_argument("--detect", action="store_true", help="with the detector in the same process")
     parser.add_argument("--fsync", action="store_true", help="journal safe against power loss")
     parser.add_argument("--without-store", action="store_true", help="store at the very end only")

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from megatronapp.rdma import Config, Engine, Spec, Tag
 
@@ -87,7 +88,9 @@ class Lane:
     engine: Engine
     helps: bool
     """Whether the waiting thread moves messages, or only the progress thread does."""
-    buffers: list[torch.Tensor] = field(default_factory=lambda: [torch.zeros(max(SIZES), dtype=torch.uint8) for _ in range(WINDOW)])
+    buffers: list[torch.Tensor] = field(
+        default_factory=lambda: [torch.zeros(max(SIZES), dtype=torch.uint8) for _ in range(WINDOW)]
+    )
     step: int = 0
 
     def _wait(self, handle: Any) -> None:
@@ -194,10 +197,10 @@ def run_rank(rank: int, folder: str, port: int, samples_wanted: int, seconds: fl
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     take_precedence()
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    store = TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
     cores = Cores(rank, Path(folder))
-    everyone = list(contenders(rank, cores, dist.PrefixStore("bench", store)))
+    everyone = list(contenders(rank, cores, PrefixStore("bench", store)))
     samples: Samples = defaultdict(list)
     end = time.monotonic() + seconds
     for size in SIZES * 1000:
@@ -240,7 +243,7 @@ def measure(samples_wanted: int, seconds: float) -> dict[tuple[str, str, str, in
     """Median seconds a message and number of samples, for each (measure, contender, distance, bytes)."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         compile_ring(Path(folder))
-        port = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False).port
+        port = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False).port
         context = torch.multiprocessing.get_context("spawn")
         ranks = [context.Process(target=run_rank, args=(r, folder, port, samples_wanted, seconds)) for r in range(2)]
         for process in ranks:

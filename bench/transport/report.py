@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -49,11 +49,11 @@ def print_distance(medians: Medians, distance: str) -> None:
     print(f"\ncores {distance}, GB/s one way")
     table(medians, "one way", distance, lambda seconds, size: size / seconds / 1e9)
     print(f"\ncores {distance}, half round trip in µs")
-    table(medians, "half round trip", distance, lambda seconds, size: seconds * 1e6)
+    table(medians, "half round trip", distance, lambda seconds, _: seconds * 1e6)
     print_ratios(medians, distance)
 
 
-def table(medians: Medians, measure: str, distance: str, value) -> None:  # type: ignore[no-untyped-def]
+def table(medians: Medians, measure: str, distance: str, value: Callable[[float, int], float]) -> None:
     names = list(dict.fromkeys(key[1] for key in medians if key[0] == measure))
     print(f"{'':16}" + "".join(f"{label(size):>10}" for size in cpu.SIZES))
     for name in names:

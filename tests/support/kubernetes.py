@@ -58,6 +58,10 @@ class Cluster:
         """Whether nodes can be cut off and images made here."""
         return TEST_CLUSTER.exists() and (self.kubeconfig.parent / "bin").is_dir()
 
+    def has_image(self, name: str) -> bool:
+        """Whether every node has it."""
+        return all(_has_image(node, name) for node in self.list("nodes"))
+
     def tool(self, *arguments: str) -> str:
         """The test cluster's own script: cut, heal, restart, image, load."""
         return _run([str(TEST_CLUSTER), *arguments], {})
@@ -118,7 +122,7 @@ class OperatorProcess:
 
     def start(self) -> None:
         """Return when it leads and has seen all that is there."""
-        flags = {"http-port": str(self.port), "lease-seconds": "3", "log-format": "console", **self.flags}
+        flags = {"http-port": str(self.port), "lease-seconds": "10", "log-format": "console", **self.flags}
         command = [sys.executable, "-m", "megatronapp.operator"]
         for name, value in flags.items():
             command += [f"--{name}", value]
@@ -127,7 +131,11 @@ class OperatorProcess:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
 
     def wait_ready(self, seconds: float = 60.0) -> None:
-        wait_until("the operator leads", lambda: self.metric("megatronapp_operator_leader") == 1.0, seconds, 0.1)
+        def leads() -> bool:
+            assert self.alive(), f"the operator has ended: {self.log.read_text()[-2000:]}"
+            return self.metric("megatronapp_operator_leader") == 1.0
+
+        wait_until("the operator leads", leads, seconds, 0.1)
 
     def metric(self, name: str) -> float | None:
         """A metric without labels; None while nobody answers."""
@@ -164,6 +172,10 @@ class OperatorProcess:
             raise
 
 
+def _has_image(node: dict[str, Any], name: str) -> bool:
+    return any(name in (image["names"] or ()) for image in node["status"].get("images") or ())
+
+
 def _run(command: list[str], environment: dict[str, str], text: str | None = None) -> str:
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, env={**os.environ, **environment}
@@ -171,3 +183,32 @@ def _run(command: list[str], environment: dict[str, str], text: str | None = Non
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr.strip())
     return done.stdout
+
+
+@dataclass
+class Release:
+    """The chart, installed."""
+
+    cluster: Cluster
+    name: str
+
+    @classmethod
+    @contextmanager
+    def installed(cls, cluster: Cluster, name: str, watched: str) -> Iterator[Release]:
+        """In a namespace of its own, for jobs in the namespace `watched`."""
+        with cluster.fresh_namespace(name) as own:
+            release = cls(own, name)
+            release.helm(
+                *("install", name, str(ROOT / "deploy/helm/megatronapp")),
+                *("-f", str(ROOT / "deploy/helm/megatronapp/ci/minimal-values.yaml")),
+                *("--set", f"watchNamespaces={{{watched}}}", "--wait", "--timeout", "10m"),
+            )
+            try:
+                yield release
+            finally:
+                release.helm("uninstall", name)
+
+    def helm(self, *arguments: str) -> str:
+        beside = self.cluster.kubeconfig.parent / "bin" / "helm"
+        program = shutil.which("helm") or str(beside)
+        return _run([program, "-n", self.cluster.namespace, *arguments], {"KUBECONFIG": str(self.cluster.kubeconfig)})

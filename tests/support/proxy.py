@@ -110,7 +110,7 @@ class ApiProxy:
         body = await request.read()
         headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP}
         async with self._client.request(
-            request.method, f"{self._server}{request.rel_url}", data=body, headers=headers
+            request.method, f"{self._server}{request.rel_url}", data=body or None, headers=headers
         ) as answer:
             kept = {key: value for key, value in answer.headers.items() if key.lower() not in HOP}
             return web.Response(status=answer.status, body=await answer.read(), headers=kept)

@@ -1,7 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 COLUMNS: tuple[str, ...]
 """Names of the columns that Sealed.resolve returns, in its order."""
+
+def place_brackets(brackets: Sequence[tuple[int, int, int]], /) -> list[tuple[int, int]]:
+    """HostLine over (device_ns, before_ns, after_ns): host time and error of each, as the recorder would tell them."""
 
 class Sealed:
     def wait(self, timeout_seconds: float, /) -> bool: ...

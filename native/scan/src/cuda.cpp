@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -72,6 +73,7 @@ Cuda::Cuda() : driver_(std::make_unique<Driver>()) {
     }
     check(driver_->stream_create(&stream_, kNonBlockingStream), "cuStreamCreate");
     check(driver_->event_create(&reference_, kDefaultFlags), "cuEventCreate");
+    check(driver_->event_create(&reference_before_, kDefaultFlags), "cuEventCreate");
     for (std::size_t i = 0; i < kFirstEvents; ++i) {
         Event event = nullptr;
         check(driver_->event_create(&event, kDefaultFlags), "cuEventCreate");
@@ -85,6 +87,7 @@ Cuda::~Cuda() {
         driver_->event_destroy(event);
     }
     driver_->event_destroy(reference_);
+    driver_->event_destroy(reference_before_);
     driver_->stream_destroy(stream_);
 }
 
@@ -120,24 +123,32 @@ std::int64_t Cuda::elapsed_ns(Event from, Event to) const {
     return std::llround(static_cast<double>(milliseconds) * 1e6);
 }
 
-Reference Cuda::reference() {
-    // Each bracket records the event anew; the last one stays, so it must be the one that is told. Hence: try until
-    // one is as narrow as the narrowest seen, or the tries are used up.
-    Reference best{reference_, 0, INT64_MAX};
-    std::int64_t narrowest = INT64_MAX;
+std::pair<std::int64_t, std::int64_t> Cuda::bracket(Event event) {
+    // The last one recorded stays, so it must be the one that is told. Hence: try until one is as narrow as the
+    // narrowest seen, or the tries are used up.
+    std::int64_t narrowest = INT64_MAX, before = 0, after = 0;
     for (int i = 0; i < 2 * kBrackets; ++i) {
-        const std::int64_t before = now_ns();
-        check(driver_->event_record(reference_, stream_), "cuEventRecord");
-        check(driver_->event_synchronize(reference_), "cuEventSynchronize");
-        const std::int64_t after = now_ns();
-        best.host_ns = before + (after - before) / 2;
-        best.error_ns = (after - before) / 2;
-        if (i >= kBrackets && best.error_ns <= narrowest + narrowest / 8) {
+        before = now_ns();
+        check(driver_->event_record(event, stream_), "cuEventRecord");
+        check(driver_->event_synchronize(event), "cuEventSynchronize");
+        after = now_ns();
+        if (i >= kBrackets && after - before <= narrowest + narrowest / 8) {
             break;
         }
-        narrowest = best.error_ns < narrowest ? best.error_ns : narrowest;
+        narrowest = std::min(narrowest, after - before);
     }
-    return best;
+    return {before, after};
+}
+
+Reference Cuda::reference() {
+    std::swap(reference_, reference_before_);
+    const auto [before, after] = bracket(reference_);
+    if (referenced_) {
+        device_ns_ += elapsed_ns(reference_before_, reference_);
+    }
+    referenced_ = true;
+    const auto [host_ns, error_ns] = line_.place({device_ns_, before, after});
+    return {reference_, host_ns, error_ns};
 }
 
 }  // namespace megatronapp

@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "host_line.h"
+
 namespace megatronapp {
 
 using Event = void*;
@@ -12,8 +14,8 @@ using Stream = void*;
 
 struct Reference {
     Event event;
-    std::int64_t host_ns;   // middle of the bracket around the event
-    std::int64_t error_ns;  // half its width
+    std::int64_t host_ns;
+    std::int64_t error_ns;
 };
 
 // Events of one CUDA context. Throws std::runtime_error when the driver refuses.
@@ -34,15 +36,22 @@ public:
     bool done(Event event) const;
     // Nanoseconds from one event to another, both done.
     std::int64_t elapsed_ns(Event from, Event to) const;
-    // Records an event on a stream of its own and waits for it; the narrowest bracket of several.
+    // Records an event on a stream of its own, waits for it, and places it on the host's clock.
     Reference reference();
 
 private:
+    // Host times around an event that is recorded anew until the bracket is as narrow as it gets.
+    std::pair<std::int64_t, std::int64_t> bracket(Event event);
+
     struct Driver;
     std::unique_ptr<Driver> driver_;
     void* context_ = nullptr;
     Stream stream_ = nullptr;
-    Event reference_ = nullptr;
+    // The newest reference and the one before it, which its device time counts from.
+    Event reference_ = nullptr, reference_before_ = nullptr;
+    std::int64_t device_ns_ = 0;
+    bool referenced_ = false;
+    HostLine line_;
     std::vector<Event> pool_;
 };
 

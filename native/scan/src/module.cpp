@@ -372,8 +372,35 @@ PyType_Spec sealed_spec = {
     "megatronapp_scan.Sealed", sizeof(PySealed), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     sealed_slots};
 
+PyObject* place_brackets(PyObject*, PyObject* brackets) {
+    return guarded([&] {
+        megatronapp::HostLine line;
+        PyObject* sequence = PySequence_Fast(brackets, "brackets must be a sequence");
+        PyObject* placed = sequence == nullptr ? nullptr : PyList_New(0);
+        for (Py_ssize_t i = 0; placed != nullptr && i < PySequence_Fast_GET_SIZE(sequence); ++i) {
+            long long device_ns, before_ns, after_ns;
+            PyObject* entry = nullptr;
+            if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, i), "LLL", &device_ns, &before_ns, &after_ns)) {
+                const auto [host_ns, error_ns] = line.place({device_ns, before_ns, after_ns});
+                entry = Py_BuildValue("LL", static_cast<long long>(host_ns), static_cast<long long>(error_ns));
+            }
+            if (entry == nullptr || PyList_Append(placed, entry) < 0) {
+                Py_CLEAR(placed);
+            }
+            Py_XDECREF(entry);
+        }
+        Py_XDECREF(sequence);
+        return placed;
+    });
+}
+
+PyMethodDef module_methods[] = {
+    {"place_brackets", place_brackets, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT, "_native", "The native recorder.", -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+    PyModuleDef_HEAD_INIT, "_native", "The native recorder.", -1, module_methods, nullptr, nullptr, nullptr, nullptr};
 
 PyObject* column_names() {
     PyObject* names = PyTuple_New(static_cast<Py_ssize_t>(kColumnNames.size()));

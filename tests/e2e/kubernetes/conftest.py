@@ -17,7 +17,7 @@ def whole_cluster() -> Iterator[Cluster]:
     try:
         with Cluster.at_hand() as cluster:
             cluster.install_definition()
-            if cluster.is_test_cluster:
+            if cluster.is_test_cluster and not cluster.has_image(PYTHON_IMAGE):
                 cluster.tool("image", PYTHON_IMAGE, "python3", "python3-venv", "python3-pip")
             yield cluster
     except NoClusterError as error:
@@ -40,7 +40,7 @@ def free_port() -> int:
 def operator_for(cluster: Cluster, folder: Path, **flags: str) -> OperatorProcess:
     """An operator that looks at this test's namespace alone."""
     named = {name.replace("_", "-"): value for name, value in flags.items()}
-    own = {"namespace": cluster.namespace, "watch-namespaces": f'["{cluster.namespace}"]', **named}
+    own = {"namespace": cluster.namespace, "watch-namespaces": cluster.namespace, **named}
     return OperatorProcess(cluster.kubeconfig, free_port(), folder / "operator.log", own)
 
 

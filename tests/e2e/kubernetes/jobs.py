@@ -10,6 +10,20 @@ SLEEP = "import time; time.sleep(3600)"
 GRACEFUL = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); time.sleep(3600)"
 FAIL_FIRST = 'import os, sys; sys.exit(1 if os.environ["MEGATRONAPP_ATTEMPT"] == "1" else 0)'
 
+FIND_EACH_OTHER = """
+import os, socket, time
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    try:
+        socket.getaddrinfo(os.environ["PET_MASTER_ADDR"], int(os.environ["PET_MASTER_PORT"]))
+        break
+    except OSError:
+        time.sleep(0.5)
+else:
+    raise SystemExit("the first pod has no name")
+time.sleep(10)
+"""
+
 
 def job(name: str, script: str = SLEEP, **spec: Any) -> dict[str, Any]:
     return {

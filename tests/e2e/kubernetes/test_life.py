@@ -12,6 +12,7 @@ from megatronapp.core.trainingjob import TrainingJob
 from tests.e2e.kubernetes.conftest import operator_for
 from tests.e2e.kubernetes.jobs import (
     FAIL_FIRST,
+    FIND_EACH_OTHER,
     GRACEFUL,
     conditions,
     job,
@@ -89,8 +90,7 @@ def test_what_must_not_change_while_a_job_runs_is_refused(cluster: Cluster) -> N
 
 
 def test_pods_run_on_nodes_of_their_own_and_success_is_told(cluster: Cluster, operator: OperatorProcess) -> None:
-    script = "import socket, os; socket.getaddrinfo(os.environ['PET_MASTER_ADDR'], 29500); import time; time.sleep(8)"
-    cluster.apply(job("good", script))
+    cluster.apply(job("good", FIND_EACH_OTHER))
 
     wait_phase(cluster, "good", "Running")
     assert len(nodes_of(cluster, "good")) == 2

@@ -20,7 +20,7 @@ class Running:
     def __init__(self, folder: Path, authenticator: Authenticator, settings: dict[str, Any]) -> None:
         self.bus = MemoryBus()
         self.registry = CollectorRegistry()
-        given = {"grpc_port": 0, "data_dir": folder, "fsync": False, "instance": "test"} | settings
+        given = {"grpc_port": 0, "data_dir": folder, "fsync": False} | settings
         self.collector = Collector(CollectorSettings(**given), self.bus, self.registry, authenticator)
 
     @property

@@ -111,6 +111,16 @@ async def test_what_is_not_there_is_said(query: trace_pb2_grpc.TraceQueryStub) -
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_an_export_without_spans_says_why(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    request = trace_pb2.ExportRequest(run=RUN, from_step=90, to_step=99, format=trace_pb2.EXPORT_FORMAT_PERFETTO)
+
+    with pytest.raises(aio.AioRpcError) as error:
+        await anext(aiter(query.Export(request)))
+
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "no spans in steps 90 to 99" in (error.value.details() or "")
+
+
 async def test_readers_need_a_token(start: Start) -> None:
     running = await start(StaticTokens(viewer=SecretStr("eye")))
     async with aio.insecure_channel(running.address) as channel:

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from megatronapp.core.auth import StaticTokens
 from megatronapp.core.bus import Topic
 from megatronapp.core.metrics import job_labels
+from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.v1 import trace_pb2
 from tests.integration.collector.conftest import Running, Start
 from tests.integration.collector.support import JOB, RUN, RankStream, batch, closing, ending, hello, identity, summary
@@ -100,6 +101,39 @@ async def test_a_wrong_token_is_refused(start: Start) -> None:
     await rank.channel.close(None)
 
 
+async def test_ranks_that_do_not_come_back_after_a_restart_are_told_to_the_bus_as_lost(start: Start) -> None:
+    running = await start()
+    ranks = [RankStream(running.address) for _ in range(3)]
+    for number, rank in enumerate(ranks):
+        await rank.send(hello(identity(number), world=3), closing(1) if number == 2 else summary(1, 1))
+        await rank.until_acked(1)
+    await running.collector.stop()
+
+    again = await start(return_seconds=1.0)
+    back = RankStream(again.address)
+    await back.send(hello(identity(0), world=3), summary(2, 2))
+    await back.until_acked(2)
+
+    (*_, last) = await published(again, 3)
+    assert (last.identity.rank, last.lost) == (1, True)
+    await back.close()
+
+
+async def test_a_roll_call_is_answered_with_the_hellos_of_connected_ranks(start: Start) -> None:
+    running = await start()
+    there, gone = RankStream(running.address), RankStream(running.address)
+    await there.send(hello(identity(0), world=2), summary(1, 1))
+    await gone.send(hello(identity(1), world=2), closing(1))
+    await there.until_acked(1)
+    await gone.close()
+
+    await running.bus.publish(Topic.ROLL_CALL, "", b"")
+
+    (*_, answer) = await published(running, 5)
+    assert (answer.identity.rank, answer.message.hello.communicators[0].id) == (0, "dp:0-1")
+    await there.close()
+
+
 async def test_the_right_token_is_let_in(start: Start) -> None:
     running = await start(StaticTokens(pods=SecretStr("right")))
     rank = RankStream(running.address, token="right")
@@ -152,6 +186,21 @@ async def test_what_makes_no_sense_is_refused_with_its_reason(
     assert running.value("megatronapp_trace_refused_total", reason="malformed") == 1
     assert running.collector.ready()
     await rank.channel.close(None)
+
+
+async def test_a_refused_message_is_pointed_out(start: Start) -> None:
+    running = await start()
+    rank = RankStream(running.address)
+    broken = _bad_column()
+    broken.seq = 7
+
+    await rank.send(hello(identity()), summary(1, 1), summary(4, 2), broken)
+    await rank.until_acked(4)
+    error = await rank.status()
+    await rank.channel.close(None)
+
+    assert error is not None
+    assert dict(error.trailing_metadata() or ())[REFUSED_AFTER] == "4"
 
 
 async def test_truncated_bytes_are_refused_and_what_came_before_is_kept(start: Start) -> None:

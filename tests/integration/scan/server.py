@@ -1,7 +1,8 @@
 """A collector of its own process, as good or bad as a test wants it: `python server.py MODE PORT FILE`.
 
 Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow
-(reads a message each 50 ms), refuse (no token, no stream). What it takes goes to FILE, as a trace file.
+(reads a message each 50 ms), refuse (no token, no stream), picky (refuses the message with seq 2). What it takes goes
+to FILE, as a trace file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import IO, Any
 import grpc
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 CONTROL = trace_pb2.TraceControl(
@@ -34,7 +36,12 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
         if self._mode == "control":
             yield trace_pb2.TraceReply(control=CONTROL)
+        last = 0
         async for message in requests:
+            if self._mode == "picky" and message.seq == 2:
+                context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "2 is not liked")
+            last = message.seq
             trace_file.write(self._file, message)
             self._file.flush()
             if self._mode == "slow":

@@ -122,6 +122,22 @@ def test_after_a_kill_what_was_not_acknowledged_comes_again_under_the_same_numbe
     eventually(lambda: taken(tmp_path, "second.pb") == [0, 1, 2, 3, 4])
 
 
+def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("picky")
+    stream = connect()
+    outbox = Outbox([stream])
+
+    for message in (summary(1), detail(2), summary(3)):
+        outbox.put(message)
+
+    eventually(lambda: 3 in taken(tmp_path))
+    outbox.close(PATIENCE_SECONDS)
+    assert 2 not in taken(tmp_path)
+    assert stream.dropped == 100
+
+
 def test_a_collector_that_never_acknowledges_is_left_and_called_again(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.support.environment import SETTINGS, load
 from tests.support.helm import CHART, EVERYTHING, NAMESPACE, Object, find, of_kind, pods, render
 from tests.support.podsecurity import violations
 
@@ -217,3 +218,23 @@ def test_the_service_monitor_finds_every_metrics_port() -> None:
 
     assert scraped == {f"megatronapp-{c}" for c in ("collector", "detector", "gateway", "operator")}
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_what_the_chart_tells_a_service_is_understood(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = next(
+        pod["spec"]["containers"][0]
+        for pod in pods(render(EVERYTHING)).values()
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] == service
+    )
+    secrets = {"feishu-url", "slack-url", "webhook-url", "phone-url"}
+    environment = {
+        entry["name"]: entry.get("value")
+        or ("https://example.com" if entry["valueFrom"].get("secretKeyRef", {}).get("key") in secrets else "a-value")
+        for entry in container["env"]
+    }
+
+    settings = load(service, environment, monkeypatch)
+
+    assert settings.host == "0.0.0.0"
+    assert settings.http_port == 9090

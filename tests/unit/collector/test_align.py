@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.collector.align import MIN_HELD_OUT, Alignment, Anchors
-from tests.unit.collector.clock_simulation import ALL_GATHER, ALL_REDUCE, SECOND, Simulation
+from tests.unit.collector.clock_simulation import ALL_REDUCE, SECOND, Simulation
 
 
 def test_offsets_and_drifts_are_found() -> None:
@@ -108,7 +108,7 @@ def test_every_fourth_is_held_out_where_there_is_one_kind_alone() -> None:
         step = simulation.step(number)
         mask = step.kind == ALL_REDUCE
         only = Anchors(step.group[mask], step.kind[mask], step.sequence[mask], step.clock[mask], step.end_ns[mask])
-        alignment.observe(only, validation=ALL_GATHER)
+        alignment.observe(only)
 
     residuals = alignment.residuals()
     assert residuals is not None

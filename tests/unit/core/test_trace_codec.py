@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
@@ -46,6 +46,58 @@ def test_a_column_that_says_none_everywhere_costs_nothing() -> None:
 
     assert (batch.peer, batch.bytes) == (b"", b"")
     assert columns.span_columns(batch)["peer"].tolist() == [-1, -1]
+
+
+def test_a_column_is_as_narrow_as_its_values() -> None:
+    batch = trace_pb2.TraceBatch(names=["forward"])
+    begin = 10**18
+
+    columns.fill_spans(
+        batch,
+        {
+            "start_ns": [begin, begin + 2 * 10**9],
+            "enqueue_ns": [begin - 500, 0],
+            "duration_ns": [100, 127],
+            "bytes": [1 << 25, 0],
+            "peer": [-1, 200],
+        },
+    )
+
+    assert batch.base_ns == begin - 501
+    widths = {
+        name: len(getattr(batch, name)) // 2 for name in ("start_ns", "enqueue_ns", "duration_ns", "bytes", "peer")
+    }
+    assert widths == {"start_ns": 4, "enqueue_ns": 1, "duration_ns": 1, "bytes": 4, "peer": 2}
+    decoded = columns.span_columns(batch)
+    assert decoded["start_ns"].tolist() == [begin, begin + 2 * 10**9]
+    assert decoded["enqueue_ns"].tolist() == [begin - 500, 0]
+    assert decoded.take("start_ns", np.array([1])).tolist() == [begin + 2 * 10**9]
+    assert decoded.first("start_ns") == begin
+
+
+@settings(max_examples=25)
+@given(st.lists(span_tables(), max_size=4))
+def test_joined_columns_are_those_of_all_messages_in_a_row(tables: list[dict[str, np.ndarray]]) -> None:
+    batches = [trace_pb2.TraceBatch(names=["forward"]) for _ in tables]
+    for batch, table in zip(batches, tables, strict=True):
+        columns.fill_spans(batch, table)
+    decoded = [columns.span_columns(batch) for batch in batches]
+
+    for name in columns.SPAN_DTYPES if decoded else ():
+        expected = np.concatenate([each[name] for each in decoded])
+        np.testing.assert_array_equal(columns.joined(decoded, name), expected)
+
+
+def test_joined_summaries_with_one_broken_are_refused() -> None:
+    summaries = [trace_pb2.StepSummary(names=["forward"]) for _ in range(3)]
+    for number, summary in enumerate(summaries):
+        columns.fill_summary(summary, {"name": [0, 0], "duration_sum_ns": [10**number, 10 ** (6 * number)]})
+    assert columns.joined_summaries(summaries)["duration_sum_ns"].tolist() == [1, 1, 10, 10**6, 100, 10**12]
+
+    summaries[1].duration_sum_ns = b"123"
+
+    with pytest.raises(DataError, match="duration_sum_ns"):
+        columns.joined_summaries(summaries)
 
 
 def test_a_column_of_the_wrong_length_is_refused() -> None:

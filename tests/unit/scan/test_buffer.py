@@ -55,6 +55,27 @@ def test_an_acknowledgement_counts_for_all_before_it() -> None:
     assert buffer.dropped == 0
 
 
+def test_a_refused_message_is_left_out_and_counted() -> None:
+    buffer = filled("summary", "batch", "heartbeat")
+    buffer.acknowledge(1)
+
+    assert buffer.leave_out_after(1)
+
+    buffer.reconnected()
+    assert drain(buffer) == [3]
+    assert buffer.dropped == 10
+    assert not buffer.leave_out_after(3)
+
+
+def test_of_messages_one_of_which_is_too_large_the_largest_is_left_out() -> None:
+    buffer = filled("summary", "batch", "heartbeat")
+
+    assert buffer.leave_out_largest()
+
+    assert drain(buffer) == [1, 3]
+    assert not ResendBuffer(100).leave_out_largest()
+
+
 def test_when_full_detail_goes_first_then_heartbeats_then_summaries() -> None:
     buffer = filled("summary", "batch", "heartbeat", "batch", capacity=150)
 

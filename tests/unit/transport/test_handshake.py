@@ -87,5 +87,5 @@ def test_other_protocols_are_refused(data: bytes) -> None:
     there.sendall(data)
     there.close()
 
-    with pytest.raises(HandshakeError, match="does not speak this protocol|hung up"):
+    with pytest.raises(HandshakeError, match=r"does not speak this protocol|hung up"):
         handshake.accept(here, rank=0, context="j", secret=b"s")

@@ -35,9 +35,9 @@ class Config:
     """CRC-32C over each piece of host memory, on both ends."""
 
     def __post_init__(self) -> None:
-        for name in (*self.lanes, *self.require):
-            if name not in LANES:
-                raise ValueError(f"no lane {name!r}: there are {', '.join(LANES)}")
+        for lane in (*self.lanes, *self.require):
+            if lane not in LANES:
+                raise ValueError(f"no lane {lane!r}: there are {', '.join(LANES)}")
         if missing := set(self.require) - set(self.lanes):
             raise ValueError(f"required but not allowed: {', '.join(sorted(missing))}")
         if self.chunk_bytes is not None and self.chunk_bytes < LEAST_CHUNK_BYTES:

@@ -62,6 +62,7 @@ class Engine:
         self._directory.publish(rank, self._listener.endpoint)
         self._offer = make_offer(self.native, rank, self.config)
         self._peers: dict[int, Met] = {}
+        self._device = -1
         self._live: dict[int, Handle] = {}
         self._ended: deque[Completion] = deque()
         self._arrived: dict[int, Handle] = {}
@@ -88,6 +89,9 @@ class Engine:
             self._attach(met)
 
     def _attach(self, met: Met) -> None:
+        if met.route.cuda == "cuda_ipc":
+            self._device = torch.cuda.current_device()
+            torch.cuda.synchronize()  # makes the device's context this thread's, which the lane then takes
         over_ucx = met.route.cpu == "ucx"
         address = bytes.fromhex(met.theirs.ucx_address) if over_ucx else b""
         try:
@@ -159,11 +163,7 @@ class Engine:
         deadline_seconds: float | None,
     ) -> Handle:
         described = tensors.describe(tensor)
-        if described.cuda:
-            self._check_gpu(tensor, peer)
-            pointer = (stream or torch.cuda.current_stream(tensor.device)).cuda_stream
-        else:
-            pointer = 0
+        pointer = self._stream_of(tensor, peer, stream) if described.cuda else 0
         with self._lock:  # an operation is known here before it can be told of
             operation = self._native_post(direction, peer, tag, packed, described, pointer, deadline_seconds)
             # An alias: the program may give the tensor itself other memory meanwhile.
@@ -193,14 +193,18 @@ class Engine:
             raise TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks") from None
         except ValueError as error:
             raise TagError(f"{tag} and rank {peer}: {error}") from None
+        except RuntimeError as error:
+            raise LaneUnavailableError(f"{tag} and rank {peer}: {error}") from None
 
-    def _check_gpu(self, tensor: torch.Tensor, peer: int) -> None:
+    def _stream_of(self, tensor: torch.Tensor, peer: int, stream: torch.cuda.Stream | None) -> int:
         met = self._peers.get(peer)
         if met is not None and met.route.cuda is None:
             why = met.route.refused.get("cuda_ipc", "no lane")
             raise LaneUnavailableError(f"no lane moves GPU memory to or from rank {peer}: cuda_ipc: {why}")
-        if tensor.device.index != torch.cuda.current_device():
-            raise ValueError(f"the tensor is on {tensor.device}, but this rank's GPU is the current one")
+        device = tensor.get_device()
+        if device != self._device:
+            raise ValueError(f"the tensor is on {tensor.device}, but this rank's lanes are on cuda:{self._device}")
+        return tensors.current_stream(device) if stream is None else stream.cuda_stream
 
     # ---- what has ended
 
@@ -233,7 +237,7 @@ class Engine:
                 handle = self._live.pop(operation.id, None)
                 if handle is None:
                     continue
-                if handle.direction == Direction.RECEIVE and operation.status == Status.DONE:
+                if handle.direction == Direction.RECEIVE and operation.status == Status.DONE and not handle.seen:
                     self._arrived[operation.id] = handle
                 self._keep_if_lost(handle)
                 told = Completion(handle.tag, handle, operation.status, handle.nbytes, operation.done_ns)
@@ -246,8 +250,8 @@ class Engine:
             self._arrived.pop(handle.id, None)
             self._keep_if_lost(handle)
 
-    def seen(self, handle: Handle) -> None:
-        """A stream waits for the handle: its tensor is kept until it is through."""
+    def not_new(self, handle: Handle) -> None:
+        """A stream waits for the handle, which may be there already."""
         self._arrived.pop(handle.id, None)
 
     def _keep_if_lost(self, handle: Handle) -> None:
@@ -296,7 +300,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self.abort(f"rank {self.rank} failed: {error}")
         self.close()
 
     def _usable(self) -> None:

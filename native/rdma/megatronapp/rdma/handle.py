@@ -28,7 +28,7 @@ SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
 class Handle:
     """One `isend` or `irecv`. Wait for each, or `poll` the engine: until then its tensor is kept alive."""
 
-    __slots__ = ("_described", "_engine", "_operation", "direction", "peer", "tag", "tensor")
+    __slots__ = ("_described", "_engine", "_operation", "direction", "peer", "seen", "tag", "tensor")
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Handle:
         self.peer = peer
         self.tag = tag
         self.tensor = tensor
+        self.seen = False
+        """A stream waits for it: it is not news any more when it arrives."""
 
     @property
     def id(self) -> int:
@@ -92,10 +94,11 @@ class Handle:
         When the peer is lost meanwhile the stream is let go as well: call `engine.check()` before its results are
         used. Of host memory the host waits.
         """
-        if self.tensor.device.type == "cuda":
-            stream = stream or torch.cuda.current_stream(self.tensor.device)
-            if self._engine.native.wait_stream(self._operation, stream.cuda_stream):
-                self._engine.seen(self)
+        if self._described.cuda:
+            handle = tensors.current_stream(self.tensor.get_device()) if stream is None else stream.cuda_stream
+            if self._engine.native.wait_stream(self._operation, handle):
+                self.seen = True
+                self._engine.not_new(self)
                 return
         self.wait()
 

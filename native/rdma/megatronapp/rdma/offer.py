@@ -17,7 +17,7 @@ RDMA_DEVICES = Path("/sys/class/infiniband")
 
 def make_offer(native: _native.Engine, rank: int, config: Config) -> Offer:
     """Of the lanes that the configuration allows, those that this process has. Opens UCX only where it may be taken."""
-    missing = {lane: reason for lane in config.lanes if (reason := why_missing(lane))}
+    missing: dict[str, str] = {lane: reason for lane in config.lanes if (reason := why_missing(lane))}
     wants_ucx = "ucx" not in missing and "ucx" in config.lanes and (bool(rdma_devices()) or only_ucx(config))
     if "ucx" in config.lanes and not wants_ucx:
         missing.setdefault("ucx", "no RDMA device: TCP is faster without UCX (require ucx to have it nevertheless)")

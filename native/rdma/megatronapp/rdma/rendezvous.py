@@ -33,7 +33,7 @@ class Store(Protocol):
 def open_store(store: Store | str | os.PathLike[str], world_size: int) -> Store:
     """A store as it is, or one in a file that all ranks reach."""
     if isinstance(store, str | os.PathLike):
-        from torch.distributed import FileStore
+        from torch._C._distributed_c10d import FileStore
 
         opened: Store = FileStore(str(Path(store).absolute()), world_size)
         return opened
@@ -100,9 +100,10 @@ class Listener:
         with selectors.DefaultSelector() as selector:
             for listening in (self._tcp, self._local):
                 selector.register(listening, selectors.EVENT_READ)
-            for key, _ in selector.select(timeout_seconds):
-                assert isinstance(key.fileobj, socket.socket)
-                return tuned(key.fileobj.accept()[0])
+            ready = {key.fd for key, _ in selector.select(timeout_seconds)}
+        for listening in (self._tcp, self._local):
+            if listening.fileno() in ready:
+                return tuned(listening.accept()[0])
         return None
 
     def close(self) -> None:
@@ -158,11 +159,11 @@ def own_address(configured: str | None) -> str:
 def host_identity() -> str:
     """The same for processes that can meet on a Unix socket: one boot of one kernel, one network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/net')}"
+    return f"{boot}/{Path('/proc/self/ns/net').readlink()}"
 
 
 def pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
+    return str(Path("/proc/self/ns/pid").readlink())
 
 
 def _family(address: str) -> socket.AddressFamily:

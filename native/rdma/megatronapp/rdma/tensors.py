@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from megatronapp.rdma import _native
 from megatronapp.rdma.errors import MismatchError
 
 # In this order on the wire.
@@ -55,9 +55,9 @@ class Described(NamedTuple):
 
 def describe(tensor: torch.Tensor) -> Described:
     """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory."""
-    device = tensor.device.type
-    if tensor.layout is not torch.strided or device not in ("cpu", "cuda"):
-        raise ValueError(f"a {tensor.layout} tensor on {device} can't be moved: only dense ones on cpu or cuda")
+    cuda = tensor.is_cuda
+    if tensor.layout is not torch.strided or not (cuda or tensor.is_cpu):
+        raise ValueError(f"a {tensor.layout} tensor on {tensor.device} can't be moved: only dense ones on cpu or cuda")
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous: send tensor.contiguous(), or receive into a contiguous one")
     if tensor.is_conj() or tensor.is_neg():
@@ -67,8 +67,13 @@ def describe(tensor: torch.Tensor) -> Described:
     number = _NUMBERS.get(tensor.dtype)
     if number is None:
         raise ValueError(f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)")
-    size = tensor.numel() * tensor.element_size()
-    return Described(tensor.data_ptr(), size, number, tuple(tensor.shape), device == "cuda")
+    return Described(tensor.data_ptr(), tensor.nbytes, number, tuple(tensor.shape), cuda)
+
+
+def current_stream(device: int) -> int:
+    """The current stream's handle, without an object around it: this is asked for each message."""
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
 
 
 def text(described: tuple[int, tuple[int, ...], bool, int]) -> str:
@@ -84,23 +89,17 @@ def mismatch(tag: str, sender: str, sent: str, receiver: str, expected: str) -> 
 def allocate(spec: Spec) -> torch.Tensor:
     """Uninitialised memory that the lanes can move. GPU memory is from PyTorch's allocator, or from a pool that other
     processes can open where that one gives expandable segments."""
-    device = torch.device(spec.device)
-    if device.type == "cuda" and "expandable_segments:True" in _allocator_settings():
-        with torch.cuda.use_mem_pool(_shareable_pool(), device=device):
-            return torch.empty(spec.shape, dtype=spec.dtype, device=device)
-    return torch.empty(spec.shape, dtype=spec.dtype, device=device)
-
-
-def _allocator_settings() -> str:
-    return os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    tensor = torch.empty(spec.shape, dtype=spec.dtype, device=spec.device)
+    if not tensor.is_cuda or tensor.nbytes == 0 or _native.is_shareable(tensor.data_ptr()):
+        return tensor
+    with torch.cuda.use_mem_pool(_shareable_pool(), device=tensor.device):
+        return torch.empty(spec.shape, dtype=spec.dtype, device=tensor.device)
 
 
 @cache
 def _shareable_pool() -> Any:
-    from megatronapp.rdma import _native
-
     library = str(Path(_native.__file__))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         library, "megatronapp_rdma_allocate", "megatronapp_rdma_release"
     )
-    return torch.cuda.MemPool(allocator.allocator())
+    return torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]

@@ -148,6 +148,7 @@ PYBIND11_MODULE(_native, module) {
 
     module.def("make_segment", &Segment::make);
     module.def("check_cuda_driver", [] { CudaDriver::get(); });
+    module.def("is_shareable", &is_shareable);
     module.def("ucx_version", &ucx_version);
     module.def("protocol", [] { return py::make_tuple(1, sizeof(Message), sizeof(SegmentLayout)); });
     module.def("crc32c", [](const py::bytes& data) {

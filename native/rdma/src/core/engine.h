@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,8 +69,7 @@ private:
     void kick();
     void leave_to_helpers(std::unique_lock<std::mutex>& lock);
     void run();
-    template <typename Predicate>
-    bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, Predicate done);
+    bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     void stop_thread();
     void watch(int descriptor, bool output, int how);
 
@@ -89,6 +89,7 @@ private:
     int wake_;
     unsigned looks_ = 0;
     std::int64_t ticked_ns_ = 0;
+    std::int64_t moved_ns_ = 0;
     std::uint64_t next_id_ = 1;
     Completions completions_;
     std::unique_ptr<UcxWorker> ucx_;

@@ -52,7 +52,7 @@ void Peer::post(const OperationPtr& operation) {
     const bool sends = operation->direction == Direction::kSend;
     Lane* lane = lane_for(operation->what.memory);
     if (lane == nullptr) {
-        throw std::invalid_argument("no lane moves GPU memory to or from this rank");
+        throw std::runtime_error("no lane moves GPU memory to or from this rank");
     }
     StepWindow& window = sends ? sent_ : received_;
     const Verdict verdict = window.admit(operation->tag);

@@ -45,7 +45,7 @@ class Peer final : public Matcher {
 public:
     Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx);
 
-    // Throws std::invalid_argument for a tag that was used, and for memory without a lane.
+    // Throws std::invalid_argument for a tag that was used, std::runtime_error for memory that no lane can move.
     void post(const OperationPtr& operation);
     void cancel(const OperationPtr& operation);
     bool progress(bool sockets);

@@ -53,6 +53,12 @@ const CudaDriver& CudaDriver::get() {
     return driver;
 }
 
+bool is_shareable(CudaAddress address) {
+    unsigned capable = 0;
+    check_cuda(CudaDriver::get().pointer_attribute(&capable, CudaDriver::kIpcCapable, address), "cuPointerGetAttribute");
+    return capable != 0;
+}
+
 void check_cuda(int status, const char* call) {
     if (status != 0) {
         throw std::runtime_error(std::string(call) + " failed with CUDA driver error " + std::to_string(status));

@@ -56,6 +56,9 @@ private:
     CudaDriver();
 };
 
+// Whether other processes can open this GPU memory. Throws std::runtime_error when it is none.
+bool is_shareable(CudaAddress address);
+
 // Throws std::runtime_error that names the call.
 void check_cuda(int status, const char* call);
 

@@ -24,6 +24,9 @@ struct UcpWorkerParams {
 struct UcpEndpointParams {
     std::uint64_t field_mask;
     const void* address;
+    int error_mode;
+    void (*error_handler)(void*, void*, int);
+    void* error_argument;
     unsigned char unused[256];
 };
 
@@ -62,7 +65,8 @@ struct UcxLibrary {
     static constexpr std::uint64_t kTagAndWakeup = 1 | 16;  // UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP
     static constexpr std::uint64_t kThreadMode = 1;       // UCP_WORKER_PARAM_FIELD_THREAD_MODE
     static constexpr int kSerialized = 1;                 // UCS_THREAD_MODE_SERIALIZED
-    static constexpr std::uint64_t kAddress = 1;          // UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+    static constexpr std::uint64_t kEndpointFields = 7;   // UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, _ERR_HANDLING_MODE, _ERR_HANDLER
+    static constexpr int kPeerErrors = 1;                 // UCP_ERR_HANDLING_MODE_PEER
     static constexpr int kOk = 0, kInProgress = 1;        // UCS_OK, UCS_INPROGRESS
 
     // A request, an error (as a small negative number), or null: done at once.

@@ -16,6 +16,7 @@ struct Target {
     CudaIpcHandle handle;
     std::uint64_t buffer;
     std::uint64_t offset;
+    std::uint64_t stream;
     std::uint32_t slot;
     std::uint32_t value;
 };
@@ -47,7 +48,7 @@ FlagSlots::FlagSlots() {
 
 FlagSlots::Taken FlagSlots::take() {
     if (free_.empty()) {
-        throw std::invalid_argument("too many messages of GPU memory are open: wait for some of the 1024 first");
+        throw std::runtime_error("too many messages of GPU memory are open: wait for some of the 1024 first");
     }
     const std::size_t slot = free_.front();
     free_.pop_front();
@@ -152,10 +153,8 @@ void CudaIpcLane::expect(const OperationPtr& receive, Message& message) {
     const auto address = reinterpret_cast<CudaAddress>(receive->data);
     if (receive->what.bytes != 0) {
         CudaAddress base = 0;
-        unsigned capable = 0;
-        check_cuda(driver_.pointer_attribute(&capable, CudaDriver::kIpcCapable, address), "cuPointerGetAttribute");
-        if (capable == 0) {
-            throw std::invalid_argument(
+        if (!is_shareable(address)) {
+            throw std::runtime_error(
                 "no other process can open this GPU memory (expandable segments): receive into a "
                 "(shape, dtype, device), whose memory the engine takes from its own pool");
         }
@@ -165,6 +164,7 @@ void CudaIpcLane::expect(const OperationPtr& receive, Message& message) {
         target.offset = address - base;
     }
     const FlagSlots::Taken taken = receive_slots_.take();
+    target.stream = reinterpret_cast<std::uint64_t>(receive->stream);
     target.slot = static_cast<std::uint32_t>(taken.slot);
     target.value = taken.value;
     slots_[receive->id] = taken.slot;
@@ -183,8 +183,8 @@ void CudaIpcLane::start(const OperationPtr& send, const Message& ready) {
         return core_.finished(send, Status::kCorrupt, "the peer names a flag that is not there");
     }
     const CudaAddress base = send->what.bytes == 0 ? 0 : opened_.open(target.buffer, target.handle);
-    const Matched matched{
-        send, base + target.offset, out_.ready(target.slot, target.value), out_.done(target.slot, target.value)};
+    const Matched matched{send, base + target.offset, out_.ready(target.slot, target.value),
+                          out_.done(target.slot, target.value), target.stream};
     if (!try_launch(matched)) {
         waiting_.push_back(matched);
     }
@@ -194,34 +194,40 @@ bool CudaIpcLane::runs_at_once(const Matched& matched) const {
     return reached(matched.ready) && driver_.event_query(matched.send->event) == 0;
 }
 
-// A message that has to wait on the GPU gets a stream of its own, and one stream is always left for those that can run:
-// else two ranks could wait for each other, each with the message that the other needs behind another.
-CudaIpcLane::CopyStream* CudaIpcLane::stream_for(bool runs_at_once) {
-    CopyStream* found = nullptr;
-    std::size_t unblocked = 0;
+// Whether it can't run before the other anyway: both ends have posted it later to the same streams.
+bool CudaIpcLane::comes_after(const Matched& matched, const Matched& earlier) {
+    return matched.receive_stream == earlier.receive_stream && matched.send->stream == earlier.send->stream &&
+           matched.send->receive > earlier.send->receive && matched.send->id > earlier.send->id;
+}
+
+// A message that has to wait on the GPU gets a stream of its own or one behind a message that comes before it anyway, and
+// one stream is always left for those that can run: else two ranks could wait for each other, each with the message that
+// the other needs behind another.
+CudaIpcLane::CopyStream* CudaIpcLane::stream_for(const Matched& matched, bool runs_at_once) {
+    CopyStream *free = nullptr, *behind = nullptr;
+    std::size_t free_count = 0;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
         CopyStream& each = streams_[(next_stream_ + i) % streams_.size()];
-        if (each.blocked != nullptr && !each.blocked->pending()) {
-            each.blocked.reset();
-        }
-        if (each.blocked == nullptr) {
-            ++unblocked;
-            found = found == nullptr ? &each : found;
+        if (!each.blocked()) {
+            ++free_count;
+            free = free == nullptr ? &each : free;
+        } else if (behind == nullptr && comes_after(matched, each.last)) {
+            behind = &each;
         }
     }
     ++next_stream_;
-    return runs_at_once || unblocked > 1 ? found : nullptr;
+    return runs_at_once || free_count > 1 ? free : behind;
 }
 
 bool CudaIpcLane::try_launch(const Matched& matched) {
     const bool at_once = runs_at_once(matched);
-    CopyStream* chosen = stream_for(at_once);
+    CopyStream* chosen = stream_for(matched, at_once);
     if (chosen == nullptr) {
         return false;
     }
     const Operation& send = *matched.send;
     if (!at_once) {
-        chosen->blocked = matched.send;
+        chosen->last = matched;
         check_cuda(driver_.stream_wait_event(chosen->stream, send.event, 0), "cuStreamWaitEvent");
         wait(matched.ready, chosen->stream);
     }

@@ -45,7 +45,7 @@ public:
         std::uint32_t value;
     };
     FlagSlots();
-    // Throws std::invalid_argument when all are taken.
+    // Throws std::runtime_error when all are taken.
     Taken take();
     void give_back(std::size_t slot) { free_.push_back(slot); }
 
@@ -91,20 +91,23 @@ public:
     void wait(const Flag& flag, void* stream);
 
 private:
+    struct Matched {
+        OperationPtr send;
+        CudaAddress to = 0;
+        Flag ready, done;
+        std::uint64_t receive_stream = 0;
+    };
     // One of a few streams, so that a message that waits on the GPU does not hold up another.
     struct CopyStream {
         void* stream = nullptr;
-        OperationPtr blocked;  // launched before it could run
-    };
-    struct Matched {
-        OperationPtr send;
-        CudaAddress to;
-        Flag ready, done;
+        Matched last;  // launched before it could run; no send: none such
+        bool blocked() const { return last.send != nullptr && last.send->pending(); }
     };
 
     void enter();
     bool try_launch(const Matched& matched);
-    CopyStream* stream_for(bool runs_at_once);
+    CopyStream* stream_for(const Matched& matched, bool runs_at_once);
+    static bool comes_after(const Matched& matched, const Matched& earlier);
     bool runs_at_once(const Matched& matched) const;
     void* take_event();
     static bool reached(const Flag& flag);

@@ -49,8 +49,12 @@ std::string UcxWorker::address() const {
 UcxLane::UcxLane(Matcher& core, UcxWorker& worker, const std::string& address)
     : core_(core), worker_(worker), library_(UcxLibrary::get()) {
     UcpEndpointParams params{};
-    params.field_mask = UcxLibrary::kAddress;
+    params.field_mask = UcxLibrary::kEndpointFields;
     params.address = address.data();
+    // Without this mode and a handler UCX ends the process when the peer is gone.
+    params.error_mode = UcxLibrary::kPeerErrors;
+    params.error_handler = [](void* status, void*, int found) { *static_cast<int*>(status) = found; };
+    params.error_argument = &error_;
     check(library_, library_.endpoint_create(worker_.handle(), &params, &endpoint_), "ucp_ep_create");
 }
 
@@ -80,6 +84,7 @@ void UcxLane::follow(const OperationPtr& operation, void* request) {
 }
 
 bool UcxLane::progress() {
+    check(library_, error_, "UCX's connection");
     bool moved = false;
     for (std::size_t i = 0; i < moving_.size();) {
         const OperationPtr operation = moving_[i];

@@ -51,6 +51,7 @@ private:
     UcxWorker& worker_;
     const UcxLibrary& library_;
     void* endpoint_ = nullptr;
+    int error_ = UcxLibrary::kOk;  // what UCX told of the peer
     std::vector<OperationPtr> moving_;
 };
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UsageError
-from megatronapp.detector.formats import bytedance, flight_recorder, megascan, tracefolder, xpu_timer
+from megatronapp.core.trace.megascan import find_files, read_megascan
+from megatronapp.detector.formats import bytedance, flight_recorder, tracefolder, xpu_timer
 from megatronapp.detector.offline import hung_job, megascan_job, recorded_job, scraped_job, traced_job
 from megatronapp.detector.report import Report
 
@@ -22,8 +23,8 @@ def analyze(path: Path) -> Report:
     """
     if not path.exists():
         raise NotFoundError(f"{path}: not found")
-    if files := megascan.find_files(path):
-        return megascan_job(path.stem, megascan.read(files))
+    if find_files(path):
+        return megascan_job(path.stem, read_megascan(path))
     if path.is_file():
         if bytedance.is_bytedance(path):
             return recorded_job(bytedance.read(path))

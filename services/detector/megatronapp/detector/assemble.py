@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns
@@ -27,21 +26,26 @@ class Member:
 
     hello: trace_pb2.Hello
     incarnation: int
+    known: dict[str, Group]
+    """All communicators of the job by id, which is the same on all members: each is kept once."""
     groups: dict[int, Group] = field(default_factory=dict)
+    newest: int = 0
+    """Largest number seen."""
     seen: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_NUMBERS))
     missed: int = 0
 
     def name(self, communicators: list[trace_pb2.Communicator]) -> None:
         for c in communicators:
-            self.groups[c.index] = Group(c.id, c.kind, tuple(c.ranks))
+            if c.id not in self.known:
+                self.known[c.id] = Group(c.id, c.kind, tuple(c.ranks))
+            self.groups[c.index] = self.known[c.id]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A rank's summary, decoded."""
+    """A rank's summary of one step."""
 
     summary: trace_pb2.StepSummary
-    columns: columns.Columns
     received_unix_ns: int
     start_ns: float
     """Job time, nan where the rank's clock is not aligned."""
@@ -51,11 +55,12 @@ class Assembler:
     """Collects the summaries of each step until every rank has sent its own or can't be expected to any more.
 
     A duplicate is counted once, a summary of a step that is already out is counted in `late` and dropped, and a message
-    that can't be understood is counted in `invalid`.
+    that can't be understood is counted in `invalid` and left out.
     """
 
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}
+        self._communicators: dict[str, Group] = {}
         self.late = 0
         self.invalid = 0
         self._steps: dict[int, dict[int, Arrived]] = {}
@@ -80,11 +85,7 @@ class Assembler:
             return []
         if body != "summary" or rank not in self.members or self._repeated(rank, message):
             return []
-        try:
-            self._take(rank, message)
-        except DataError:
-            self.invalid += 1
-            return []
+        self._take(rank, message)
         return self._complete()
 
     def expire(self, unix_ns: int) -> list[StepTable]:
@@ -96,7 +97,7 @@ class Assembler:
     def _greet(self, rank: int, incarnation: int, hello: trace_pb2.Hello) -> None:
         known = self.members.get(rank)
         if known is None or known.incarnation != incarnation:
-            known = self.members[rank] = Member(hello, incarnation)
+            known = self.members[rank] = Member(hello, incarnation, self._communicators)
         known.hello = hello
         known.name(list(hello.communicators))
         self._ranks = None
@@ -104,8 +105,11 @@ class Assembler:
     def _repeated(self, rank: int, message: trace_pb2.RankMessage) -> bool:
         """Whether this message came before, or is of an earlier process of the rank."""
         member, number = self.members[rank], message.message.seq
-        if message.identity.incarnation != member.incarnation or number in member.seen:
+        if message.identity.incarnation != member.incarnation:
             return True
+        if number <= member.newest and number in member.seen:
+            return True
+        member.newest = max(number, member.newest)
         member.seen.append(number)
         return False
 
@@ -118,7 +122,6 @@ class Assembler:
             return
         arrived = Arrived(
             summary,
-            columns.summary_columns(summary),
             message.received_unix_ns,
             float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
@@ -154,9 +157,17 @@ class Assembler:
         self._reached.pop(step, None)
         self._emitted = step
         self._needed = len(self._expected())
-        table = tabulate(step, self.ranks, self.members, arrived, self.world)
+        table = self._tabulate(step, arrived)
         self._step_seconds = float(np.nanmax(table.duration))
         return table
+
+    def _tabulate(self, step: int, arrived: dict[int, Arrived]) -> StepTable:
+        try:
+            return tabulate(step, self.ranks, self.members, arrived, self.world)
+        except DataError:
+            understood = {rank: each for rank, each in arrived.items() if _understood(each.summary)}
+            self.invalid += len(arrived) - len(understood)
+            return tabulate(step, self.ranks, self.members, understood, self.world)
 
     @property
     def ranks(self) -> RankTable:
@@ -169,7 +180,8 @@ class Assembler:
 def tabulate(
     step: int, ranks: RankTable, members: dict[int, Member], arrived: dict[int, Arrived], world: int
 ) -> StepTable:
-    """One step's summaries as arrays. `world` tells which ranks are missing."""
+    """One step's summaries as arrays. `world` tells which ranks are missing. Raises DataError when a summary can't be
+    understood."""
     order = [int(rank) for rank in ranks.rank]
     present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
     names, groups = _Names(), _Groups()
@@ -181,7 +193,7 @@ def tabulate(
         rows=rows,
         operations=tuple(names.numbers),
         kinds=np.array([names.kinds.get(name, 0) for name in names.numbers], np.int64),
-        communicators=tuple(groups.numbers),
+        communicators=tuple(groups.found),
         start=_spread(order, present, [a.start_ns * NS for _, a, _ in present]),
         duration=_spread(order, present, [s.duration_ns * NS for s in summaries]),
         cpu=_spread(order, present, [s.cpu_ns * NS for s in summaries]),
@@ -212,23 +224,26 @@ class _Groups:
     """Communicators in order of appearance. One that a rank has not named yet counts as none."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Group, int] = {}
+        self.found: list[Group] = []
+        self._numbers: dict[str, int] = {}
 
     def lookup(self, member: Member) -> Ints:
         """Numbers of a connection's communicators, by their index there."""
-        found = np.full(max(member.groups, default=0) + 2, -1, np.int64)
+        numbers = np.full(max(member.groups, default=0) + 2, -1, np.int64)
         for index, group in member.groups.items():
-            found[index] = self.numbers.setdefault(group, len(self.numbers))
-        return found
+            if group.id not in self._numbers:
+                self._numbers[group.id] = len(self.found)
+                self.found.append(group)
+            numbers[index] = self._numbers[group.id]
+        return numbers
 
 
 def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Groups) -> Rows:
-    tables = [arrived.columns for _, arrived, _ in present]
-    counts = np.array([table.rows for table in tables], np.int64)
-    whole = {name: columns.joined(tables, name) for name in columns.SUMMARY_DTYPES}
-    whole["name"] = _translated(whole["name"], counts, [names.lookup(tuple(a.summary.names)) for _, a, _ in present])
-    whole["communicator"] = _translated(whole["communicator"], counts, [groups.lookup(m) for _, _, m in present])
-    names.kinds |= _kinds(whole["name"], whole["kind"], names)
+    counts = np.array([arrived.summary.rows for _, arrived, _ in present], np.int64)
+    whole = columns.joined_summaries([arrived.summary for _, arrived, _ in present])
+    operation = _translated(whole["name"], counts, [names.lookup(tuple(a.summary.names)) for _, a, _ in present])
+    communicator = _translated(whole["communicator"], counts, [groups.lookup(member) for _, _, member in present])
+    names.kinds |= _kinds(operation, whole["kind"], names)
 
     def integers(name: str) -> Ints:
         return whole[name].astype(np.int64)
@@ -238,9 +253,9 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
 
     return Rows(
         rank=np.repeat(np.array([i for i, _, _ in present], np.int64), counts),
-        operation=integers("name"),
+        operation=operation,
         chunk=integers("chunk"),
-        communicator=integers("communicator"),
+        communicator=communicator,
         peer=integers("peer"),
         count=integers("count"),
         duration=seconds("duration_sum_ns"),
@@ -261,12 +276,22 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
     )
 
 
+def _understood(summary: trace_pb2.StepSummary) -> bool:
+    try:
+        columns.summary_columns(summary)
+    except DataError:
+        return False
+    return True
+
+
 def _translated(column: columns.Column, counts: Ints, lookups: list[Ints]) -> Ints:
     """Each message's indices, looked up in its own table; what lies behind a table's end finds its last entry."""
     sizes = np.array([len(lookup) for lookup in lookups], np.int64)
     begins = np.cumsum(sizes) - sizes
     index = np.minimum(column.astype(np.int64), np.repeat(sizes, counts) - 1)
-    return np.concatenate([*lookups, np.zeros(1, np.int64)])[np.repeat(begins, counts) + index]
+    numbers: Ints = np.concatenate([*lookups, np.zeros(1, np.int64)])
+    found: Ints = numbers[np.repeat(begins, counts) + index]
+    return found
 
 
 def _kinds(name: Ints, kind: columns.Column, names: _Names) -> dict[str, int]:

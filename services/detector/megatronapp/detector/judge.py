@@ -189,13 +189,13 @@ class Judge:
             self.monitors[signal].observe(table.step, table.ranks.rank, beside)
 
     def _watch_launching(self, table: StepTable, passes: Launching, pace: Floats) -> bool:
-        """How late starved ranks are; of others it is the device that sets the pace. Returns whether any is starved."""
+        """How late starved ranks are; of others it is the device that sets the pace. Returns whether others may wait for that."""
         if table.ranks.on_cpu.any():
             return False
         beside = np.where(np.isfinite(passes.beside_peers), passes.beside_peers, pace)
         late = np.where(passes.starved, beside, np.minimum(beside, 0.0))
         self.monitors["launching"].observe(table.step, table.ranks.rank, late)
-        return bool(passes.starved.any())
+        return passes.late
 
     def _watch_waits(self, table: StepTable, usual: float, *, explained: bool) -> None:
         """Where work is unequal the others wait for the heaviest replica, and where hosts set the pace for the latest

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
+from megatronapp.core.trace.megascan import RankTrace
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.formats import megascan
@@ -72,9 +73,9 @@ def traced_job(attempts: Sequence[Attempt]) -> Report:
     return Report(job=_job_of_tables(attempts[-1].job, "megatronapp trace", tables), findings=_in_order(findings))
 
 
-def megascan_job(name: str, ranks: dict[int, megascan.Rank]) -> Report:
+def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:
     """Judge MegaScan's traces."""
-    tables = list(megascan.step_tables(ranks))
+    tables = list(megascan.step_tables(traces))
     seconds = [float(np.nanmax(table.duration)) for table in tables]
     return Report(job=_job_of_tables(name, "MegaScan", tables), findings=judge_tables(name, tables, seconds))
 

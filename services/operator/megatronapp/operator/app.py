@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import kopf
 from prometheus_client import CollectorRegistry
@@ -116,6 +117,7 @@ class Parts:
         identity: str,
     ) -> None:
         self._settings, self._metrics, self._registry, self._breaker = settings, metrics, registry, breaker
+        self._identity = identity
         self._actor = Actor(api, identity)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
         self._controller: Controller | None = None
@@ -136,14 +138,19 @@ class Parts:
                 registry=operator,
                 settings=handlers.settings(),
                 standalone=True,
+                # kopf would make one up from the user's name, which a container's user need not have.
+                identity=cast("Any", self._identity),
                 clusterwide=not spaces,
                 namespaces=spaces,
                 ready_flag=ready,
             )
         )
         try:
-            await ready.wait()
-            watching.set()
+            begun = asyncio.create_task(ready.wait())
+            await asyncio.wait({begun, task}, return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+            if ready.is_set():
+                watching.set()
             await task
         finally:
             task.cancel()

@@ -64,10 +64,12 @@ class Lease:
             await self._api.replace(self._path, body)
 
     async def _try(self) -> bool:
+        """A request that hangs must not outlast the Lease: it is given up in time for others."""
         try:
-            return await self._take()
-        except (ConflictError, UnavailableError) as error:
-            log.info("lease_not_renewed", error=str(error))
+            async with asyncio.timeout(self._seconds / 3):
+                return await self._take()
+        except (ConflictError, UnavailableError, TimeoutError) as error:
+            log.info("lease_not_renewed", error=str(error) or type(error).__name__)
             return False
 
     async def _take(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.settings import ServiceSettings
@@ -27,7 +28,7 @@ class OperatorSettings(ServiceSettings):
     lease_name: str = Field(default="megatronapp-operator", description="one operator at a time holds it")
     lease_seconds: int = Field(default=15, ge=3, le=300, description="a lost leader is replaced after so long")
     identity: str = Field(default_factory=socket.gethostname, description="who holds the Lease")
-    watch_namespaces: tuple[str, ...] = Field(default=(), description="JSON list; empty: all")
+    watch_namespaces: tuple[str, ...] = Field(default=(), description="a,b or JSON list; empty: all")
     workers: int = Field(default=8, ge=1, le=64, description="jobs worked on at once")
 
     trainer_image: str = Field(
@@ -55,3 +56,11 @@ class OperatorSettings(ServiceSettings):
     coscheduling: bool = Field(default=False, description="PodGroups of scheduler-plugins may be asked for")
     volcano: bool = Field(default=False, description="PodGroups of Volcano may be asked for")
     jobset: bool = Field(default=False, description="JobSets may be asked for")
+
+    @field_validator("watch_namespaces", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        """A flag's text; the environment's is JSON and has been read already."""
+        if not isinstance(value, str):
+            return value
+        return json.loads(value) if value.startswith("[") else [name.strip() for name in value.split(",") if name]

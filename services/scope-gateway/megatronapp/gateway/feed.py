@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from google.protobuf.message import DecodeError
 
@@ -33,8 +31,8 @@ ENDED = {JobState.FINISHED, JobState.LOST}
 class Feed:
     """Keeps the platform's state up to date and tells viewers what changed.
 
-    Each process reads the bus as a group of its own, from the oldest message kept: so that every replica sees
-    everything, and knows findings and jobs again after a restart.
+    Each process follows the bus from the oldest message kept: so that every replica sees everything, and knows findings
+    and jobs again after a restart.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class Feed:
         self._collector = collector
         self._metrics = metrics
         self._ended_job_ns = int(ended_job_seconds * 1e9)
-        self._group = f"gateway-{secrets.token_hex(8)}"
         self._changed: dict[Change, None] = {}
         self._sent: dict[str, Job] = {}
 
@@ -66,14 +63,14 @@ class Feed:
             tasks.create_task(self._flush_for_ever())
 
     async def _read(self, topic: Topic, take: Callable[[Message], None]) -> None:
-        async for message in self._bus.subscribe(topic, group=self._group, consumer="gateway"):
-            self._metrics.messages.labels(topic).inc()
-            try:
-                take(message)
-            except (DecodeError, DataError, ValueError) as error:
-                self._metrics.bad_messages.labels(topic).inc()
-                log.warning("message_not_understood", topic=topic, key=message.key, error=str(error))
-            await _until_possible(partial(self._bus.ack, message, group=self._group))
+        async for messages in self._bus.follow(topic):
+            for message in messages:
+                self._metrics.messages.labels(topic).inc()
+                try:
+                    take(message)
+                except (DecodeError, DataError, ValueError) as error:
+                    self._metrics.bad_messages.labels(topic).inc()
+                    log.warning("message_not_understood", topic=topic, key=message.key, error=str(error))
 
     def _take_step(self, message: Message) -> None:
         change = self._platform.apply_message(trace_pb2.RankMessage.FromString(message.value))

@@ -5,8 +5,9 @@ asymmetry; their starts carry the wait itself and are never used. For each step,
 gives every clock's deviation from its peers (robust, after Huber 1964); a Kalman filter of offset and drift per clock
 smooths that over steps. Free-running clocks differ by 5-10 us/s, up to 30 us/s (Geng et al., Huygens, NSDI 2018).
 
-One class of anchors never enters the fit. Its residuals, with the fit and without, decide whether the fit is used at
-all, and are the published uncertainty. Times are in ns; a correction is added to a clock's raw job time.
+Half of the class of anchors whose ends agree best never enters the fit. Their residuals, with the fit and without,
+decide whether the fit is used at all, and are the published uncertainty. Times are in ns; a correction is added to a
+clock's raw job time.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ STEP_AFTER = 3
 """Innovations beyond the gate, one after another on one side, that mean that the clock itself has stepped."""
 MIN_HELD_OUT = 16
 KEEP_RESIDUALS = 1024
+LEARN_SCALES = 16
+"""Fits after which it is known which class of anchors agrees best."""
 SWEEPS = 40
 SETTLED_NS = 10.0
 
@@ -114,6 +117,9 @@ class Alignment:
         self._updates = np.zeros(0, np.int64)
         self._scale: dict[int, float] = {}
         self._validation: int | None = None
+        self._fits = 0
+        self._spread: dict[int, list[float]] = {}
+        """How far the ends of each class lay apart in the first fits, as the clocks were predicted."""
         self._held_out = _HeldOut()
         self._summary: Residuals | None = None
         self._lines: list[_Line] = []
@@ -141,20 +147,19 @@ class Alignment:
         self._noise = np.append(self._noise, np.full(more, FLOOR_NS**2))
         self._strikes = np.append(self._strikes, np.zeros(more, np.int64))
         self._updates = np.append(self._updates, np.zeros(more, np.int64))
-        self._validation = None
         self._lines = self._current_lines()
 
-    def observe(self, anchors: Anchors, *, validation: int = -1) -> None:
-        """Take one step's anchors. `validation` is the kind to hold out when others cover its clocks as well;
-        otherwise every fourth collective is held out, whatever its kind."""
+    def observe(self, anchors: Anchors) -> None:
+        """Take one step's anchors."""
         anchors = _between_clocks(anchors)
         if not len(anchors.group):
             return
-        held = self._hold_out(anchors, validation)
+        held = self._hold_out(anchors)
         self.anchors += int(anchors.group[-1]) + 1
         now = int(np.median(anchors.end_ns))
         if not held.all():
             self._fit(_take(anchors, ~held), now)
+            self._fits += 1
         if held.any():
             self._judge(_take(anchors, held))
         self._lines = self._current_lines()
@@ -200,17 +205,19 @@ class Alignment:
         rows = (self._offset.tolist(), self._drift.tolist(), self._time.tolist(), drift_error.tolist())
         return [_Line(*row) for row in zip(*rows, strict=True)]
 
-    def _hold_out(self, anchors: Anchors, validation: int) -> Bools:
+    def _hold_out(self, anchors: Anchors) -> Bools:
+        """Half of the class whose ends agree best, since a residual can be no better than the anchors that show it;
+        while that is not known, a quarter of everything. A multiplicative hash, so that no period of the schedule
+        decides who is held out."""
+        mixed = (anchors.sequence * 2654435761) >> 16
+        if self._validation is None and self._fits >= LEARN_SCALES:
+            self._validation = min(self._spread, key=lambda kind: (float(np.median(self._spread[kind])), kind))
+            self._held_out, self._summary = _HeldOut(), None
         if self._validation is None:
-            own = anchors.kind == validation
-            covered = own.any() and bool(np.isin(anchors.clock[own], anchors.clock[~own]).all())
-            self._validation = validation if covered else -1
-        if self._validation >= 0:
-            chosen: Bools = anchors.kind == self._validation
-            return chosen
-        # A multiplicative hash, so that no period of the schedule decides who is held out.
-        mixed: Bools = ((anchors.sequence * 2654435761) >> 16) % 4 == 0
-        return mixed
+            quarter: Bools = mixed % 4 == 0
+            return quarter
+        half: Bools = (anchors.kind == self._validation) & (mixed % 2 == 0)
+        return half
 
     def _fit(self, anchors: Anchors, now: int) -> None:
         clock, group = anchors.clock, anchors.group
@@ -219,6 +226,10 @@ class Alignment:
         predicted = self._offset[clock] + np.where(started, self._drift[clock] * ahead, 0.0)
         ends = (anchors.end_ns - now) + predicted
         kinds, of_kind = np.unique(anchors.kind, return_inverse=True)
+        if self._validation is None:
+            apart = _from_others(ends, group)
+            for kind in kinds.tolist():
+                self._spread.setdefault(kind, []).append(float(np.median(apart[anchors.kind == kind])))
         scale = np.array([self._scale.get(int(kind), 1e5) for kind in kinds])[of_kind]
         deviation, weight, residual = _consensus(ends, group, clock, scale, self.clocks)
         for kind in kinds:

@@ -189,8 +189,7 @@ class Clocks:
                 sequence=table["sequence"][rows],
                 clock=table["clock"][rows],
                 end_ns=table["end_ns"][rows],
-            ),
-            validation=self._operations.get("all_gather", -1),
+            )
         )
 
 

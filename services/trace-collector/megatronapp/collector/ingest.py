@@ -21,6 +21,7 @@ from megatronapp.collector.rpc import aborting
 from megatronapp.core.auth import Authenticator, bearer
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -107,11 +108,12 @@ class TraceIngest:
     async def _read(self, sender: Sender, replies: Replies, context: Context) -> None:
         last = 0
         while (data := await context.read()) is not _END:
-            received = from_wire(sender, data, time.time_ns())
-            seq = received.message.seq
-            if seq <= last:
-                raise DataError(f"seq {seq} after {last}; it grows by one with each message, and Hello comes once")
-            last = seq
+            try:
+                received = _following(last, from_wire(sender, data, time.time_ns()))
+            except DataError:
+                context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
+                raise
+            seq = last = received.message.seq
             replies.expect()
             if self._pipeline.seen(sender.key, seq):
                 self._metrics.of(sender.identity.job).duplicates.inc()
@@ -126,3 +128,11 @@ class TraceIngest:
     def _refused(self, reason: str) -> None:
         self._metrics.refused.labels(reason=reason).inc()
         log.warning("stream_refused", reason=reason)
+
+
+def _following(last: int, received: Received) -> Received:
+    """The message, when its seq is larger than `last`. Raises DataError."""
+    seq = received.message.seq
+    if seq <= last:
+        raise DataError(f"seq {seq} after {last}; it grows by one with each message, and Hello comes once")
+    return received

@@ -54,7 +54,7 @@ class Presence:
     async def answer_roll_calls(self) -> None:
         """Publish the Hello of every connected rank whenever somebody asks, until cancelled."""
         async for _ in self._bus.follow(Topic.ROLL_CALL, from_start=False):
-            present = [(attempt, rank) for attempt, _, rank in self._newest() if rank.streams]
+            present = [(attempt, rank) for attempt, _, rank in self._newest() if rank.streams and not rank.ended]
             for attempt, rank in present:
                 message = trace_pb2.TraceMessage(hello=rank.introduction())
                 self._say(attempt, rank, message=message, clock_error_ns=-1)

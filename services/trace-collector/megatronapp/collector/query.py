@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.rpc import aborting
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator, bearer
-from megatronapp.core.errors import DataError
+from megatronapp.core.errors import DataError, NotFoundError
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 T = TypeVar("T")
@@ -99,7 +100,11 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
                 self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
             )
             placements = {number: rank.hello.placement for number, rank in attempt.ranks.items()}
-            async for data in _in_threads(export.WRITERS[request.format](snapshot.spans(), placements)):
+            spans = snapshot.spans()
+            first = await asyncio.to_thread(next, spans, None)
+            if first is None:
+                raise NotFoundError(_no_spans(request, snapshot))
+            async for data in _in_threads(export.WRITERS[request.format](chain([first], spans), placements)):
                 yield trace_pb2.ExportChunk(data=data)
 
     @asynccontextmanager
@@ -112,6 +117,15 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
         record = notes.job_record(attempt)
         record.stored_bytes = self._store.attempt_bytes(attempt.key)
         return record
+
+
+def _no_spans(request: trace_pb2.ExportRequest, snapshot: reader.Snapshot) -> str:
+    steps = f"steps {snapshot.from_step} to {snapshot.to_step}"
+    ranks = f" of ranks {', '.join(map(str, request.ranks))}" if request.ranks else ""
+    return (
+        f"run {request.run!r} has no spans in {steps}{ranks}: only traced steps have detail (--trace, or tracing "
+        "switched on while it runs), and the oldest is deleted after a while; the list of steps tells which are traced"
+    )
 
 
 def _steps_response(table: Any) -> trace_pb2.ListStepsResponse:

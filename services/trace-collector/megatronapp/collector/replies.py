@@ -54,11 +54,15 @@ class Replies:
 
         It is ended by `close`, not by cancellation: a write to a stream that is cancelled half way leaves it stuck.
         """
-        while not (self._closed and not self._pending):
+        while not self._all_said:
             await self._changed.wait()
             self._changed.clear()
             if await self._send() and not self._closed:
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    @property
+    def _all_said(self) -> bool:
+        return self._closed and not self._pending and self._durable == self._acknowledged and self._error is None
 
     async def _send(self) -> bool:
         """Whether anything was due."""

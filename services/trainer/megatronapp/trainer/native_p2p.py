@@ -43,12 +43,15 @@ class SendRequest:
 class ReceiveRequest:
     """On a GPU the current stream waits, on a CPU the host."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, forget: Callable[[int], object]) -> None:
         self._handle = handle
+        self._forget = forget
         self.is_completed = handle.is_completed
 
     def wait(self) -> None:
         self._handle.wait_stream()
+        if self._handle.done():
+            self._forget(self._handle.id)
 
 
 class PipelineMessages:
@@ -59,7 +62,7 @@ class PipelineMessages:
         self._rdma = import_module(WHEEL)
         self._step = 0
         self._numbers: Counter[tuple[int, bool]] = Counter()
-        self._receives: list[Handle] = []
+        self._receives: dict[int, Handle] = {}  # not known to have ended; what has ended must not be kept
 
     def begin_step(self) -> None:
         self._step += 1
@@ -67,12 +70,15 @@ class PipelineMessages:
 
     def end_step(self) -> None:
         """Raises what went wrong with any message, also where only a stream waited: results must not be used then."""
-        for handle in self._receives:
-            handle.wait()
-        self._receives.clear()
+        while self._receives:
+            self._receives.popitem()[1].wait()
+        self._take_ended()
+        self._engine.check()
+
+    def _take_ended(self) -> None:
         for completion in self._engine.poll():
             completion.handle.raise_for_status()
-        self._engine.check()
+            self._receives.pop(completion.handle.id, None)
 
     def __call__(
         self,
@@ -85,6 +91,7 @@ class PipelineMessages:
         prev_pipeline_rank: int,
         next_pipeline_rank: int,
     ) -> dict[str, SendRequest | ReceiveRequest]:
+        self._take_ended()
         forward, backward = self._rdma.Kind.FORWARD, self._rdma.Kind.BACKWARD
         requests: dict[str, SendRequest | ReceiveRequest] = {}
         # Receives first: a sender that comes now need not wait.
@@ -104,8 +111,8 @@ class PipelineMessages:
 
     def _receive(self, tensor: torch.Tensor, peer: int, kind: int) -> ReceiveRequest:
         handle = self._engine.irecv(tensor, peer, self._tag(kind, sends=False))
-        self._receives.append(handle)
-        return ReceiveRequest(handle)
+        self._receives[handle.id] = handle
+        return ReceiveRequest(handle, lambda number: self._receives.pop(number, None))
 
     def _tag(self, kind: int, *, sends: bool) -> Any:
         number = self._numbers[kind, sends]

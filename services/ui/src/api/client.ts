@@ -1,6 +1,6 @@
 import createClient from 'openapi-fetch'
 import type { paths } from './schema'
-import type { Clock, Metrics, Rank, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
+import type { Clock, Metrics, Rank, Report, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -53,6 +53,12 @@ export const getTraceControl = (run: string, signal?: AbortSignal): Promise<Trac
 
 export const putTraceControl = (run: string, body: TraceControl): Promise<TraceControlStatus> =>
   expect(client.PUT('/api/v1/jobs/{run}/trace-control', { params: of(run), body }))
+
+export const getReport = (days: number, signal?: AbortSignal): Promise<Report> =>
+  expect(client.GET('/api/v1/report', { params: { query: { days } }, signal }))
+
+/** Where the report can be read as Markdown. */
+export const reportUrl = (days: number): string => `/api/v1/report.md?days=${days}`
 
 /** Where the spans of the steps, both included, can be downloaded. */
 export function traceUrl(run: string, fromStep: number, toStep: number, format: TraceFormat): string {

@@ -120,10 +120,6 @@ class Columns(Mapping[str, Column]):
         """The column's bytes as they came; empty: none everywhere."""
         return self._data.get(name, b"")
 
-    def width(self, name: str) -> int:
-        """Bytes of one value as it came; 0: none everywhere."""
-        return len(self._data.get(name, b"")) // (self.rows or 1)
-
     def sent(self, name: str) -> Column | None:
         """The column as narrow as it came, times counted from base_ns; None: none everywhere."""
         data = self._data.get(name)
@@ -154,14 +150,44 @@ def joined(tables: Sequence[Columns], name: str) -> Column:
     """A column of several messages of one kind, one behind the other."""
     dtype = tables[0].dtype(name) if tables else np.dtype(np.int64)
     rows = np.array([table.rows for table in tables], np.int64)
-    widths = np.array([table.width(name) for table in tables], np.int64)
-    out: Column = np.full(rows.sum(), NONE.get(name, 0), dtype)
-    for width in set(widths.tolist()) - {0}:
-        data = b"".join([table.data(name) for table in tables if table.width(name) == width])
-        out[np.repeat(widths == width, rows)] = np.frombuffer(data, _narrow_type(dtype.kind, width))
+    out = _join([table.data(name) for table in tables], rows, name, dtype)
     if name in TIMES:
         bases = np.repeat(np.array([table.base_ns for table in tables], np.int64), rows)
         out += np.where(out != 0, bases, 0) if name == "enqueue_ns" else bases
+    return out
+
+
+def joined_summaries(summaries: Sequence[trace_pb2.StepSummary]) -> dict[str, Column]:
+    """All columns of many summaries, one behind the other: what summary_columns gives of each, in a fraction of the
+    time. Raises DataError when one of them can't be understood; summary_columns tells which."""
+    rows = np.array([summary.rows for summary in summaries], np.int64)
+    if len(rows) and rows.max() > MAX_ROWS:
+        raise DataError(f"a message holds {rows.max()} rows; at most {MAX_ROWS} are accepted")
+    table = {
+        name: _join([getattr(summary, name) for summary in summaries], rows, name, dtype)
+        for name, dtype in SUMMARY_DTYPES.items()
+    }
+    names = np.repeat(np.array([len(summary.names) for summary in summaries], np.int64), rows)
+    if (table["name"] >= names).any():
+        raise DataError("a row names an entry behind its table of names")
+    return table
+
+
+def _join(data: Sequence[bytes], rows: npt.NDArray[np.int64], name: str, dtype: Dtype) -> Column:
+    """The values of one column of messages with that many rows each. Raises DataError for a wrong length."""
+    if not any(data):
+        return np.full(rows.sum(), NONE.get(name, 0), dtype)
+    lengths = np.array(list(map(len, data)), np.int64)
+    widths = lengths // np.maximum(rows, 1)
+    kinds = set(widths[rows > 0].tolist())
+    if (widths * rows != lengths).any() or not kinds <= {0, *_WIDTHS[: _WIDTHS.index(dtype.itemsize) + 1]}:
+        raise DataError(f"the length of column {name} does not fit its rows")
+    if len(kinds) == 1:
+        return np.frombuffer(b"".join(data), _narrow_type(dtype.kind, kinds.pop())).astype(dtype)
+    out: Column = np.full(rows.sum(), NONE.get(name, 0), dtype)
+    for width in kinds - {0}:
+        part = b"".join([each for each, own in zip(data, (widths == width).tolist(), strict=True) if own])
+        out[np.repeat(widths == width, rows)] = np.frombuffer(part, _narrow_type(dtype.kind, width))
     return out
 
 

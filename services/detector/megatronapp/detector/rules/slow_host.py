@@ -75,9 +75,7 @@ def _launching(view: View) -> Iterator[Suspicion]:
             since_step=since,
             effect_ratio=ratio,
             evidence=(
-                evidence(
-                    view, "launching", rank, f"its device waits for work; passes take {percent(ratio)} longer"
-                ),
+                evidence(view, "launching", rank, f"its device waits for work; passes take {percent(ratio)} longer"),
             ),
             summary=f"Rank {rank}'s host launches late since step {since}; its passes take {percent(ratio)} longer.",
             advice=_ADVICE[Cause.HOST_CPU],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
+from megatronapp.detector.rules.base import PATIENT_PAGE_STEPS, Suspicion, View, confidence, evidence, percent
 
 
 def detect(view: View) -> Iterator[Suspicion]:
@@ -46,6 +46,7 @@ def _waited_for(view: View) -> Iterator[Suspicion]:
             smallest=monitor.noise.smallest,
             lost_seconds=lost,
             pages=not view.on_cpu(),
+            page_steps=PATIENT_PAGE_STEPS,
             cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
         )
 

@@ -35,6 +35,11 @@ class Launching:
         return np.where(blurred, 0.0, log_effect)
 
     @property
+    def late(self) -> bool:
+        """Whether a rank has been late for its host's sake, in part of its passes at least."""
+        return bool(np.any(np.nan_to_num(self.share) > SOMETIMES / 2))
+
+    @property
     def starved(self) -> npt.NDArray[np.bool_]:
         return np.nan_to_num(self.share) > MOSTLY
 

@@ -61,6 +61,23 @@ class ResendBuffer:
         for known in list(self._up_to(seq)):
             self.bytes -= self._entries.pop(known).size
 
+    def leave_out_after(self, seq: int) -> bool:
+        """Drop the first message behind `seq`, which the collector will never take; whether there was one."""
+        refused = next((known for known in self._entries if known > seq), None)
+        return self._leave_out(refused)
+
+    def leave_out_largest(self) -> bool:
+        """Drop the largest message; whether there was one."""
+        return self._leave_out(max(self._entries, key=lambda known: self._entries[known].size, default=None))
+
+    def _leave_out(self, seq: int | None) -> bool:
+        if seq is None:
+            return False
+        entry = self._entries.pop(seq)
+        self.bytes -= entry.size
+        self.dropped += entry.events
+        return True
+
     def sent_unacknowledged(self) -> bool:
         """Whether something that was handed out has not been acknowledged."""
         return len(self._entries) > len(self._unsent)
@@ -74,9 +91,7 @@ class ResendBuffer:
     def _drop(self) -> bool:
         for queue in self._oldest.values():
             while queue:
-                entry = self._entries.pop(queue.popleft(), None)
-                if entry is not None:
-                    self.bytes -= entry.size
-                    self.dropped += entry.events
-                    return True
+                seq = queue.popleft()
+                if seq in self._entries:
+                    return self._leave_out(seq)
         return False

@@ -45,7 +45,7 @@ class Communicators:
         self._table: list[trace_pb2.Communicator] = []
 
     def index(self, group: dist.ProcessGroup | None) -> int:
-        """The number of a group, None being the world."""
+        """The number of a group, None being the world; 0 for a group of one rank, which has nobody to talk to."""
         known = group or dist.distributed_c10d._get_default_group()
         index = self._index.get(known)
         return index if index is not None else self._add(known)
@@ -59,6 +59,9 @@ class Communicators:
         return self._table[index - 1].id
 
     def _add(self, group: dist.ProcessGroup) -> int:
+        if group.size() == 1:
+            self._index[group] = 0
+            return 0
         kind = kind_of(group.group_desc)
         ranks = sorted(dist.get_process_group_ranks(group))
         with self._lock:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
+from megatronapp.trainer.plugins.scan.host_line import Bracket, HostLine
 from megatronapp.trainer.plugins.scan.recorder import Mark, Times
 
 FIRST_EVENTS = 4096
@@ -25,6 +26,9 @@ class CudaTimebase:
         self._device = device
         self._pool = deque(_new_event() for _ in range(FIRST_EVENTS))
         self._stream = torch.cuda.Stream(device, priority=-1)
+        self._line = HostLine()
+        self._referred: torch.cuda.Event | None = None
+        self._device_ns = 0
 
     def mark(self) -> Mark:
         try:
@@ -66,10 +70,13 @@ class CudaTimebase:
         )
 
     def _reference(self) -> tuple[torch.cuda.Event, int, int]:
-        """An event on a stream of its own, its host time, and half the width of the narrowest bracket around it."""
+        """An event on a stream of its own, its host time, and how far that may be off."""
         brackets = [self._bracket() for _ in range(BRACKETS)]
         before, after, event = min(brackets, key=lambda bracket: bracket[1] - bracket[0])
-        return event, (before + after) // 2, (after - before) // 2
+        if self._referred is not None:
+            self._device_ns += round(self._referred.elapsed_time(event) * 1e6)
+        self._referred = event
+        return event, *self._line.place(Bracket(self._device_ns, before, after))
 
     def _bracket(self) -> tuple[int, int, torch.cuda.Event]:
         event = _new_event()

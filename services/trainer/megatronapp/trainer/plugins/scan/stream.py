@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
@@ -97,6 +98,7 @@ class CollectorStream:
             try:
                 self._connect()
             except (grpc.RpcError, OSError) as error:
+                self._leave_out_refused(error)
                 if self._heard or not said:
                     log.warning("collector_unreachable", address=self._address, reason=_reason(error))
                     said = True
@@ -122,6 +124,20 @@ class CollectorStream:
                     self._connection += 1
                     self._changed.notify_all()
                 call.cancel()
+
+    def _leave_out_refused(self, error: Exception) -> None:
+        """A message that the collector will never take is dropped and counted; sent again it would end each stream."""
+        if not isinstance(error, grpc.Call):
+            return
+        metadata = dict(error.trailing_metadata() or ())
+        with self._changed:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                left_out = self._buffer.leave_out_largest()
+            else:
+                left_out = REFUSED_AFTER in metadata and self._buffer.leave_out_after(int(metadata[REFUSED_AFTER]))
+            self._changed.notify_all()
+        if left_out:
+            log.error("message_refused", reason=error.details())
 
     def _receive(self, reply: trace_pb2.TraceReply) -> None:
         self._heard = True

@@ -64,9 +64,9 @@ class CollectiveHooks:
                 self._coalescing.note(operation, size)
                 return function(*args, **kwargs)
             group = kwargs["group"] if "group" in kwargs else next((a for a in args if _is_group(a)), None)
-            if group is dist.GroupMember.NON_GROUP_MEMBER:
+            if group is dist.GroupMember.NON_GROUP_MEMBER or not (index := self._probe.communicators.index(group)):
                 return function(*args, **kwargs)
-            call = _Call(self._probe, group, operation, size)
+            call = _Call(self._probe, index, operation, size)
             try:
                 result = function(*args, **kwargs)
             except BaseException:
@@ -95,8 +95,9 @@ class CollectiveHooks:
                         yield handle
                     finally:
                         self._coalescing = None
-                    if noted.operation is not None:  # sent as the context ends
-                        call = _Call(self._probe, group, noted.operation, noted.size)
+                    index = self._probe.communicators.index(group)
+                    if noted.operation is not None and index:  # sent as the context ends
+                        call = _Call(self._probe, index, noted.operation, noted.size)
             except BaseException:
                 if call is not None:
                     call.abandon()
@@ -114,11 +115,11 @@ class _Call:
 
     __slots__ = ("_entry", "_issue", "_operation", "_probe", "_recorded", "_size", "_track")
 
-    def __init__(self, probe: Probe, group: Any, operation: int, size: int) -> None:
+    def __init__(self, probe: Probe, communicator: int, operation: int, size: int) -> None:
         self._probe = probe
         self._operation = operation
         self._size = size
-        self._track = probe.frontiers.track(probe.communicators.index(group))
+        self._track = probe.frontiers.track(communicator)
         self._entry = self._track.enter(operation)
         self._issue: Any = None
         self.begin()

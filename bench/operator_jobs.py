@@ -1,0 +1,180 @@
+"""What many TrainingJobs cost the operator: cold start, steady state, idle, memory.
+
+    KUBECONFIG=… python -m bench.operator_jobs [--jobs 1000] [--fake-nodes]
+
+The jobs are suspended, so that no pod competes with what is measured; with --fake-nodes they run on kwok's nodes, a pod
+each. The operator is a process beside this one. Cold start: from its start until each job has its Service, its Job and
+its status. Steady state: each Job is labelled once, and looked at again. Goals on two cores: cold start < 15 s, p99 of
+a look < 50 ms in steady state, no write by a look that finds nothing to do, < 200 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from megatronapp.operator import names
+from megatronapp.operator.api import Api, GoneError
+from megatronapp.operator.app import login
+
+NAMESPACE = "bench-operator"
+JOBS = f"/apis/megatronapp.io/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+GOALS = {"cold_start_seconds": 15.0, "steady_p99_seconds": 0.05, "memory_mib": 200.0, "idle_writes": 0}
+KWOK = {"key": "kwok.x-k8s.io/node", "operator": "Exists"}
+
+
+def training_job(number: int, fake_nodes: bool) -> dict[str, Any]:
+    spec: dict[str, Any] = {"procPerNode": 1, "suspend": not fake_nodes}
+    if fake_nodes:
+        spec["scheduling"] = {"tolerations": [KWOK], "nodeSelector": {"type": "kwok"}}
+    return {
+        "apiVersion": "megatronapp.io/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": f"job-{number}", "namespace": NAMESPACE},
+        "spec": spec,
+    }
+
+
+class Operator:
+    """The process, and what its metrics say."""
+
+    def __init__(self, port: int) -> None:
+        flags = ["--http-port", str(port), "--watch-namespaces", NAMESPACE, "--namespace", NAMESPACE]
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "megatronapp.operator", *flags, "--log-level", "warning"]
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Sample name, with the bucket's bound where it has one → value; empty while nobody answers."""
+        try:
+            families = list(text_string_to_metric_families(httpx.get(self._url, timeout=10).text))
+        except httpx.TransportError:
+            return {}
+        samples = (sample for family in families for sample in family.samples)
+        return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
+
+    def memory_mib(self) -> float:
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
+
+
+@contextmanager
+def operator() -> Iterator[Operator]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    running = Operator(port)
+    try:
+        yield running
+    finally:
+        running.process.send_signal(signal.SIGTERM)
+        running.process.wait(30)
+
+
+async def settled(api: Api, jobs: int, fake_nodes: bool) -> bool:
+    """Whether each job has its status, its Job and its Service."""
+    wanted = "Running" if fake_nodes else "Suspended"
+    found = (await api.get(JOBS))["items"]
+    if sum((job.get("status") or {}).get("phase") == wanted for job in found) < jobs:
+        return False
+    selector = f"labelSelector={names.JOB_LABEL}"
+    children = [f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", f"/api/v1/namespaces/{NAMESPACE}/services"]
+    return all([len((await api.get(f"{path}?{selector}"))["items"]) == jobs for path in children])
+
+
+def quantile(before: dict[str, float], after: dict[str, float], share: float) -> float:
+    """The bound of the bucket in which `share` of the looks between two readings ended."""
+    name = "megatronapp_operator_reconcile_seconds_bucket"
+    bounds = sorted((float(key.removeprefix(name)), key) for key in after if key.startswith(name))
+    total = after[bounds[-1][1]] - before.get(bounds[-1][1], 0.0)
+    return next(bound for bound, key in bounds if after[key] - before.get(key, 0.0) >= share * total)
+
+
+async def each(jobs: int, work: Any) -> None:
+    """`work(number)` for each job, 16 at a time."""
+    slots = asyncio.Semaphore(16)
+
+    async def one(number: int) -> None:
+        async with slots:
+            await work(number)
+
+    await asyncio.gather(*(one(number) for number in range(jobs)))
+
+
+async def versions(api: Api) -> dict[str, str]:
+    return {job["metadata"]["name"]: job["metadata"]["resourceVersion"] for job in (await api.get(JOBS))["items"]}
+
+
+@asynccontextmanager
+async def namespace(api: Api) -> AsyncIterator[None]:
+    """A namespace of the benchmark's own, gone afterwards with all its jobs."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    await api.create("/api/v1/namespaces", body)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(GoneError):
+            await api.delete(f"/api/v1/namespaces/{NAMESPACE}")
+
+
+async def measure(jobs: int, fake_nodes: bool) -> dict[str, float]:
+    api = Api.connect(login())
+    async with namespace(api):
+        await each(jobs, lambda number: api.create(JOBS, training_job(number, fake_nodes)))
+        began = time.perf_counter()
+        with operator() as running:
+            while not await settled(api, jobs, fake_nodes):
+                await asyncio.sleep(0.5)
+            cold = time.perf_counter() - began
+            await asyncio.sleep(5)
+            before, cold_metrics = await versions(api), running.metrics()
+            label = {"metadata": {"labels": {"looked": "at"}}}
+            path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/job-"
+            await each(jobs, lambda number: api.patch(f"{path}{number}-1", label))
+            await asyncio.sleep(5)
+            steady, after = running.metrics(), await versions(api)
+            memory = running.memory_mib()
+    await api.close()
+    count = "megatronapp_operator_reconcile_seconds_count"
+    return {
+        "jobs": jobs,
+        "cold_start_seconds": round(cold, 1),
+        "cold_p99_seconds": quantile({}, cold_metrics, 0.99),
+        "steady_looks": steady[count] - cold_metrics[count],
+        "steady_p50_seconds": quantile(cold_metrics, steady, 0.5),
+        "steady_p99_seconds": quantile(cold_metrics, steady, 0.99),
+        "idle_writes": sum(before[name] != after[name] for name in before),
+        "memory_mib": round(memory, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.operator_jobs", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--fake-nodes", action="store_true", help="let the jobs run, on kwok's nodes")
+    chosen = parser.parse_args()
+    if not os.environ.get("KUBECONFIG"):
+        print("no cluster: set KUBECONFIG to one with the TrainingJob definition installed")
+        return 0
+    found = asyncio.run(measure(chosen.jobs, chosen.fake_nodes))
+    print(json.dumps({"measured": found, "goals": GOALS}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

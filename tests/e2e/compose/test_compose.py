@@ -1,0 +1,131 @@
+"""docker compose for real: the services start, and the demo's slow rank becomes one incident.
+
+Started by podman-compose out of images that are on this machine; Grafana is left out where its image is not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.alertmanager import free_port
+from tests.support.helm import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SERVICES = ("redis", "collector", "detector", "gateway", "prometheus", "alertmanager")
+PORTS = ("PAGE_PORT", "COLLECTOR_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
+NEEDED = ("docker-compose.yml", "deploy", "scripts/compose-env")
+
+
+class Project:
+    """A copy of what compose needs, with ports of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = {name: free_port() for name in PORTS}
+        for name in NEEDED:
+            source, target = ROOT / name, folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        shutil.rmtree(folder / "deploy/compose/secrets", ignore_errors=True)
+        subprocess.run([folder / "scripts/compose-env"], check=True, capture_output=True)
+        env = folder / ".env"
+        env.write_text(env.read_text() + "".join(f"{name}={port}\n" for name, port in self.ports.items()))
+        self.tokens = dict(line.split("=", 1) for line in env.read_text().splitlines())
+
+    def compose(self, *arguments: str) -> str:
+        program = Path(os.sys.executable).parent / "podman-compose"
+        done = subprocess.run(
+            [program, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def client(self, port: str, token: str = "") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.tokens[token]}"} if token else {}
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports[port]}", headers=headers, trust_env=False)
+
+
+def images() -> dict[str, str]:
+    """Images that the compose file names and this machine may lack."""
+    version = "0.1.0"
+    own = {
+        f"docker.io/megatronapp/{name}:{version}"
+        for name in ("trace-collector", "detector", "scope-gateway", "trainer")
+    }
+    others = {"docker.io/valkey/valkey:8.1", "docker.io/prom/prometheus:v3.13.5", "docker.io/prom/alertmanager:v0.33.1"}
+    return {
+        image: subprocess.run(["podman", "image", "exists", image], check=False).returncode for image in own | others
+    }
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    if shutil.which("podman") is None or any(images().values()):
+        pytest.skip("podman and the platform's images are not present here: ../shared/cluster makes them")
+    found = Project(tmp_path_factory.mktemp("megatronapp"))
+    try:
+        found.compose("up", "-d", *SERVICES)
+        yield found
+    finally:
+        found.compose("--profile", "demo", "down", "-v")
+
+
+def until(what: str, true: Callable[[], Any], seconds: float = 180) -> Any:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if found := true():
+                return found
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(1)
+
+
+def test_every_service_is_scraped_and_every_rule_is_loaded(project: Project) -> None:
+    with project.client("PROMETHEUS_PORT") as prometheus:
+
+        def up() -> bool:
+            answer = prometheus.get("/api/v1/query", params={"query": 'up{part_of="megatronapp"}'}).json()
+            return [sample["value"][1] for sample in answer["data"]["result"]] == ["1", "1", "1"]
+
+        until("three targets are up", up)
+        groups = prometheus.get("/api/v1/rules").json()["data"]["groups"]
+        managers = prometheus.get("/api/v1/alertmanagers").json()["data"]["activeAlertmanagers"]
+
+    assert {group["name"] for group in groups} == {"megatronapp-findings", "megatronapp-platform"}
+    assert len(managers) == 1
+
+
+def test_a_stranger_is_refused_and_a_viewer_sees_the_page(project: Project) -> None:
+    with project.client("PAGE_PORT") as stranger, project.client("PAGE_PORT", "VIEWER_TOKEN") as viewer:
+        until("the gateway answers", lambda: stranger.get("/api/v1/session").status_code == 200)
+        assert stranger.get("/api/v1/jobs").status_code == 401
+        assert viewer.get("/api/v1/jobs").json() == []
+        assert "<!doctype html>" in viewer.get("/").text.lower()
+
+
+def test_the_demo_s_slow_rank_becomes_one_incident(project: Project) -> None:
+    project.compose("--profile", "demo", "up", "-d", "--no-deps", "demo")
+    with project.client("PAGE_PORT", "VIEWER_TOKEN") as viewer:
+        finding = until(
+            "a finding that pages",
+            lambda: next(
+                (f for f in viewer.get("/api/v1/findings").json() if f["page"] and f["kind"] == "slow_gpu"), None
+            ),
+            400,
+        )
+        incident = until("an incident", lambda: viewer.get("/api/v1/incidents").json())[0]
+
+    assert finding["ranks"] == [2]
+    assert (incident["alert"], incident["training_job"], incident["ranks"]) == ("SlowGPU", "demo", ["2"])

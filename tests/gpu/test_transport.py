@@ -1,0 +1,286 @@
+"""The native transport between two GPUs: CUDA IPC and the copy engine, in stream order."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA: ranks are forks
+
+import torch
+import torch.distributed as dist
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+from megatronapp.rdma import (
+    CancelledError,
+    Config,
+    Engine,
+    LaneUnavailableError,
+    MismatchError,
+    PeerLostError,
+    Spec,
+    Tag,
+    TagError,
+    TransferTimeoutError,
+)
+from megatronapp.rdma.tensors import DTYPES
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.forked import run_forked
+from tests.support.training import TINY, train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 CUDA devices"),
+]
+
+SECONDS = 30.0
+SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 8 << 20, 64 << 20)
+CONFIG = Config(lanes=("shm", "cuda_ipc"), require=("cuda_ipc",), connect_timeout_seconds=60)
+
+
+@contextmanager
+def engine(config: Config = CONFIG) -> Iterator[Engine]:
+    faulthandler.dump_traceback_later(50, exit=True)  # says where it hangs
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    torch.zeros(1, device="cuda")
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, is_master=rank == 0)
+    with Engine(rank, 2, store, config=config) as made:
+        made.connect([1 - rank])
+        yield made
+    faulthandler.cancel_dump_traceback_later()
+
+
+def content(size: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda", generator=generator)
+
+
+# ---- what each rank does
+
+
+def exchange_sizes() -> str:
+    with engine() as mine:
+        other = 1 - mine.rank
+        for step in range(3):  # the later ones find the memory opened
+            for i, size in enumerate(SIZES):
+                tag = Tag(1, microbatch=i, step=step)
+                receive = mine.irecv(Spec((size,), torch.uint8, "cuda"), other, tag)
+                send = mine.isend(content(size, 100 * mine.rank + i), other, tag)
+                receive.wait_stream()
+                assert torch.equal(receive.tensor, content(size, 100 * other + i)), size
+                receive.wait(SECONDS)
+                send.wait(SECONDS)
+        return str(mine.lanes()[other])
+
+
+def exchange_dtypes() -> int:
+    with engine() as mine:
+        other = 1 - mine.rank
+        for i, dtype in enumerate(DTYPES):
+            sent = (content(2 * 3 * 16, i) % 2).view(2, 3, 16).view(dtype)
+            receive = mine.irecv(Spec(tuple(sent.shape), dtype, "cuda"), other, Tag(1, microbatch=i))
+            send = mine.isend(sent, other, Tag(1, microbatch=i))
+            receive.wait(SECONDS)
+            assert torch.equal(receive.tensor.view(torch.uint8), sent.view(torch.uint8)), dtype
+            send.wait(SECONDS)
+        return len(DTYPES)
+
+
+def follow_streams() -> None:
+    """No host waits: the work that fills a buffer, the copy, and the work that reads it are ordered by streams."""
+    with engine() as mine:
+        other, size = 1 - mine.rank, 4 << 20
+        slow = torch.randn(4096, 4096, device="cuda")
+        side = torch.cuda.Stream()
+        results = []
+        handles = []
+        for i in range(8):
+            buffer = torch.full((size,), -1, dtype=torch.int32, device="cuda")
+            for _ in range(4):
+                slow = (slow @ slow).clamp_(-1, 1)
+            buffer.fill_(1000 * mine.rank + i)  # still to come when it is sent
+            handles.append(mine.isend(buffer, other, Tag(1, microbatch=i)))
+            receive = mine.irecv(Spec((size,), torch.int32, "cuda"), other, Tag(1, microbatch=i))
+            with torch.cuda.stream(side):
+                receive.wait_stream(side)
+                results.append((receive.tensor == 1000 * other + i).all())
+            handles.append(receive)
+        torch.cuda.synchronize()
+        assert all(bool(result) for result in results)
+        for handle in handles:
+            handle.wait(SECONDS)
+
+
+def exchange_in_any_order(messages: int = 300) -> None:
+    with engine() as mine:
+        other, chance = 1 - mine.rank, random.Random(7)
+        sizes = [chance.choice(SIZES[:-1]) for _ in range(messages)]
+        posting = random.Random(mine.rank).sample([(way, i) for way in "sr" for i in range(messages)], 2 * messages)
+        sends, receives = {}, {}
+        for way, i in posting:
+            if way == "s":
+                sends[i] = mine.isend(content(sizes[i], 1000 * mine.rank + i), other, Tag(1, microbatch=i))
+            else:
+                receives[i] = mine.irecv(Spec((sizes[i],), torch.uint8, "cuda"), other, Tag(1, microbatch=i))
+        for i in random.Random(mine.rank + 2).sample(range(messages), messages):
+            receives[i].wait_stream()
+            assert torch.equal(receives[i].tensor, content(sizes[i], 1000 * other + i)), i
+        for handle in [*sends.values(), *receives.values()]:
+            handle.wait(SECONDS)
+        assert mine.arrived(1) == set()
+
+
+def refuse_what_is_wrong() -> None:
+    with engine() as mine:
+        other = 1 - mine.rank
+        if mine.rank == 0:
+            wrong = mine.isend(torch.zeros(4, device="cuda"), 1, Tag(1))
+            mixed = mine.isend(torch.zeros(4, device="cuda"), 1, Tag(2))
+        else:
+            wrong = mine.irecv(Spec((5,), torch.float32, "cuda"), 0, Tag(1))
+            mixed = mine.irecv(Spec((4,), torch.float32, "cpu"), 0, Tag(2))
+        with pytest.raises(MismatchError, match=r"float32 \[4\] on cuda.*float32 \[5\] on cuda"):
+            wrong.wait(SECONDS)
+        with pytest.raises(MismatchError, match=r"on cuda.*on cpu"):
+            mixed.wait(SECONDS)
+        with pytest.raises(TagError, match="used already"):
+            mine.isend(torch.zeros(1, device="cuda"), other, Tag(1)) if mine.rank == 0 else mine.irecv(
+                Spec((1,), torch.float32, "cuda"), other, Tag(1)
+            )
+        with pytest.raises(ValueError, match="not contiguous"):
+            mine.isend(torch.zeros(4, 4, device="cuda").t(), other, Tag(3))
+        back = mine.irecv(Spec((3,), torch.float32, "cuda"), other, Tag(4))
+        with pytest.raises(TransferTimeoutError):
+            back.wait(0.05)
+        back.cancel()
+        with pytest.raises(CancelledError):
+            back.wait(SECONDS)
+        back.wait_stream()  # a stream is not held up by what was taken back
+        torch.cuda.synchronize()
+
+
+def share_memory_of_expandable_segments() -> bool:
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    with engine() as mine:
+        other = 1 - mine.rank
+        with pytest.raises(LaneUnavailableError, match="expandable segments"):
+            mine.irecv(torch.zeros(1 << 20, device="cuda"), other, Tag(1))
+        receive = mine.irecv(Spec((1 << 20,), torch.float32, "cuda"), other, Tag(1))
+        send = mine.isend(torch.full((1 << 20,), float(mine.rank + 1), device="cuda"), other, Tag(1))
+        receive.wait(SECONDS)
+        send.wait(SECONDS)
+        return bool((receive.tensor == other + 1).all())
+
+
+def train_rank(flags: str) -> list[float]:
+    return train(f"{TINY} --train-iters 20 --deterministic-mode --bf16 {flags}").losses
+
+
+# ---- tests
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [exchange_sizes, exchange_dtypes, follow_streams, exchange_in_any_order, refuse_what_is_wrong],
+)
+def test_between_two_gpus(scenario: Callable[[], Any]) -> None:
+    run_forked(2, scenario, timeout=60)
+
+
+@pytest.mark.parametrize("connections", ["1", "8"])
+def test_streams_follow_with_few_hardware_queues(connections: str) -> None:
+    run_forked(2, exchange_in_any_order, timeout=60, environment={"CUDA_DEVICE_MAX_CONNECTIONS": connections})
+
+
+def test_memory_of_expandable_segments_comes_from_the_pool() -> None:
+    assert run_forked(2, share_memory_of_expandable_segments, timeout=60) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"],
+)
+def test_training_has_the_losses_of_the_stock_communicator(layout: str) -> None:
+    environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
+    stock = run_forked(2, train_rank, layout, timeout=200, environment=environment)[-1]
+    native = run_forked(2, train_rank, f"{layout} --p2p-transport native", timeout=200, environment=environment)[-1]
+
+    assert len(native) == 20
+    assert native == stock
+
+
+def victim(store: str) -> None:
+    torch.cuda.set_device(1)
+    torch.zeros(1, device="cuda")
+    engine = Engine(1, 2, store, config=CONFIG)
+    engine.connect([0])
+    time.sleep(600)
+
+
+def survivor(store: str, victim_pid: int) -> dict[str, Any]:
+    """A stream waits for a gradient that never comes; the update behind it must not be believed."""
+    torch.cuda.set_device(0)
+    engine = Engine(0, 2, store, config=CONFIG)
+    engine.connect([1])
+    parameter = torch.ones(1024, device="cuda")
+    gradient = engine.irecv(Spec((1024,), torch.float32, "cuda"), 1, Tag(2))
+    sent = engine.isend(torch.ones(1024, device="cuda"), 1, Tag(1))
+    gradient.wait_stream()
+    sent.wait_stream()
+    reached = torch.cuda.Event()
+    reached.record()
+    time.sleep(0.2)
+    held = not reached.query()
+    killed = time.monotonic()
+    os.kill(victim_pid, signal.SIGKILL)
+    torch.cuda.synchronize()
+    released_seconds = time.monotonic() - killed
+    try:
+        engine.check()
+        parameter -= gradient.tensor
+        error = ""
+    except PeerLostError as lost:
+        error = str(lost)
+    unchanged = bool((parameter == 1).all())
+    engine.abort()
+    engine.close()
+    return {"held": held, "released_seconds": released_seconds, "error": error, "unchanged": unchanged}
+
+
+def _report(action: Callable[..., Any], pipe: Any, *args: Any) -> None:
+    pipe.send(action(*args))
+
+
+def test_stream_is_let_go_when_the_peer_dies(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    store = str(tmp_path / "store")
+    receiver, sender = context.Pipe(duplex=False)
+    dying = context.Process(target=victim, args=(store,))
+    dying.start()
+    living = context.Process(target=_report, args=(survivor, sender, store, dying.pid))
+    living.start()
+    try:
+        assert receiver.poll(90), "the survivor hangs"
+        found = receiver.recv()
+    finally:
+        for process in (dying, living):
+            process.kill()
+            process.join()
+
+    assert found["held"]
+    assert found["released_seconds"] < 1.0
+    assert found["error"] == "rank 1 is lost: its process has ended"
+    assert found["unchanged"]

@@ -1,0 +1,54 @@
+"""The launcher as a pod's first process: SIGTERM reaches the ranks, and exit codes reach Kubernetes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SAVE = """
+import os, signal, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+def save(*_):
+    (folder / f"saved-{os.environ['RANK']}").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+(folder / f"ready-{os.environ['RANK']}").touch()
+time.sleep(120)
+"""
+
+
+def launched(script: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    ranks = ["--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0"]
+    command = [sys.executable, "-m", "megatronapp.trainer.jobs.pod", *ranks, str(script), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.timeout(180)
+def test_sigterm_lets_the_ranks_save_and_says_that_the_work_is_not_done(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(SAVE)
+    process = launched(script, str(tmp_path))
+    end = time.monotonic() + 120
+    while len(list(tmp_path.glob("ready-*"))) < 2:
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.1)
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(60) == 143
+    assert len(list(tmp_path.glob("saved-*"))) == 2
+
+
+@pytest.mark.timeout(180)
+def test_a_ranks_exit_code_is_the_pods(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text("import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)")
+
+    assert launched(script).wait(120) == 7
