@@ -25,6 +25,11 @@ CRD = ROOT / "deploy/helm/megatronapp/files/crds/trainingjob.yaml"
 PYTHON_IMAGE = "docker.io/library/python:3.11-slim"
 
 
+class CommandError(subprocess.CalledProcessError):
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.stderr}"
+
+
 class NoClusterError(Exception):
     """Why there is none."""
 
@@ -181,7 +186,7 @@ def _run(command: list[str], environment: dict[str, str], text: str | None = Non
         command, input=text, capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr.strip())
+        raise CommandError(done.returncode, command, done.stdout, done.stderr.strip())
     return done.stdout
 
 
@@ -201,7 +206,7 @@ class Release:
             release.helm(
                 *("install", name, str(ROOT / "deploy/helm/megatronapp")),
                 *("-f", str(ROOT / "deploy/helm/megatronapp/ci/minimal-values.yaml")),
-                *("--set", f"watchNamespaces={{{watched}}}", "--wait", "--timeout", "10m"),
+                *("--set", f"watchNamespaces={{{watched}}},crds.install=false", "--wait", "--timeout", "10m"),
             )
             try:
                 yield release

@@ -34,13 +34,13 @@ def training_job(status: Status | None = None, generation: int = 1, **spec: Any)
 
 
 def child(attempt: int = 1, **values: Any) -> ChildJob:
-    defaults: dict[str, Any] = {"nodes": 2, "version": attempt, "digest": "", "owner_uid": UID}
+    defaults: dict[str, Any] = {"nodes": 2, "version": attempt, "digest": "", "run": UID}
     return ChildJob(name=f"gpt-{attempt}", namespace="team", attempt=attempt, **{**defaults, **values})
 
 
 def pod(index: int = 0, attempt: int = 1, **values: Any) -> Pod:
     defaults: dict[str, Any] = {"node": f"node{index + 1}", "phase": "Running", "ready": True}
-    return Pod(name=f"gpt-{attempt}-{index}-x", owner_job=f"gpt-{attempt}", **{**defaults, **values})
+    return Pod(name=f"gpt-{attempt}-{index}-x", run=UID, attempt=attempt, **{**defaults, **values})
 
 
 def suspicion(**values: Any) -> Suspicion:

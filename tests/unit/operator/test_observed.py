@@ -20,7 +20,7 @@ def test_a_rendered_job_is_seen_as_what_it_is() -> None:
 
     child = ChildJob.of(body)
 
-    assert (child.name, child.attempt, child.nodes, child.owner_uid, child.version) == ("gpt-3", 3, 2, UID, 12)
+    assert (child.name, child.attempt, child.nodes, child.run, child.version) == ("gpt-3", 3, 2, UID, 12)
     assert child.suspended
     assert child.digest
 
@@ -46,14 +46,14 @@ def test_a_failing_job_says_why() -> None:
 def test_a_failed_pod_keeps_its_last_words() -> None:
     state = {"terminated": {"exitCode": 2, "message": "loading\nerror: no such flag\n\n"}}
     body = {
-        "metadata": {"name": "gpt-1-0-x", "labels": {"batch.kubernetes.io/job-name": "gpt-1"}},
+        "metadata": {"name": "gpt-1-0-x", "labels": {"megatronapp.io/attempt": "1"}},
         "spec": {"nodeName": "node1"},
         "status": {"phase": "Failed", "containerStatuses": [{"state": state}]},
     }
 
     seen = Pod.of(body)
 
-    assert (seen.owner_job, seen.node, seen.exit_code, seen.last_words) == ("gpt-1", "node1", 2, "error: no such flag")
+    assert (seen.attempt, seen.node, seen.exit_code, seen.last_words) == (1, "node1", 2, "error: no such flag")
     assert seen.ended
 
 

@@ -90,7 +90,7 @@ class World:
                 self._change(name, suspended=False)
             case Delete("Job", name):
                 self.children.pop(name, None)
-                self.pods = {key: pod for key, pod in self.pods.items() if pod.owner_job != name}
+                self.pods = {key: pod for key, pod in self.pods.items() if not pod.name.startswith(f"{name}-")}
             case Delete("Service", _):
                 self.service = False
             case MarkNode(node, mark, _):
@@ -114,7 +114,7 @@ class World:
         return int(before != (self.children, self.pods))
 
     def _run_job(self, child: ChildJob) -> None:
-        mine = [pod for pod in self.pods.values() if pod.owner_job == child.name]
+        mine = [pod for pod in self.pods.values() if pod.attempt == child.attempt]
         if child.complete or child.failed:
             return
         if child.stopped or child.suspended or child.failing:
@@ -128,7 +128,7 @@ class World:
         elif not (child.stopped or child.suspended or child.failing):
             for index in range(len(mine), child.nodes):
                 name = f"{child.name}-{index}"
-                self.pods[name] = Pod(name=name, owner_job=child.name)
+                self.pods[name] = Pod(name=name, run=UID, attempt=child.attempt)
 
     def _run_pod(self, pod: Pod) -> None:
         if pod.delete_requested is not None and self.nodes[pod.node].ready:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from megatronapp.cli.extras import needs
 from megatronapp.cli.folders import data_folder
+from megatronapp.cli.lines import readable
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trainingjob import TrainingJob
 
@@ -24,13 +26,14 @@ def run(
     job = TrainingJob.load(file)
     with needs("trainer"):
         from megatronapp.trainer.jobs import run_job_until_signal
+    show = readable if sys.stdout.isatty() else str
     result = run_job_until_signal(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,
         collector_address=collector_address,
         token_file=token_file,
         storage=dict(_storage(text) for text in storage or ()),
-        on_event=lambda event: print(event.text, flush=True),
+        on_event=lambda event: print(show(event.text), flush=True),
     )
     raise typer.Exit(result.exit_code)
 

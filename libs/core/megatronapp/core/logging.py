@@ -26,7 +26,7 @@ def configure(level: str = "info", fmt: LogFormat = "auto") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: ranks share a pipe
         cache_logger_on_first_use=False,
     )
 

@@ -47,7 +47,7 @@ class Actor:
             case StartJob(name):
                 return await self._patch(paths.job(namespace, name), {"spec": {"suspend": False}})
             case Delete(kind, name):
-                await self._delete(paths.job(namespace, name) if kind == "Job" else paths.service(namespace, name))
+                await self._delete(paths.child(kind, namespace, name))
             case MarkNode():
                 await self._mark(action, seen)
             case Tell():

@@ -59,7 +59,7 @@ class Cache:
                 known[name] = own
             elif owner == key:
                 del self._own_children[owner, name]
-        mine = (child for child in known.values() if child.owner_uid == uid)
+        mine = (child for child in known.values() if child.run == uid)
         return tuple(sorted(mine, key=lambda child: child.attempt))
 
     def pods(self, key: Key) -> tuple[Pod, ...]:

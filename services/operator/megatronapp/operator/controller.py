@@ -19,6 +19,7 @@ from megatronapp.operator import nodes, remediate
 from megatronapp.operator.act import Actor
 from megatronapp.operator.actions import Action, Create, Delete, StartJob, StopJob, TripBreaker
 from megatronapp.operator.api import ConflictError, GoneError, RefusedError
+from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import Key
@@ -153,6 +154,9 @@ class Controller:
 
     def _refusal(self, key: Key, job: TrainingJob, now: datetime) -> Refusal | None:
         """The last refusal, while it holds: until the spec is changed or its time is up."""
+        message = unsupported(job.spec, self._limits.backends)
+        if message:
+            return Refusal(message, job.metadata.generation, now)
         refusal = self._refusals.get(key)
         if refusal is None or refusal.generation != job.metadata.generation or now >= refusal.until:
             self._refusals.pop(key, None)

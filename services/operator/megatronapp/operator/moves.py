@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from megatronapp.core.trainingjob import Phase, Reason
 from megatronapp.core.trainingjob.status import ExcludedNode
-from megatronapp.operator import names, remediate
+from megatronapp.operator import remediate
 from megatronapp.operator.outcome import Ending, Outcome, outcome
 from megatronapp.operator.render.job import digest, job_spec
 from megatronapp.operator.seen import Seen
@@ -193,8 +193,4 @@ def is_current(seen: Seen) -> bool:
     """Whether the attempt's Job is what would be made of the job now."""
     job = seen.current
     plan = seen.plan(seen.attempt, seen.wanted_nodes, seen.excluded)
-    return (
-        job is not None
-        and job.name == names.child(seen.job.metadata.name, seen.attempt)
-        and job.digest == digest(job_spec(plan))
-    )
+    return job is not None and job.digest == digest(job_spec(plan))

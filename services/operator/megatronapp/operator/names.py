@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 DOMAIN = "megatronapp.io"
 JOB_LABEL = f"{DOMAIN}/training-job"
+RUN_LABEL = f"{DOMAIN}/run"
+"""The TrainingJob's uid: children of an earlier one of the same name are not its own."""
 ATTEMPT_LABEL = f"{DOMAIN}/attempt"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "megatronapp-operator"

@@ -33,7 +33,7 @@ class ChildJob:
 
     name: str
     namespace: str
-    owner_uid: str
+    run: str
     attempt: int
     nodes: int
     version: int
@@ -58,7 +58,7 @@ class ChildJob:
         return cls(
             name=meta["name"],
             namespace=meta["namespace"],
-            owner_uid=owner_uid(meta),
+            run=meta["labels"].get(names.RUN_LABEL, ""),
             attempt=int(meta["labels"][names.ATTEMPT_LABEL]),
             nodes=int(spec.get("completions") or 0),
             version=version_of(body),
@@ -76,7 +76,8 @@ class ChildJob:
 @dataclass(frozen=True, slots=True)
 class Pod:
     name: str
-    owner_job: str
+    run: str
+    attempt: int
     node: str = ""
     phase: str = "Pending"
     ready: bool = False
@@ -99,7 +100,8 @@ class Pod:
         waiting = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
         return cls(
             name=meta["name"],
-            owner_job=meta["labels"].get("batch.kubernetes.io/job-name", ""),
+            run=meta["labels"].get(names.RUN_LABEL, ""),
+            attempt=int(meta["labels"].get(names.ATTEMPT_LABEL, 0)),
             node=(body.get("spec") or {}).get("nodeName", ""),
             phase=status.get("phase", "Pending"),
             ready=conditions.get("Ready", {}).get("status") == "True",

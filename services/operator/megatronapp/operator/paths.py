@@ -10,6 +10,9 @@ from megatronapp.operator.names import Key
 PLURALS = {"Job": "jobs", "Service": "services", "PodGroup": "podgroups", "JobSet": "jobsets"}
 
 
+VERSIONS = {"Job": "batch/v1", "Service": "v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
+
+
 def collection(body: dict[str, Any]) -> str:
     """Where an object of this kind is made."""
     return _under(body["apiVersion"], body["metadata"]["namespace"], PLURALS[body["kind"]])
@@ -19,8 +22,9 @@ def job(namespace: str, name: str) -> str:
     return f"{_under('batch/v1', namespace, 'jobs')}/{name}"
 
 
-def service(namespace: str, name: str) -> str:
-    return f"{_under('v1', namespace, 'services')}/{name}"
+def child(kind: str, namespace: str, name: str) -> str:
+    """An object of one of the kinds that can be deleted."""
+    return f"{_under(VERSIONS[kind], namespace, PLURALS[kind])}/{name}"
 
 
 def events(namespace: str) -> str:

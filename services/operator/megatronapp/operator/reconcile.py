@@ -17,6 +17,7 @@ from megatronapp.operator.observed import format_time, parse_time
 from megatronapp.operator.progress import findings_of, progress_due, progress_of
 from megatronapp.operator.render import Plan, render_job, render_service
 from megatronapp.operator.render.gang import pod_group
+from megatronapp.operator.render.jobset import render_jobset
 from megatronapp.operator.seen import Seen
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
@@ -57,7 +58,7 @@ def _status(seen: Seen, move: Move) -> Status:
             "conditions": conditions_of(seen, move, phase),
             "attempt": attempt,
             "restarts": before.restarts + (isinstance(move, Next) and move.counts),
-            "backend": BackendStatus(kind="Job", name=names.child(seen.job.metadata.name, attempt)),
+            "backend": BackendStatus(kind=seen.spec.backend, name=names.child(seen.job.metadata.name, attempt)),
             "nodes": NodesStatus(
                 desired=nodes, ready=0 if ended else ready, summary=f"{0 if ended else ready}/{nodes}"
             ),
@@ -113,7 +114,8 @@ def _create(seen: Seen, plan: Plan) -> tuple[Action, ...]:
         return ()
     bodies: list[dict[str, Any]] = [] if seen.service else [render_service(seen.job)]
     group = pod_group(plan)
-    return tuple(Create(body) for body in (*bodies, *([group] if group else []), render_job(plan)))
+    ranks = render_jobset(plan) if seen.spec.backend == "JobSet" else render_job(plan)
+    return tuple(Create(body) for body in (*bodies, *([group] if group else []), ranks))
 
 
 def _mark(seen: Seen, move: Stop) -> tuple[Action, ...]:
@@ -132,7 +134,11 @@ def _clear(seen: Seen, move: Finish) -> tuple[Action, ...]:
     running = seen.current is not None and not seen.current.stopped and seen.live and not seen.current.complete
     stop = [StopJob(seen.current.name, move.reason)] if running and seen.current else []
     old = seen.children if move.phase is Phase.SUCCEEDED else ()
-    return (*stop, *(Delete("Job", child.name) for child in old if child.attempt < seen.attempt))
+    return (*stop, *(_delete(seen, child.attempt) for child in old if child.attempt < seen.attempt))
+
+
+def _delete(seen: Seen, attempt: int) -> Delete:
+    return Delete(seen.spec.backend, names.child(seen.job.metadata.name, attempt))
 
 
 def _decide_ended(seen: Seen) -> Decision:
@@ -146,7 +152,7 @@ def _decide_ended(seen: Seen) -> Decision:
     left = (ended + timedelta(seconds=ttl) - seen.now).total_seconds()
     if left > 0:
         return Decision(status, actions, left)
-    children = [Delete("Job", child.name) for child in seen.children]
+    children = [_delete(seen, child.attempt) for child in seen.children]
     service = [Delete("Service", names.service(seen.job.metadata.name))] if seen.service else []
     return Decision(status, (*children, *service))
 

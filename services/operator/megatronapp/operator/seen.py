@@ -9,7 +9,6 @@ from functools import cached_property
 
 from megatronapp.core.trainingjob import Spec, Status, TrainingJob
 from megatronapp.core.trainingjob.status import ExcludedNode
-from megatronapp.operator import names
 from megatronapp.operator.observed import ChildJob, Node, Pod, Report, is_stuck, parse_time
 from megatronapp.operator.render import Plan, Platform
 
@@ -80,8 +79,8 @@ class Seen:
     @cached_property
     def ranks(self) -> tuple[Pod, ...]:
         """Pods of the newest attempt."""
-        name = names.child(self.job.metadata.name, self.attempt)
-        return tuple(pod for pod in self.pods if pod.owner_job == name)
+        mine = (self.job.metadata.uid, self.attempt)
+        return tuple(pod for pod in self.pods if (pod.run, pod.attempt) == mine)
 
     @cached_property
     def stuck(self) -> tuple[Pod, ...]:

@@ -187,6 +187,7 @@ class Spec(Model):
     nodes: int = Field(default=1, ge=1, le=10_000)
     proc_per_node: int = Field(ge=1, le=256)
     parallelism: Parallelism = Parallelism()
+    backend: Literal["Job", "JobSet"] = Field(default="Job", description="what runs the pods of an attempt")
     resources: Resources = Resources()
     plugins: Plugins = Plugins()
     shared_memory: SharedMemory = SharedMemory()

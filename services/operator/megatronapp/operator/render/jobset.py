@@ -15,17 +15,18 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
     """One replicated Job; restarts stay the operator's, so that attempts are counted once."""
     spec = job_spec(plan)
     metadata = plan.metadata(plan.name)
-    metadata["annotations"] = {names.DIGEST: digest(spec)}
+    # On the inner Job too: that is what is watched.
+    annotations = metadata["annotations"] = {names.DIGEST: digest(spec)}
     if plan.spec.scheduling.queue:
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
-    found = {
+    found: dict[str, Any] = {
         "network": {"enableDNSHostnames": False},
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [
             {
                 "name": REPLICATED_JOB,
                 "replicas": 1,
-                "template": {"metadata": {"labels": plan.labels()}, "spec": spec},
+                "template": {"metadata": {"labels": plan.labels(), "annotations": annotations}, "spec": spec},
             }
         ],
     }

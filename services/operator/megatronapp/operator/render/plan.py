@@ -58,6 +58,7 @@ class Plan:
     def labels(self) -> dict[str, str]:
         return {
             names.JOB_LABEL: self.job.metadata.name,
+            names.RUN_LABEL: self.job.metadata.uid,
             names.ATTEMPT_LABEL: str(self.attempt),
             names.MANAGED_BY_LABEL: names.MANAGED_BY,
         }

@@ -20,6 +20,7 @@ IGNORED = (
     "image_pull_policy",
     "image_pull_secrets",
     "command",
+    "backend",
     "resources",
     "shared_memory",
     "rdma",
