@@ -10,5 +10,6 @@ def unsupported(spec: Spec, allowed: frozenset[str]) -> str:
     wishes = {"scheduling.gang": spec.scheduling.gang, "backend": spec.backend}
     for key, wish in wishes.items():
         if wish in {"Coscheduling", "Volcano", "JobSet"} and wish not in allowed:
-            return f"{key} {wish} is switched off in this installation: have operator.backends.{wish.lower()} set, or leave {key} out"
+            value = f"operator.backends.{wish.lower()}"
+            return f"{key} {wish} is switched off in this installation: have {value} set, or leave {key} out"
     return ""
