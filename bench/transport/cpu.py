@@ -194,13 +194,13 @@ def contenders(rank: int, cores: Cores, store: Any) -> Iterator[tuple[str, str, 
 def run_rank(rank: int, folder: str, port: int, samples_wanted: int, seconds: float) -> None:
     """One of the two processes. Rank 0 writes the samples to `folder`/samples.pt."""
     torch.set_num_threads(1)
-    if (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     take_precedence()
     store = TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
     cores = Cores(rank, Path(folder))
     everyone = list(contenders(rank, cores, PrefixStore("bench", store)))
+    if (os.cpu_count() or 1) > 1:  # this thread alone: those of gloo and of the engines run where they like
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     samples: Samples = defaultdict(list)
     end = time.monotonic() + seconds
     for size in SIZES * 1000:

@@ -170,6 +170,9 @@ def refuse_what_is_wrong() -> None:
             back.wait(SECONDS)
         back.wait_stream()  # a stream is not held up by what was taken back
         torch.cuda.synchronize()
+        last = mine.irecv(Spec((1,), torch.float32, "cuda"), other, Tag(5))
+        mine.isend(torch.zeros(1, device="cuda"), other, Tag(5)).wait(SECONDS)
+        last.wait(SECONDS)  # neither leaves while the other still takes back
 
 
 def share_memory_of_expandable_segments() -> bool:

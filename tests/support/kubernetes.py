@@ -206,7 +206,13 @@ class Release:
             release.helm(
                 *("install", name, str(ROOT / "deploy/helm/megatronapp")),
                 *("-f", str(ROOT / "deploy/helm/megatronapp/ci/minimal-values.yaml")),
-                *("--set", f"watchNamespaces={{{watched}}},crds.install=false", "--wait", "--timeout", "10m"),
+                *(
+                    "--set",
+                    f"watchNamespaces={{{watched}}},crds.install=false,operator.remediation.limit=Taint",
+                    "--wait",
+                    "--timeout",
+                    "10m",
+                ),
             )
             try:
                 yield release

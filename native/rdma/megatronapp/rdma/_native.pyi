@@ -40,6 +40,7 @@ class Engine:
         dead_after_seconds: float,
         checksum: bool,
         chunk_bytes: int,
+        launch_wait_seconds: float,
     ) -> None: ...
     def attach(
         self,

@@ -55,6 +55,7 @@ class Engine:
             self.config.dead_after_seconds,
             self.config.checksum,
             self.config.chunk_bytes or 0,
+            self.config.launch_wait_seconds,
         )
         self._directory = Directory(open_store(store, world_size), job, epoch)
         self._listener = Listener(own_address(self.config.address))

@@ -49,13 +49,15 @@ OperationPtr post(Engine& engine, Direction direction, int rank, std::uint64_t t
 }
 
 Options options(
-    double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum, std::size_t chunk_bytes) {
+    double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum, std::size_t chunk_bytes,
+    double launch_wait_seconds) {
     Options made;
     made.spin_seconds = spin_seconds;
     made.heartbeat_seconds = heartbeat_seconds;
     made.dead_after_seconds = dead_after_seconds;
     made.checksum = checksum;
     made.chunk_bytes = chunk_bytes;
+    made.launch_wait_seconds = launch_wait_seconds;
     return made;
 }
 
@@ -114,12 +116,12 @@ PYBIND11_MODULE(_native, module) {
 
     py::class_<Engine>(module, "Engine")
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
-                         std::size_t chunk_bytes) {
-                 return new Engine(
-                     options(spin_seconds, heartbeat_seconds, dead_after_seconds, checksum, chunk_bytes));
+                         std::size_t chunk_bytes, double launch_wait_seconds) {
+                 return new Engine(options(spin_seconds, heartbeat_seconds, dead_after_seconds, checksum, chunk_bytes,
+                                           launch_wait_seconds));
              }),
              py::arg("spin_seconds"), py::arg("heartbeat_seconds"), py::arg("dead_after_seconds"), py::arg("checksum"),
-             py::arg("chunk_bytes"))
+             py::arg("chunk_bytes"), py::arg("launch_wait_seconds"))
         .def(
             "attach",
             [](Engine& engine, int rank, int socket, int inbound, int outbound, bool cuda_ipc,

@@ -137,6 +137,11 @@ bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
     if (found == peers_.end() || found->second->cuda() == nullptr || operation->flag.host == nullptr) {
         return false;
     }
+    drive(turn.lock(), now_ns() + seconds_to_ns(options_.launch_wait_seconds), [&] {
+        return !operation->pending() || std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+            return entry.second->holds_back();
+        });
+    });
     found->second->cuda()->wait(operation->flag, stream);
     return true;
 }

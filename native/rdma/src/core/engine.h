@@ -21,6 +21,7 @@ struct Options {
     double heartbeat_seconds = 1;
     double dead_after_seconds = 10;
     bool checksum = false;
+    double launch_wait_seconds = 1;  // how long wait_stream waits for earlier sends to be given to the GPU
     std::size_t chunk_bytes = 0;  // the most that is copied at a time; 0: as is fastest
 };
 
@@ -42,6 +43,10 @@ public:
     // Helps until it has ended or the time is over; whether it has ended.
     bool wait(const OperationPtr& operation, double timeout_seconds);
     // The stream goes on when the operation has ended. False: its lane has no streams, so the host must wait.
+    //
+    // Before that all earlier sends of GPU memory are given to the GPU, for which the peers must have posted their ends;
+    // it is waited for them, up to a limit. Then no host is needed to end what a stream waits for: a host may be stuck in
+    // the driver, whose queue is full behind the waiting stream.
     bool wait_stream(const OperationPtr& operation, void* stream);
     void cancel(const OperationPtr& operation);
     // What has ended since the last call and was not waited for.
@@ -80,6 +85,7 @@ private:
     std::atomic<int> helpers_{0};  // threads that wait: the progress thread leaves the work to them
     std::atomic<bool> stop_{false};
     int lookers_ = 0;  // threads that look for messages now
+    bool napping_ = false;  // the progress thread will look again very soon
     int sleepers_ = 0;
     int sleeping_helpers_ = 0;
     int kicks_ = 0;  // wake-ups that no sleeper has taken yet

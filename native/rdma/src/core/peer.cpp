@@ -256,6 +256,12 @@ void Peer::hung_up() {
 
 bool Peer::polled() const { return !lost() && cuda_ != nullptr && cuda_->polled(); }
 
+bool Peer::holds_back() const {
+    const auto unmatched = [](const auto& entry) { return entry.second->what.memory == Memory::kCuda; };
+    return !lost() && cuda_ != nullptr &&
+           (cuda_->holds_back() || std::any_of(sends_.begin(), sends_.end(), unmatched));
+}
+
 void Peer::set_sleeping(bool sleeping) {
     if (inbound_.has_value()) {
         (*inbound_)->sleeping.store(sleeping ? 1 : 0);

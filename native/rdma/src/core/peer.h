@@ -61,6 +61,8 @@ public:
     bool idle() const { return pending_.empty(); }
     bool sending() const;
     bool polled() const;
+    // Sends of GPU memory that the GPU does not know of yet.
+    bool holds_back() const;
     int descriptor() const { return wire_.descriptor(); }
     bool has_output() const { return wire_.has_output(); }
     void set_sleeping(bool sleeping);

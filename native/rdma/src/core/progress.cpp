@@ -21,7 +21,7 @@ constexpr int kPolledMilliseconds = 1;
 constexpr std::int64_t kPolledSpinNs = 2'000'000;  // so long after the last movement only polling may find the next
 constexpr int kPauses = 32;
 constexpr auto kFirstAbsence = std::chrono::microseconds(100);
-constexpr auto kLongestAbsence = std::chrono::microseconds(800);
+constexpr auto kLongestAbsence = std::chrono::microseconds(200);
 
 void pause_briefly() {
     for (int i = 0; i < kPauses; ++i) {
@@ -62,7 +62,7 @@ void Engine::tick() {
     }
 }
 
-// While nobody looks, peers that put something into memory must ring.
+// While nobody looks or soon will, peers that put something into memory must ring.
 void Engine::begin_looking() {
     if (lookers_++ == 0) {
         for (const auto& [rank, peer] : peers_) {
@@ -73,7 +73,7 @@ void Engine::begin_looking() {
 
 // True when something came at the last moment.
 bool Engine::end_looking() {
-    if (--lookers_ > 0) {
+    if (--lookers_ > 0 || napping_) {
         return false;
     }
     for (const auto& [rank, peer] : peers_) {
@@ -143,12 +143,14 @@ void Engine::run() {
 
 // Looks from time to time whether they are gone, without the lock: to be told would cost each wait a system call.
 void Engine::leave_to_helpers(std::unique_lock<std::mutex>& lock) {
+    napping_ = true;
     end_looking();
     lock.unlock();
     for (auto pause = kFirstAbsence; helpers_ > 0 && !stop_; pause = std::min(2 * pause, kLongestAbsence)) {
         std::this_thread::sleep_for(pause);
     }
     lock.lock();
+    napping_ = false;
     begin_looking();
 }
 

@@ -89,6 +89,8 @@ public:
     void ended(Operation& operation) override;
 
     void wait(const Flag& flag, void* stream);
+    // Matched, but not given to the GPU.
+    bool holds_back() const { return !waiting_.empty(); }
 
 private:
     struct Matched {

@@ -67,6 +67,8 @@ class Clocks:
         self._clocks: dict[object, int] = {}
         self._ranks: dict[int, _Rank] = {}
         self._open: dict[int, _Ends] = {}
+        self._passed = 0
+        """Newest step that was not waited for any longer."""
         self._communicators: dict[str, int] = {}
         self._operations: dict[str, int] = {}
         self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
@@ -77,6 +79,7 @@ class Clocks:
         clock = self._clocks.setdefault(key, len(self._clocks))
         self.alignment.grow(len(self._clocks))
         self._ranks[rank] = _Rank(host, clock)
+        self._passed = 0
 
     def add(
         self,
@@ -90,6 +93,8 @@ class Clocks:
         if rank not in self._ranks:
             return
         self._ranks[rank].reference_error_ns = batch.reference_error_ns
+        if batch.step <= self._passed:
+            return
         ends = self._open.setdefault(batch.step, _Ends())
         part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
         if part is not None:
@@ -99,7 +104,8 @@ class Clocks:
         if len(ends.complete) == len(self._ranks):
             self._close(batch.step)
         while len(self._open) > OPEN_STEPS:
-            self._close(min(self._open))
+            self._passed = min(self._open)
+            self._close(self._passed)
 
     def at(self, rank: int, rank_time_ns: int) -> Reading:
         """What is known of the rank's clock at one of its own times."""

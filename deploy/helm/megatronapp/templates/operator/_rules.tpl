@@ -8,13 +8,13 @@
 - {apiGroups: [""], resources: [events], verbs: [create]}
 {{- with .Values.operator.backends }}
 {{- if .jobset }}
-- {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [create, patch, delete]}
+- {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [list, create, delete]}
 {{- end }}
 {{- if .coscheduling }}
-- {apiGroups: [scheduling.x-k8s.io], resources: [podgroups], verbs: [create, delete]}
+- {apiGroups: [scheduling.x-k8s.io], resources: [podgroups], verbs: [list, create]}
 {{- end }}
 {{- if .volcano }}
-- {apiGroups: [scheduling.volcano.sh], resources: [podgroups], verbs: [create, delete]}
+- {apiGroups: [scheduling.volcano.sh], resources: [podgroups], verbs: [list, create]}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -23,6 +23,7 @@
 {{- define "megatronapp.operatorNodeRules" -}}
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
 {{- if eq .Values.operator.remediation.limit "Taint" }}
-- {apiGroups: [""], resources: [nodes, nodes/status], verbs: [patch]}
+- {apiGroups: [""], resources: [nodes], verbs: [get, patch]}
+- {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
 {{- end }}
 {{- end }}

@@ -130,12 +130,12 @@ class Columns(Mapping[str, Column]):
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""
         sent = self.sent(name)
-        return (
-            _nothing(NONE.get(name, 0), self._dtypes[name], len(rows)) if sent is None else self._wide(name, sent[rows])
-        )
+        if sent is None:
+            return _nothing(NONE.get(name, 0), self._dtypes[name], len(rows))
+        return self._wide(name, sent[rows])
 
     def first(self, name: str) -> int:
-        """The value of the first row. Raises IndexError when there is none."""
+        """The value of the first row, of which there is one."""
         return int(self.take(name, _FIRST)[0])
 
     def _wide(self, name: str, sent: Column) -> Column:
