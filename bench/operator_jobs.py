@@ -55,6 +55,8 @@ class Operator:
 
     def __init__(self, port: int) -> None:
         flags = ["--http-port", str(port), "--watch-namespaces", NAMESPACE, "--namespace", NAMESPACE]
+        # A machine that is measured is busy: the Lease must not be lost over it.
+        flags += ["--lease-seconds", "120"]
         self._url = f"http://127.0.0.1:{port}/metrics"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "megatronapp.operator", *flags, "--log-level", "warning"]

@@ -1,225 +1,33 @@
-"""A real cluster for tests, and the operator as a process beside it.
-
-KUBECONFIG names any cluster; without it the test cluster of ../shared/cluster is started, where it is at hand.
-"""
+"""Kubernetes' own schemas, strict: an unknown field is an error."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cache
 from typing import Any
-from urllib.request import urlopen
 
-ROOT = Path(__file__).resolve().parents[2]
-TEST_CLUSTER = ROOT.parent / "shared" / "cluster" / "cluster"
-CRD = ROOT / "deploy/helm/megatronapp/files/crds/trainingjob.yaml"
-PYTHON_IMAGE = "docker.io/library/python:3.11-slim"
+from jsonschema import Draft202012Validator
+from kubernetes_validate.utils import all_versions, major_minor, schema_contents
+from referencing import Registry, Resource
 
 
-class CommandError(subprocess.CalledProcessError):
-    def __str__(self) -> str:
-        return f"{super().__str__()}: {self.stderr}"
+def validate(found: dict[str, Any], version: str) -> None:
+    """Raises jsonschema.ValidationError. The definitions, a megabyte and a half, are read once a version."""
+    group, _, api = found["apiVersion"].rpartition("/")
+    _validator(version, found["kind"], f"{group.split('.')[0]}-{api}" if group else api).validate(found)
 
 
-class NoClusterError(Exception):
-    """Why there is none."""
+@cache
+def _validator(version: str, kind: str, api: str) -> Draft202012Validator:
+    schema = _schema(version, f"{kind.lower()}-{api}.json")
+    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))
 
 
-@dataclass
-class Cluster:
-    kubeconfig: Path
-    namespace: str = "default"
-
-    @classmethod
-    @contextmanager
-    def at_hand(cls, nodes: int = 3) -> Iterator[Cluster]:
-        """The cluster that KUBECONFIG names, or the test cluster, started if it is not up. Raises NoClusterError."""
-        if os.environ.get("KUBECONFIG"):
-            yield cls(Path(os.environ["KUBECONFIG"]))
-            return
-        if not TEST_CLUSTER.exists():
-            raise NoClusterError("no Kubernetes: set KUBECONFIG, or put the test cluster beside the project")
-        started = subprocess.run([TEST_CLUSTER, "up", str(nodes)], capture_output=True, text=True, check=False)
-        if started.returncode and "already up" not in started.stderr:
-            raise NoClusterError(f"the test cluster does not start: {started.stderr.strip()}")
-        config = subprocess.run([TEST_CLUSTER, "kubeconfig"], capture_output=True, text=True, check=True)
-        try:
-            yield cls(Path(config.stdout.strip()))
-        finally:
-            if not started.returncode:
-                subprocess.run([TEST_CLUSTER, "down"], check=False, capture_output=True)
-
-    @property
-    def is_test_cluster(self) -> bool:
-        """Whether nodes can be cut off and images made here."""
-        return TEST_CLUSTER.exists() and (self.kubeconfig.parent / "bin").is_dir()
-
-    def has_image(self, name: str) -> bool:
-        """Whether every node has it."""
-        return all(_has_image(node, name) for node in self.list("nodes"))
-
-    def tool(self, *arguments: str) -> str:
-        """The test cluster's own script: cut, heal, restart, image, load."""
-        return _run([str(TEST_CLUSTER), *arguments], {})
-
-    def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """Raises CalledProcessError, whose stderr tells what the server said."""
-        beside = self.kubeconfig.parent / "bin" / "kubectl"
-        program = shutil.which("kubectl") or str(beside)
-        return _run([program, "-n", self.namespace, *arguments], {"KUBECONFIG": str(self.kubeconfig)}, text)
-
-    def apply(self, *objects: dict[str, Any]) -> None:
-        # As JSON: YAML of Go and of Python disagree on words like "y".
-        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-
-    def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        found = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
-        return json.loads(found) if found.strip() else None
-
-    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        labels = ["-l", selector] if selector else []
-        items: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, *labels, "-o", "json"))["items"]
-        return items
-
-    def install_definition(self) -> None:
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-        self.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.megatronapp.io", "--timeout=30s")
-
-    @contextmanager
-    def fresh_namespace(self, name: str) -> Iterator[Cluster]:
-        """A namespace of the test's own, gone afterwards with all that is in it."""
-        self.kubectl("create", "namespace", name)
-        try:
-            yield Cluster(self.kubeconfig, name)
-        finally:
-            self.kubectl("delete", "namespace", name, "--wait=false")
+@cache
+def _definitions(version: str) -> Registry[Any]:
+    registry: Registry[Any] = Resource.from_contents(_schema(version, "_definitions.json")) @ Registry()
+    return registry.crawl()
 
 
-def wait_until(what: str, check: Callable[[], Any], seconds: float = 60.0, pause: float = 0.25) -> Any:
-    """What `check` returns as soon as it is true; AssertionError in the end."""
-    end = time.monotonic() + seconds
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < end, f"not in {seconds:.0f} s: {what}"
-        time.sleep(pause)
-
-
-@dataclass
-class OperatorProcess:
-    """`python -m megatronapp.operator` against a cluster."""
-
-    kubeconfig: Path
-    port: int
-    log: Path
-    flags: dict[str, str] = field(default_factory=dict)
-    _process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Return when it leads and has seen all that is there."""
-        flags = {"http-port": str(self.port), "lease-seconds": "10", "log-format": "console", **self.flags}
-        command = [sys.executable, "-m", "megatronapp.operator"]
-        for name, value in flags.items():
-            command += [f"--{name}", value]
-        with self.log.open("ab") as out:
-            environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
-
-    def wait_ready(self, seconds: float = 60.0) -> None:
-        def leads() -> bool:
-            assert self.alive(), f"the operator has ended: {self.log.read_text()[-2000:]}"
-            return self.metric("megatronapp_operator_leader") == 1.0
-
-        wait_until("the operator leads", leads, seconds, 0.1)
-
-    def metric(self, name: str) -> float | None:
-        """A metric without labels; None while nobody answers."""
-        try:
-            with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                lines = answer.read().decode().splitlines()
-        except OSError:
-            return None
-        return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def stop(self) -> int:
-        """Ask it to end. Returns its exit code."""
-        if self._process is None:
-            return 0
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
-
-
-def _has_image(node: dict[str, Any], name: str) -> bool:
-    return any(name in (image["names"] or ()) for image in node["status"].get("images") or ())
-
-
-def _run(command: list[str], environment: dict[str, str], text: str | None = None) -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-    if done.returncode:
-        raise CommandError(done.returncode, command, done.stdout, done.stderr.strip())
-    return done.stdout
-
-
-@dataclass
-class Release:
-    """The chart, installed."""
-
-    cluster: Cluster
-    name: str
-
-    @classmethod
-    @contextmanager
-    def installed(cls, cluster: Cluster, name: str, watched: str) -> Iterator[Release]:
-        """In a namespace of its own, for jobs in the namespace `watched`."""
-        with cluster.fresh_namespace(name) as own:
-            release = cls(own, name)
-            release.helm(
-                *("install", name, str(ROOT / "deploy/helm/megatronapp")),
-                *("-f", str(ROOT / "deploy/helm/megatronapp/ci/minimal-values.yaml")),
-                *(
-                    "--set",
-                    f"watchNamespaces={{{watched}}},crds.install=false,operator.remediation.limit=Taint",
-                    "--wait",
-                    "--timeout",
-                    "10m",
-                ),
-            )
-            try:
-                yield release
-            finally:
-                release.helm("uninstall", name)
-
-    def helm(self, *arguments: str) -> str:
-        beside = self.cluster.kubeconfig.parent / "bin" / "helm"
-        program = shutil.which("helm") or str(beside)
-        return _run([program, "-n", self.cluster.namespace, *arguments], {"KUBECONFIG": str(self.cluster.kubeconfig)})
+def _schema(version: str, name: str) -> Any:
+    exact = next(known for known in all_versions() if major_minor(known) == version)
+    return schema_contents(f"kubernetes-json-schema/v{exact}-local-strict/{name}", version)

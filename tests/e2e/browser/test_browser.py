@@ -1,10 +1,14 @@
-"""The page in a real browser, over the real platform and simulated ranks."""
+"""The page in a real browser: over the real platform and simulated ranks, and over the demo as people start it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,17 +19,58 @@ HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 PACKAGES = HERE.parents[2] / "services" / "ui" / "node_modules" / "playwright-core"
 
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; `make setup-system` installs it"),
+    pytest.mark.skipif(not PACKAGES.is_dir(), reason="no playwright-core; run `npm ci` in services/ui"),
+]
 
-@pytest.mark.e2e
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; `make setup-system` installs it")
-@pytest.mark.skipif(not PACKAGES.is_dir(), reason="no playwright-core; run `npm ci` in services/ui")
+
+async def walk(url: str, slow_rank: int, patience_seconds: int, *, short: bool = False) -> tuple[int | None, str]:
+    """Exit code and report of the journey; a short one leaves out what does not depend on the job."""
+    environment = os.environ | {
+        "PAGE_URL": url,
+        "SLOW_RANK": str(slow_rank),
+        "CHROMIUM": str(CHROMIUM),
+        "PATIENCE_MS": str(1000 * patience_seconds),
+        "SHORT_WALK": "1" if short else "",
+    }
+    process = await asyncio.create_subprocess_exec(
+        "node", "--test", "--test-reporter=spec", str(HERE / "journey.test.mjs"),
+        env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+@asynccontextmanager
+async def demo(folder: Path, slow_rank: int) -> AsyncIterator[str]:
+    """`megatronapp demo`; yields the address that it prints."""
+    command = ["-m", "megatronapp.cli.main", "demo", "--port", "0", "--slow-rank", str(slow_rank)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--folder", str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(120):
+            while not (line := (await process.stdout.readline()).decode()).startswith("page"):
+                assert line, "the demo ended before it told its page"
+        reading = asyncio.create_task(process.stdout.read())
+        yield line.split()[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+    await reading
+
+
 async def test_a_person_finds_the_slow_rank_and_its_trace() -> None:
     async with stage(live=True) as url:
-        environment = os.environ | {"PAGE_URL": url, "SLOW_RANK": str(SLOW_RANK), "CHROMIUM": str(CHROMIUM)}
-        walk = await asyncio.create_subprocess_exec(
-            "node", "--test", "--test-reporter=spec", str(HERE / "journey.test.mjs"),
-            env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        output, _ = await walk.communicate()
-    assert walk.returncode == 0, output.decode()
+        code, report = await walk(url, SLOW_RANK, patience_seconds=60)
+    assert code == 0, report
+
+
+async def test_a_person_finds_the_slow_rank_of_the_demo(tmp_path: Path) -> None:
+    async with demo(tmp_path, slow_rank=1) as url:
+        code, report = await walk(url, 1, patience_seconds=240, short=True)
+    assert code == 0, report

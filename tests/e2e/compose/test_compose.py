@@ -19,7 +19,7 @@ import pytest
 from tests.support.alertmanager import free_port
 from tests.support.helm import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 SERVICES = ("redis", "collector", "detector", "gateway", "prometheus", "alertmanager")
 PORTS = ("PAGE_PORT", "COLLECTOR_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
@@ -123,7 +123,7 @@ def test_the_demo_s_slow_rank_becomes_one_incident(project: Project) -> None:
             lambda: next(
                 (f for f in viewer.get("/api/v1/findings").json() if f["page"] and f["kind"] == "slow_gpu"), None
             ),
-            400,
+            600,
         )
         incident = until("an incident", lambda: viewer.get("/api/v1/incidents").json())[0]
 

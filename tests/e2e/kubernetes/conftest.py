@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes import PYTHON_IMAGE, Cluster, NoClusterError, OperatorProcess
+from tests.support.cluster import PYTHON_IMAGE, Cluster, NoClusterError, OperatorProcess
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.kubernetes import PYTHON_IMAGE, Cluster, wait_until
+from tests.support.cluster import PYTHON_IMAGE, Cluster, wait_until
 
 SLEEP = "import time; time.sleep(3600)"
 GRACEFUL = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); time.sleep(3600)"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.kubernetes.conftest import operator_for
 from tests.e2e.kubernetes.jobs import FAIL_FIRST, conditions, job, status, wait_phase
-from tests.support.kubernetes import Cluster, OperatorProcess, wait_until
+from tests.support.cluster import Cluster, OperatorProcess, wait_until
 from tests.support.proxy import ApiProxy, Faults
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.e2e.kubernetes.jobs import (
     status,
     wait_phase,
 )
-from tests.support.kubernetes import Cluster, OperatorProcess, wait_until
+from tests.support.cluster import Cluster, OperatorProcess, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -257,15 +258,18 @@ def test_a_job_managed_by_another_is_not_touched(cluster: Cluster, operator: Ope
     assert status(cluster, "other") == {}
 
 
-def test_a_second_operator_takes_over(cluster: Cluster, operator: OperatorProcess, tmp_path: Any) -> None:
-    second = operator_for(cluster, tmp_path)
+def test_a_second_operator_takes_over(cluster: Cluster, tmp_path: Path) -> None:
+    operator = operator_for(cluster, tmp_path, lease_seconds="15")
+    operator.start()
+    operator.wait_ready()
+    second = operator_for(cluster, tmp_path, lease_seconds="15")
     second.start()
     wait_until("it waits", lambda: second.metric("megatronapp_operator_leader") == 0.0)
 
     operator.kill()
 
     try:
-        second.wait_ready(30)
+        second.wait_ready(60)
         cluster.apply(job("after"))
         wait_phase(cluster, "after", "Running")
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.kubernetes.jobs import GRACEFUL, conditions, job, nodes_of, pods, status, wait_phase
-from tests.support.kubernetes import Cluster, OperatorProcess, wait_until
+from tests.support.cluster import Cluster, OperatorProcess, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -6,12 +6,12 @@ import base64
 import json
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from tests.support.environment import SETTINGS, load
 from tests.support.helm import CHART, EVERYTHING, NAMESPACE, Object, find, of_kind, pods, render
+from tests.support.kubernetes import validate
 from tests.support.podsecurity import violations
 
 CASES = {"defaults": {}, "everything": EVERYTHING} | {
@@ -34,7 +34,7 @@ def objects(values: Any) -> list[Object]:
 def test_every_object_is_valid_for_the_oldest_and_the_newest_kubernetes(version: str) -> None:
     for found in render(EVERYTHING, "--kube-version", f"{version}.0"):
         if found["kind"] not in OF_OTHERS:
-            kubernetes_validate.validate(found, version, strict=True)
+            validate(found, version)
 
 
 def test_no_two_objects_are_the_same(objects: list[Object]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer.data.sampler import CyclicSampler, SequentialSampler, collate, length_squares
+from megatronapp.trainer.data.sampler import CyclicSampler, SequentialSampler, collate
 
 layouts = st.fixed_dictionaries(
     {
@@ -65,26 +65,10 @@ def test_epochs_have_orders_of_their_own() -> None:
     assert first != second
 
 
-def test_documents_inside_a_sample_count_as_sequences() -> None:
-    tokens = torch.tensor([[5, 0, 7, 8], [1, 2, 3, 0]])
-
-    assert length_squares(tokens, document_end=0) == 2**2 + 2**2 + 4**2
-    assert length_squares(tokens, document_end=None) == 2 * 4**2
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4))
-def test_lengths_add_up_to_the_tokens(rows: list[list[int]]) -> None:
-    tokens = torch.tensor(rows)
-
-    squares = length_squares(tokens, document_end=0)
-
-    assert tokens.numel() <= squares <= tokens.shape[0] * tokens.shape[1] ** 2
-
-
 def test_a_microbatch_carries_its_work() -> None:
     sample = {key: torch.arange(1, 5) for key in ("tokens", "labels", "loss_mask", "position_ids")}
 
-    microbatch = collate([sample, sample], document_end=None)
+    microbatch = collate([sample, sample])
 
     assert microbatch["tokens"].shape == (2, 4)
     assert microbatch["work"] == (8, 32)

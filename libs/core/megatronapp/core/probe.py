@@ -1,7 +1,7 @@
 """`python -m megatronapp.core.probe URL`: does the service at the other end answer? For health checks and `helm test`.
 
-http://host:port/path wants a status below 400, grpc://host:port a gRPC health service that serves, tcp://host:port a port
-that is open.
+http://host:port/path wants a status below 400, grpc://host:port a gRPC health service that serves, tcp://host:port a
+port that is open.
 """
 
 from __future__ import annotations

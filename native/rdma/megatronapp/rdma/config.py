@@ -30,8 +30,8 @@ class Config:
     dead_after_seconds: float = 10.0
     """Silence after which a peer is lost. A process that ends is known at once."""
     launch_wait_seconds: float = 1.0
-    """How long `wait_stream` lets the host wait until earlier sends are given to the GPU, for which their receivers must be
-    posted. Afterwards nothing that a stream waits for needs a host."""
+    """How long `wait_stream` lets the host wait until the GPU knows of all earlier sends, for which their receivers
+    must be posted. Afterwards nothing that a stream waits for needs a host."""
     chunk_bytes: int | None = None
     """The largest piece that is copied at a time; None: what is fastest."""
     checksum: bool = False

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -135,7 +136,8 @@ class Meeting:
         try:
             inbound = _native.make_segment()
         except OSError as error:
-            session.send({"error": str(error)})
+            with suppress(HandshakeError):  # which may have no memory either, and be gone
+                session.send({"error": str(error)})
             raise TransportError(f"no shared memory with rank {session.peer}: {error}") from error
         session.send({})
         answer = session.receive()

@@ -28,7 +28,7 @@ private:
 };
 
 Engine::Engine(const Options& options)
-    : options_(options), process_(getpid()), epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE)) {
+    : options_(options), process_(getpid()), epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (epoll_ < 0 || wake_ < 0) {
         throw std::system_error(errno, std::generic_category(), "the engine's descriptors");
     }
@@ -114,9 +114,7 @@ OperationPtr Engine::post(Direction direction, int rank, std::uint64_t tag, cons
 
 void Engine::ended(const OperationPtr& operation) {
     completions_.add(operation);
-    if (sleeping_helpers_ > 0) {
-        kick();
-    }
+    ended_.notify_all();
 }
 
 void Engine::gone(int descriptor) { epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr); }

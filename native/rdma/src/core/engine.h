@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,13 +68,14 @@ private:
     bool progress(bool sockets);
     bool look();
     void tick();
-    void sleep(std::unique_lock<std::mutex>& lock, std::int64_t until_ns, int helpers);
+    void sleep(std::unique_lock<std::mutex>& lock);
     void begin_looking();
     bool end_looking();
     void watch_outputs();
     void kick();
     void leave_to_helpers(std::unique_lock<std::mutex>& lock);
     void run();
+    bool help(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     void stop_thread();
     void watch(int descriptor, bool output, int how);
@@ -86,9 +88,8 @@ private:
     std::atomic<bool> stop_{false};
     int lookers_ = 0;  // threads that look for messages now
     bool napping_ = false;  // the progress thread will look again very soon
-    int sleepers_ = 0;
-    int sleeping_helpers_ = 0;
-    int kicks_ = 0;  // wake-ups that no sleeper has taken yet
+    bool asleep_ = false;  // the progress thread, in epoll
+    std::condition_variable ended_;
     bool aborted_ = false;
     std::string abort_reason_;
     int epoll_;

@@ -15,6 +15,7 @@ namespace {
 constexpr unsigned kLooksPerSocket = 128;  // memory is looked at each time, sockets beside it seldom
 constexpr std::int64_t kTickNs = 100'000'000;
 constexpr std::int64_t kOwnPauseNs = 2'000'000'000;  // longer between two ticks: this process itself was stopped
+constexpr std::int64_t kGlanceNs = 5'000'000;  // a wait looks itself so often, for what nobody announces
 constexpr int kEvents = 8;
 constexpr int kSleepMilliseconds = 100;
 constexpr int kPolledMilliseconds = 1;
@@ -73,7 +74,7 @@ void Engine::begin_looking() {
 
 // True when something came at the last moment.
 bool Engine::end_looking() {
-    if (--lookers_ > 0 || napping_) {
+    if (--lookers_ > 0 || (napping_ && helpers_ == 0)) {
         return false;
     }
     for (const auto& [rank, peer] : peers_) {
@@ -82,37 +83,47 @@ bool Engine::end_looking() {
     return progress(false);
 }
 
-// Moves messages until `done` or the deadline; sleeps when there is nothing to do. Whether done.
+// Moves messages until `done` or the deadline; when there is nothing to do, leaves that to the progress thread. Whether
+// done.
 bool Engine::drive(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
-    if (done()) {
-        return true;
+    while (!done() && now_ns() < deadline_ns) {
+        if (!help(lock, deadline_ns, done)) {
+            const std::int64_t until_ns = std::min(deadline_ns, now_ns() + kGlanceNs);
+            ended_.wait_for(lock, std::chrono::nanoseconds(until_ns - now_ns()), done);
+        }
     }
+    return done();
+}
+
+// As long as there is something to do, and a moment longer. Whether done.
+bool Engine::help(
+    std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
     ++helpers_;
     begin_looking();
     const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
-    std::int64_t sleep_from = now_ns() + spin_ns;
+    std::int64_t until_ns = now_ns() + spin_ns;
     while (!done()) {
-        if (look()) {
-            sleep_from = now_ns() + spin_ns;
-            continue;
-        }
+        const bool moved = look();
         const std::int64_t now = now_ns();
-        if (now >= deadline_ns) {
+        if (moved) {
+            until_ns = now + spin_ns;
+        }
+        if (now >= std::min(until_ns, deadline_ns)) {
             break;
         }
-        if (now >= sleep_from) {
-            sleep(lock, deadline_ns, 1);
-        } else if (callers_.load(std::memory_order_relaxed) > 0) {
+        if (callers_.load(std::memory_order_relaxed) > 0) {
             lock.unlock();
             std::this_thread::yield();
             lock.lock();
-        } else {
+        } else if (!moved) {
             pause_briefly();
         }
     }
-    end_looking();
     --helpers_;
+    if (end_looking()) {  // there may be more, and nobody looks
+        kick();
+    }
     return done();
 }
 
@@ -128,7 +139,7 @@ void Engine::run() {
         } else if (look()) {
             sleep_from = now_ns() + spin_ns;
         } else if (now_ns() >= sleep_from) {
-            sleep(lock, INT64_MAX, 0);
+            sleep(lock);
             sleep_from = now_ns() + spin_ns;
         }
         lock.unlock();
@@ -164,38 +175,31 @@ void Engine::watch_outputs() {
 }
 
 // Sleeps until a doorbell, a socket, a kick or the time.
-void Engine::sleep(std::unique_lock<std::mutex>& lock, std::int64_t until_ns, int helpers) {
+void Engine::sleep(std::unique_lock<std::mutex>& lock) {
     const bool moved = end_looking() | progress(true);
     if (!moved && !stop_ && (ucx_ == nullptr || ucx_->arm())) {
         watch_outputs();
         const bool polled = std::any_of(
             peers_.begin(), peers_.end(), [](const auto& entry) { return entry.second->polled(); });
-        const std::int64_t left = std::max<std::int64_t>(until_ns - now_ns(), 0) / 1'000'000 + 1;
         const bool lively = now_ns() - moved_ns_ < kPolledSpinNs;
-        const int limit = !polled ? kSleepMilliseconds : lively ? 0 : kPolledMilliseconds;
-        ++sleepers_;
-        sleeping_helpers_ += helpers;
+        asleep_ = true;
         lock.unlock();
         epoll_event events[kEvents];
-        epoll_wait(epoll_, events, kEvents, static_cast<int>(std::min<std::int64_t>(left, limit)));
+        epoll_wait(epoll_, events, kEvents, !polled ? kSleepMilliseconds : lively ? 0 : kPolledMilliseconds);
         lock.lock();
-        --sleepers_;
-        sleeping_helpers_ -= helpers;
+        asleep_ = false;
         std::uint64_t count;
-        if (read(wake_, &count, sizeof count) > 0) {
-            --kicks_;
-        }
+        [[maybe_unused]] const auto got = read(wake_, &count, sizeof count);
         progress(true);
     }
     begin_looking();
 }
 
-// Wakes every sleeper, once.
+// Wakes the progress thread.
 void Engine::kick() {
-    if (sleepers_ > kicks_) {
-        const auto more = static_cast<std::uint64_t>(sleepers_ - kicks_);
-        [[maybe_unused]] const auto written = write(wake_, &more, sizeof more);
-        kicks_ = sleepers_;
+    if (asleep_) {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
     }
 }
 

@@ -16,6 +16,10 @@ enum class Verdict { kNew, kDuplicate, kStale };
 class StepWindow {
 public:
     Verdict admit(std::uint64_t tag) {
+        if (!started_) {  // a restarted run begins at any step
+            started_ = true;
+            newest_ = step_of(tag);
+        }
         const std::uint32_t ahead = (step_of(tag) + kSteps - newest_) % kSteps;
         if (ahead != 0 && ahead < kSteps / 2) {
             advance(step_of(tag), ahead == 1);
@@ -42,6 +46,7 @@ private:
         newest_ = step;
     }
 
+    bool started_ = false;
     std::uint32_t newest_ = 0;
     std::unordered_set<std::uint64_t> current_, previous_;
 };

@@ -167,7 +167,7 @@ class Parts:
     def _begin(self, cache: Cache) -> None:
         self._cache = cache
         self._controller = Controller(cache, self._actor, self._settings, self._metrics, self._breaker)
-        Phases(self._registry, lambda: [phase_of(cache, key) for key in cache.keys_known()])
+        Phases(self._registry, lambda: [phase_of(cache, key) for key in cache.job_keys()])
 
     async def _reconcile(self, key: Key) -> float | None:
         self._metrics.queued.set(len(self._queue))

@@ -36,7 +36,7 @@ class Cache:
         self._own_jobs: dict[Key, Body] = {}
         self._own_children: dict[tuple[Key, str], ChildJob] = {}
 
-    def keys_known(self) -> list[Key]:
+    def job_keys(self) -> list[Key]:
         return list(self._watched.jobs)
 
     def job(self, key: Key) -> Body | None:

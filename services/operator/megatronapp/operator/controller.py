@@ -65,7 +65,7 @@ class Controller:
         before, self._reports = self._reports, reports
         return [
             key
-            for key in self._cache.keys_known()
+            for key in self._cache.job_keys()
             if (body := self._cache.job(key)) is not None
             and before.get(body["metadata"]["uid"]) != reports.get(body["metadata"]["uid"])
         ]
@@ -78,7 +78,7 @@ class Controller:
             return None
         now = datetime.now(UTC)
         try:
-            job = TrainingJob.model_validate(body)
+            job = parsed(body)
         except ValidationError as error:
             await self._refuse_spec(key, body, error, now)
             return None
@@ -140,7 +140,7 @@ class Controller:
         body = self._cache.job(key)
         if body is None:
             return None
-        again = replace(seen, job=TrainingJob.model_validate(body), refusal=self._refusals[key])
+        again = replace(seen, job=parsed(body), refusal=self._refusals[key])
         decision = decide(again)
         await self._write_status(key, again.job.metadata, again.job.status, decision.status)
         return decision.again_seconds
@@ -174,9 +174,15 @@ class Controller:
         return Breaker(frozenset(acted), limit, self._breaker.tripped)
 
     def _excluded_since(self, since: datetime) -> set[str]:
-        bodies = (self._cache.job(key) for key in self._cache.keys_known())
+        bodies = (self._cache.job(key) for key in self._cache.job_keys())
         entries = (entry for body in bodies if body for entry in (body.get("status") or {}).get("excludedNodes") or ())
         return {entry["name"] for entry in entries if (moment := parse_time(entry.get("since"))) and moment >= since}
+
+
+def parsed(body: dict[str, Any]) -> TrainingJob:
+    """The server has refused unknown keys already; one that it knows and this operator does not is a newer version's,
+    which is on its way."""
+    return TrainingJob.model_validate(body, extra="ignore")
 
 
 class BreakerState:

@@ -54,8 +54,11 @@ class Lease:
 
     async def trip(self, message: str) -> None:
         """Write on the Lease that the circuit breaker is open."""
-        patch = {"metadata": {"annotations": {TRIPPED: message}}}
-        self._body = await self._api.patch(self._path, patch)
+        body = await self._api.get(self._path)
+        annotations = {**(body["metadata"].get("annotations") or {}), TRIPPED: message}
+        self._body = await self._api.replace(
+            self._path, {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+        )
 
     async def release(self) -> None:
         """Let the next one begin at once."""

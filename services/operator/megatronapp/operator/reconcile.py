@@ -131,8 +131,8 @@ def _mark(seen: Seen, move: Stop) -> tuple[Action, ...]:
 
 def _clear(seen: Seen, move: Finish) -> tuple[Action, ...]:
     """What an ended job no longer needs: its pods, and after success the attempts before the last."""
-    running = seen.current is not None and not seen.current.stopped and seen.live and not seen.current.complete
-    stop = [StopJob(seen.current.name, move.reason)] if running and seen.current else []
+    job = seen.current
+    stop = [] if job is None or job.stopped or job.complete or job.failed else [StopJob(job.name, move.reason)]
     old = seen.children if move.phase is Phase.SUCCEEDED else ()
     return (*stop, *(_delete(seen, child.attempt) for child in old if child.attempt < seen.attempt))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -83,46 +82,33 @@ def microbatches(
     dataset: Any,
     sampler: Sampler[list[int]],
     *,
-    document_end: int | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Iterator[Microbatch]:
-    """The rank's microbatches in the sampler's order, loaded by `num_workers` processes (0: this one).
-
-    `document_end` is the token that ends a document; with it the documents inside a sample count as sequences of
-    their own in `work`, without it the sample is one sequence.
-    """
+    """The rank's microbatches in the sampler's order, loaded by `num_workers` processes (0: this one)."""
     loader = DataLoader(
         dataset,
         batch_sampler=sampler,
         num_workers=num_workers,
-        collate_fn=partial(collate, document_end=document_end),
+        collate_fn=collate,
         pin_memory=pin_memory,
         persistent_workers=num_workers > 0,
     )
     return iter(loader)
 
 
-def collate(samples: Sequence[dict[str, torch.Tensor]], document_end: int | None) -> Microbatch:
-    """Samples, each of tensors [sequence_length], to one microbatch."""
+def collate(samples: Sequence[dict[str, torch.Tensor]]) -> Microbatch:
+    """Samples, each of tensors [sequence_length], to one microbatch.
+
+    A sample is one sequence of work, whatever documents are in it: attention crosses their borders.
+    """
     stack: Callable[[str], torch.Tensor] = lambda key: torch.stack([sample[key] for sample in samples])  # noqa: E731
     tokens = stack("tokens")
+    batch, length = tokens.shape
     return Microbatch(
         tokens=tokens,
         labels=stack("labels"),
         loss_mask=stack("loss_mask"),
         position_ids=stack("position_ids"),
-        work=(tokens.numel(), length_squares(tokens, document_end)),
+        work=(batch * length, batch * length * length),
     )
-
-
-def length_squares(tokens: torch.Tensor, document_end: int | None) -> int:
-    """Sum of the squared lengths of the sequences in `tokens`, [b, s]; the token that ends a document belongs to it."""
-    batch, length = tokens.shape
-    if document_end is None:
-        return batch * length * length
-    ends = tokens == document_end
-    ends[:, -1] = True
-    borders = ends.flatten().nonzero().flatten()
-    lengths = torch.diff(borders, prepend=borders.new_tensor([-1]))
-    return int((lengths * lengths).sum())

@@ -1,8 +1,8 @@
 """Where a GPU's clock stands on the host's: a line through the last reference events. Pure.
 
 A bracket (host time before an event's enqueue and after its completion was seen) tells the event's host time to a few
-microseconds, which wander from step to step. The two clocks run evenly, so a line through many brackets tells it better.
-The native recorder has the same in C++.
+microseconds, which wander from step to step. The two clocks run evenly, so a line through many brackets tells it
+better. The native recorder has the same in C++.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""What the controller takes from objects, settings and gateway before anything is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatronapp.core.errors import ConfigError
+from megatronapp.operator.act import cleared
+from megatronapp.operator.backends import unsupported
+from megatronapp.operator.cache import Cache, Watched
+from megatronapp.operator.controller import parsed
+from megatronapp.operator.gateway import report
+from megatronapp.operator.names import Key
+from megatronapp.operator.settings import OperatorSettings
+from tests.unit.operator.samples import UID, child, training_job
+
+KEY = Key("team", "gpt")
+
+
+def body(version: int = 1, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "megatronapp.io/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", "namespace": "team", "uid": UID, "resourceVersion": str(version)},
+        "spec": {"procPerNode": 1, **spec},
+    }
+
+
+def test_keys_of_a_newer_version_are_left_alone() -> None:
+    job = parsed(body(somethingNew=1, plugins={"scan": {"alsoNew": True}}))
+
+    assert job.spec.proc_per_node == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [({"scheduling": {"gang": "Volcano"}}, "scheduling.gang Volcano"), ({"backend": "JobSet"}, "backend JobSet")],
+)
+def test_what_is_switched_off_is_told(spec: dict[str, Any], key: str) -> None:
+    wish = training_job(**spec).spec
+
+    assert unsupported(wish, frozenset()).startswith(key)
+    assert unsupported(wish, frozenset({"Volcano", "JobSet"})) == ""
+
+
+def test_namespaces_may_be_given_as_a_list_or_with_commas() -> None:
+    assert OperatorSettings.load(watch_namespaces="a, b").watch_namespaces == ("a", "b")
+    assert OperatorSettings.load(watch_namespaces='["a"]').watch_namespaces == ("a",)
+    assert OperatorSettings.load(watch_namespaces="").watch_namespaces == ()
+
+
+def test_a_wrong_setting_names_its_flag() -> None:
+    with pytest.raises(ConfigError, match="--workers"):
+        OperatorSettings.load(workers=0)
+
+
+def test_a_status_field_that_is_gone_is_taken_away() -> None:
+    assert cleared({"findings": {"node": "a"}, "phase": "Running"}, {"phase": "Failed"}) == {
+        "findings": None,
+        "phase": "Failed",
+    }
+
+
+def test_a_hang_has_an_infinite_effect() -> None:
+    finding = {
+        "attempt": 1,
+        "kind": "hang",
+        "cause": "compute",
+        "ranks": [1],
+        "node": "node1",
+        "effect_ratio": None,
+        "confidence": 1.0,
+        "page": True,
+        "opened_step": 4,
+        "summary": "",
+    }
+    job = {"attempt": 1, "step": 5, "total_steps": 9, "step_seconds": None, "eta_seconds": None}
+
+    found = report(job, [finding, {**finding, "attempt": 2}])
+
+    assert len(found.suspicions) == 1
+    assert found.suspicions[0].effect_ratio == float("inf")
+    assert found.suspicions[0].steps_open == 1
+
+
+# ---- the cache
+
+
+def cache(jobs: Any = None, children: Any = None) -> Cache:
+    return Cache(Watched(jobs or {}, children or {}, {}, {}, {}))
+
+
+def test_the_operators_own_write_is_seen_before_the_watch_brings_it() -> None:
+    jobs = {KEY: [body(1)]}
+    found = cache(jobs)
+
+    found.wrote_job(KEY, body(2))
+    assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "2"
+
+    jobs[KEY] = [body(3)]
+    assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "3"
+
+
+def test_a_write_to_a_job_that_is_gone_is_forgotten() -> None:
+    jobs = {KEY: [body(1)]}
+    found = cache(jobs)
+    found.wrote_job(KEY, body(2))
+
+    jobs.clear()
+
+    assert found.job(KEY) is None
+
+
+def test_children_of_an_earlier_job_of_the_name_are_not_its_own() -> None:
+    found = cache(children={KEY: [child(1), child(2, run="another")]})
+
+    assert [one.attempt for one in found.children(KEY, UID)] == [1]
