@@ -189,7 +189,7 @@ class Judge:
             self.monitors[signal].observe(table.step, table.ranks.rank, beside)
 
     def _watch_launching(self, table: StepTable, passes: Launching, pace: Floats) -> bool:
-        """How late starved ranks are; the pace of others is their device's. Returns whether others may wait for that."""
+        """How late starved ranks are; the pace of others is their device's. Returns whether others may wait for it."""
         if table.ranks.on_cpu.any():
             return False
         beside = np.where(np.isfinite(passes.beside_peers), passes.beside_peers, pace)
