@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # Run a command on the page's sources, where Node is installed
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e clean
+.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e e2e-cluster clean
 
 setup: $(VENV)/.done ui
 
@@ -60,7 +60,11 @@ faults: setup
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)
 
 e2e: setup
-	$(BIN)/pytest -m e2e tests/e2e $(JUNIT)
+	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
+
+# On the cluster that KUBECONFIG names, with the images of `make images`
+e2e-cluster: setup
+	$(BIN)/pytest -m cluster tests/e2e $(JUNIT)
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto

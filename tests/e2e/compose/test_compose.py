@@ -19,7 +19,7 @@ import pytest
 from tests.support.alertmanager import free_port
 from tests.support.helm import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 SERVICES = ("redis", "collector", "detector", "gateway", "prometheus", "alertmanager")
 PORTS = ("PAGE_PORT", "COLLECTOR_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")

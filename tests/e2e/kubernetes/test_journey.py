@@ -16,12 +16,12 @@ import yaml
 from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, status, wait_phase
 from tests.support.cluster import ROOT, Cluster, Release, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(2400)]
 
 EXAMPLE = ROOT / "examples/k8s/gpt-tiny.yaml"
 IMAGES = ("trainer", "trace-collector", "detector", "scope-gateway", "operator")
-SLOW_FROM = 31
-STEPS = 80
+SLOW_FROM = 41
+STEPS = 140
 OWN_FLAGS = re.compile(r"--(train-iters|save-interval|log-interval)=")
 
 
