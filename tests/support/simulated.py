@@ -237,7 +237,8 @@ class Job:
             {
                 "compute": compute[r], "optimizer": optimizer[r], "idle": idle[r], "data": loading[r],
                 "gc": garbage[r], "send": sending[r], "sync": sync[r], "recv": replica[r] - busy[r],
-                "reduce": replica.max() - replica[r] + 0.002, "duration": total + 0.002, "squares": squares[r],
+                "reduce": replica.max() - (replica[r] if sends else busy[r]) + 0.002, "duration": total + 0.002,
+                "squares": squares[r],
                 "starved": starved[r],
             }
             for r in range(n)

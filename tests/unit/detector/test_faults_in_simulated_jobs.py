@@ -47,7 +47,7 @@ def test_a_fault_on_gpus_is_named_with_its_rank_within_a_step(kind: str, layout:
 def test_a_fault_on_noisy_cpus_is_named_with_its_rank(kind: str, layout: Layout) -> None:
     job = Job(layout, CPU, (Fault(kind, (1,), ONSET, SIZES[kind][1]),), seed=1, on_cpu=True)
 
-    verdicts = detect(job, ONSET + 16)
+    verdicts = detect(job, ONSET + 30)
 
     (finding,) = verdicts.paged()
     assert (finding.kind, finding.ranks) == (EXPECTED[kind][0], (1,))

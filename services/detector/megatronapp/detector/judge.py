@@ -69,6 +69,8 @@ class Judge:
         self._work = WorkModel()
         self._transfers: dict[MessageKey | CollectiveKey, int] = {}
         self._anchors: dict[str, Anchors] = {}
+        self._starved: set[int] = set()
+        """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
 
     def observe(
@@ -142,7 +144,9 @@ class Judge:
         self._watch_device("compute_effect", table, passes.trusted(effect.beside_peers), passes.starved)
         since_start = self._anchored("own_history", table, effect.level)
         # A device that had always waited for its host, and now sets the pace itself.
+        self._starved.update(ranks[passes.starved].tolist())
         fresh = ~np.isfinite(since_start) & np.isfinite(effect.level) & ~passes.starved
+        fresh &= np.isin(ranks, list(self._starved))
         since_start = passes.trusted(np.where(fresh, np.maximum(pace, 0.0), since_start))
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
         centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)

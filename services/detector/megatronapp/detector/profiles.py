@@ -35,7 +35,7 @@ CPU: dict[str, Noise] = {
     "own_history": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.08),
     "optimizer": Noise(floor=0.10, prior=0.20, clip=4, allowance=0.30, smallest=0.08),
     "job_compute": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.50),
-    "host_gap": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
+    "host_gap": Noise(floor=0.05, prior=0.08, clip=4, allowance=0.15, smallest=0.10),
     "data_wait": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "garbage_collection": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.10, smallest=0.05),
     "preempted": Noise(floor=0.10, prior=0.30, clip=4, allowance=NEVER, smallest=1.00),

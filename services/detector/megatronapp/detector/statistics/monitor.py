@@ -180,7 +180,9 @@ class Monitor:
         residuals = self._clean[ready] - center[:, None]
         own = scale.scale(residuals, np.zeros(len(center)))
         factor = scale.correlation_factor(residuals[:, ::-1])
-        sigma = np.maximum(self.noise.floor, factor * np.maximum(own, np.median(own)))
+        samples = np.minimum(self._cleaned[ready], CLEAN)
+        upper = scale.upper_bound(scale.pooled(own, samples), samples)
+        sigma = np.maximum(self.noise.floor, factor * upper)
         thawed = ~self.alarmed[ready]
         index = np.flatnonzero(ready)[thawed]
         self.baseline[index], self.sigma[index] = center[thawed], sigma[thawed]

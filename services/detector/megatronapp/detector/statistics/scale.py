@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatronapp.detector.steps import Floats
+from megatronapp.detector.steps import Floats, Ints
 
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
+MAD_ERROR = 1.17
+POOLED = 20
 MAX_CORRELATION_FACTOR = 3.0
 
 
@@ -19,6 +21,25 @@ def location(series: Floats) -> Floats:
 def scale(series: Floats, center: Floats) -> Floats:
     """Standard deviation of each row by its median absolute deviation from center, one a row."""
     return MAD_TO_SIGMA * _median_rows(np.abs(series - center[:, None]))
+
+
+def pooled(sigma: Floats, samples: Ints) -> Floats:
+    """Each item's standard deviation drawn towards the median item's, and never below that: as if POOLED samples of
+    the median item had been seen too (empirical Bayes, Smyth 2004)."""
+    usual = float(np.median(sigma))
+    drawn = np.sqrt((samples * sigma**2 + POOLED * usual**2) / (samples + POOLED))
+    return np.maximum(drawn, usual)
+
+
+def upper_bound(sigma: Floats, samples: Ints) -> Floats:
+    """What a standard deviation estimated from so many samples hardly exceeds.
+
+    The relative standard error of an estimate by the median absolute deviation is 1.17 / sqrt(n) for normal noise
+    (Rousseeuw & Croux, 1993: efficiency 37 %); the bound is three quarters of it above, as false
+    alarms come from scales taken too small after a short history.
+    """
+    bound: Floats = sigma * (1.0 + 0.75 * MAD_ERROR / np.sqrt(np.maximum(samples, 1)))
+    return bound
 
 
 def correlation_factor(residuals: Floats) -> float:
