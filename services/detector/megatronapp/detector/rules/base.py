@@ -111,7 +111,7 @@ def confidence(monitor: Monitor, item: int, *, agreeing: bool = True) -> float:
 
 
 def patience(view: View) -> int:
-    """Steps before a verdict on wall time pages."""
+    """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
     return PATIENT_PAGE_STEPS if view.on_cpu() else PAGE_STEPS
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, percent
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
 
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
@@ -67,6 +67,7 @@ def _suspicion(view: View, signal: str, rank: int) -> Suspicion:
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
+        page_steps=patience(view),
         slow={rank: ratio},
     )
 
