@@ -18,7 +18,7 @@ from megatronapp.v1 import trace_pb2
 
 PAGE_STEPS = 3
 PATIENT_PAGE_STEPS = 6
-"""What a host does, and on CPU ranks what shows in wall time alone: a burst of other load lasts for some steps."""
+"""What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
 
 MessageKey = tuple[int, int, int]
 """Sender and receiver (global ranks), index into signals.links.SENDS."""

@@ -35,9 +35,8 @@ class ComputeEffect:
     """All ranks of each stage have the same to do, as far as is known."""
 
 
-def effect(table: StepTable, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
-    """healthy: ranks that others may be compared with."""
-    compute = matrix.compute(table)
+def effect(table: StepTable, compute: matrix.Compute, work: WorkModel, healthy: npt.NDArray[np.bool_]) -> ComputeEffect:
+    """compute: the table's; healthy: ranks that others may be compared with."""
     seconds = np.nansum(compute.elapsed, axis=1)
     if table.detail is not None:
         return _of_microbatches(table, table.detail, compute, seconds)

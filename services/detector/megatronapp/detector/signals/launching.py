@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.signals import matrix, peers
-from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.detector.steps import Floats, Ints
 
 MOSTLY = 0.5
 """Above this share of its passes' time a rank counts as starved."""
@@ -22,8 +22,6 @@ class Launching:
 
     share: Floats
     """Share of the passes' time in which the device had next to nothing queued; nan: no passes."""
-    seconds: Floats
-    """All passes of the step."""
     pace: Floats
     """log of the mean seconds of the rank's passes, each operation weighing by its usual time."""
     beside_peers: Floats
@@ -44,20 +42,18 @@ class Launching:
         return np.nan_to_num(self.share) > MOSTLY
 
 
-def of_passes(table: StepTable, healthy: npt.NDArray[np.bool_]) -> Launching:
-    """healthy: ranks that others may be compared with."""
-    compute = matrix.compute(table)
+def of_passes(compute: matrix.Compute, stage: Ints, healthy: npt.NDArray[np.bool_]) -> Launching:
+    """stage: of each rank; healthy: ranks that others may be compared with."""
     elapsed = np.nansum(compute.elapsed, axis=1)
     device = np.nansum(compute.seconds, axis=1)
     mean = compute.elapsed / np.maximum(compute.passes, 1)
     total = np.nansum(mean, axis=1)
-    reference = peers.beside_stage_peers(mean, table.ranks.pipeline, healthy)
+    reference = peers.beside_stage_peers(mean, stage, healthy)
     beside = np.where(np.isfinite(mean) & np.isfinite(reference), reference, 0.0).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.where(total > 0, np.log(total), np.nan)
         return Launching(
             share=np.where(elapsed > 0, 1 - device / elapsed, np.nan),
-            seconds=elapsed,
             pace=pace,
             beside_peers=np.where(beside > 0, pace - np.log(beside), np.nan),
         )
