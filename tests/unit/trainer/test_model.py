@@ -31,12 +31,12 @@ def test_two_interleaved_stages_never_batch_their_messages(overlap: str, device:
     assert found.overlap_p2p_comm == (not overlap)
 
 
-@pytest.mark.parametrize(("device", "freed"), [("cpu", False), ("cuda", True)])
-def test_outputs_on_their_way_are_not_freed_under_gloo(device: str, freed: bool) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_outputs_on_their_way_are_not_freed(device: str) -> None:
     overlapped = transformer(f"--pipeline-model-parallel-size 4 {VIRTUAL}", 4, device)
     waited = transformer(f"--pipeline-model-parallel-size 4 {VIRTUAL} --no-overlap-p2p-communication", 4, device)
 
-    assert overlapped.deallocate_pipeline_outputs is freed
+    assert not overlapped.deallocate_pipeline_outputs
     assert waited.deallocate_pipeline_outputs
     assert waited.batch_p2p_comm
 

@@ -15,6 +15,7 @@ from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion
 from megatronapp.detector.signals import accounting, compute, imbalance, launching, links, matrix, peers, waits
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.monitor import Monitor
@@ -23,36 +24,11 @@ from megatronapp.v1 import trace_pb2
 
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
-ANCHOR_STEPS = 5
 OWN_REASONS = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
 REASONS = ("compute_effect", "own_history", "optimizer", *OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
-
-
-class Anchors:
-    """The median of each rank's first values: a constant that makes ranks with different work comparable."""
-
-    def __init__(self) -> None:
-        self._first: Floats = np.zeros((0, ANCHOR_STEPS))
-        self._seen = np.zeros(0, np.int64)
-
-    def subtract(self, ranks: npt.NDArray[np.int64], values: Floats) -> Floats:
-        """values less their anchors; nan until the anchor is known."""
-        more = int(ranks.max(initial=-1)) + 1 - len(self._seen)
-        if more > 0:
-            self._first = np.concatenate([self._first, np.full((more, ANCHOR_STEPS), np.nan)])
-            self._seen = np.concatenate([self._seen, np.zeros(more, np.int64)])
-        young = np.isfinite(values) & (self._seen[ranks] < ANCHOR_STEPS)
-        self._first[ranks[young], self._seen[ranks[young]]] = values[young]
-        self._seen[ranks[young]] += 1
-        known = self._seen[ranks] >= ANCHOR_STEPS
-        anchor = np.full(len(ranks), np.nan)
-        if known.any():
-            anchor[known] = np.median(self._first[ranks[known]], axis=1)
-        less: Floats = values - anchor
-        return less
 
 
 class Judge:
@@ -69,6 +45,7 @@ class Judge:
         self._work = WorkModel()
         self._transfers: dict[MessageKey | CollectiveKey, int] = {}
         self._anchors: dict[str, Anchors] = {}
+        self._passes = PassHistory()
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
@@ -143,10 +120,10 @@ class Judge:
         """pace: of the passes, since the attempt's start."""
         ranks, step = table.ranks.rank, table.step
         self._watch_device("compute_effect", table, passes.trusted(effect.beside_peers), passes.starved)
-        since_start = self._anchored("own_history", table, effect.level)
+        since_start = self._passes.since_start(ranks, effect.passes, healthy)
         # A device that had always waited for its host, and now sets the pace itself.
         self._starved.update(ranks[passes.starved].tolist())
-        fresh = ~np.isfinite(since_start) & np.isfinite(effect.level) & ~passes.starved
+        fresh = ~np.isfinite(since_start) & effect.passes.known & ~passes.starved
         fresh &= np.isin(ranks, list(self._starved))
         since_start = passes.trusted(np.where(fresh, np.maximum(pace, 0.0), since_start))
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
@@ -225,7 +202,7 @@ class Judge:
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
 
     def _watch_imbalance(self, table: StepTable, effect: ComputeEffect) -> None:
-        stages = imbalance.of_stages(table.ranks, effect)
+        stages = imbalance.of_stages(table.ranks, effect, self._healthy(table))
         self.monitors["stage_imbalance"].observe(table.step, np.arange(len(stages)), stages)
         sequences = np.array([imbalance.of_sequences(table.ranks, effect)])
         self.monitors["sequence_imbalance"].observe(table.step, np.zeros(1, np.int64), sequences)

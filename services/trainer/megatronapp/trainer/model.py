@@ -62,14 +62,14 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             deterministic_mode=training.deterministic_mode,
             gradient_accumulation_fusion=False,  # needs an extension of Apex
             masked_softmax_fusion=False,  # likewise
-            **_layout_options(config.parallel, layout, device),
+            **_layout_options(config.parallel, layout),
             **_expert_options(model),
         )
     except (ValueError, AssertionError) as error:
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
 
 
-def _layout_options(parallel: ParallelConfig, layout: Layout, device: torch.device) -> dict[str, Any]:
+def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
     overlap = layout.virtual is not None and not parallel.no_overlap_p2p_communication
     return {
         "tensor_model_parallel_size": layout.tensor,
@@ -82,13 +82,10 @@ def _layout_options(parallel: ParallelConfig, layout: Layout, device: torch.devi
         # With two stages a batch of the interleaved schedule holds two messages between the same two ranks, and they
         # are matched in the wrong order: no error, wrong gradients.
         "batch_p2p_comm": not overlap and not (layout.virtual is not None and layout.pipeline == 2),
-        # gloo still reads an overlapped message's memory when the schedule has given it up: wrong activations.
-        "deallocate_pipeline_outputs": not (overlap and backend(parallel, device) == "gloo"),
+        # The schedule gives an overlapped message's memory up at once, by replacing the tensor's `.data`: a transport
+        # that keeps the tensor does not keep the memory. gloo then sends wrong activations, without an error.
+        "deallocate_pipeline_outputs": not overlap,
     }
-
-
-def backend(parallel: ParallelConfig, device: torch.device) -> str:
-    return parallel.distributed_backend or ("nccl" if device.type == "cuda" else "gloo")
 
 
 def _expert_options(model: ModelConfig) -> dict[str, Any]:

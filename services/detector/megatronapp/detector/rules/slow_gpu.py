@@ -95,7 +95,8 @@ def _memory_bound(view: View) -> Iterator[Suspicion]:
     monitor, compute = view.monitors["optimizer"], view.monitors["compute_effect"]
     for rank in view.alarmed("optimizer"):
         steps = max(1, sum(1 for s in monitor.series(rank).steps if s >= monitor.since[rank]))
-        beside = float(np.nanmedian(compute.excess(rank)[:steps])) if rank < len(compute) else 0.0
+        passes = compute.excess(rank)[:steps] if rank < len(compute) else np.zeros(0)
+        beside = float(np.median(passes[np.isfinite(passes)])) if np.isfinite(passes).any() else 0.0
         index = view.rank_index(rank)
         if view.on_cpu() or index is None or beside > MEMORY_BOUND * float(monitor.effect[rank]):
             continue

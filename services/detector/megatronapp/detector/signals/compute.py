@@ -15,6 +15,24 @@ from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
 
 EQUAL = 0.01
 """Work that differs by less counts as equal."""
+WHOLE = ("microbatch", 0)
+"""The key of all of a microbatch's passes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What a pass of the stage's mean work takes."""
+
+    keys: tuple[tuple[str, int], ...]
+    """Operation and chunk."""
+    seconds: Floats
+    """Ranks × keys, nan: not known this step; meaningful against the rank's own history only."""
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Ranks of which anything is known."""
+        known: npt.NDArray[np.bool_] = np.any(np.isfinite(self.seconds), axis=1)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +41,7 @@ class ComputeEffect:
 
     beside_peers: Floats
     """log(time / time of the median same-stage peer for the same work)."""
-    level: Floats
-    """log(seconds for the stage's mean work); meaningful against the rank's own history only."""
-    by_operation: dict[str, Floats]
-    """beside_peers of each operation apart."""
+    passes: Passes
     seconds: Floats
     """Compute in this step."""
     work: Floats
@@ -39,17 +54,15 @@ def effect(table: StepTable, compute: matrix.Compute, work: WorkModel, healthy: 
     """compute: the table's; healthy: ranks that others may be compared with."""
     seconds = np.nansum(compute.elapsed, axis=1)
     if table.detail is not None:
-        return _of_microbatches(table, table.detail, compute, seconds)
+        return _of_microbatches(table, table.detail, seconds)
     stage = table.ranks.pipeline
     ratio = work.relative(compute, stage)
     work.learn(compute, stage, healthy)
     alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
     reference, bound = _reference(compute, alike, ratio, stage, healthy)
-    whole = ~(np.isnan(alike) & (compute.passes > 0)).any(axis=1)
     return ComputeEffect(
         beside_peers=_at_least(_log_ratio(alike, reference), bound),
-        level=np.log(_positive(np.where(whole, np.nansum(alike, axis=1), np.nan))),
-        by_operation=_by_operation(compute, alike, reference),
+        passes=Passes(tuple(zip(compute.operations, compute.chunks, strict=True)), alike),
         seconds=seconds,
         work=_weighted(ratio * compute.passes, np.nanmean(compute.elapsed, axis=0), stage),
         equal_work=bool(np.all(np.abs(ratio - 1) < EQUAL)),
@@ -84,14 +97,6 @@ def _weighted(work: Floats, weights: Floats, stage: Ints) -> Floats:
     return np.where(total > 0, total / mean, 1.0)
 
 
-def _by_operation(compute: matrix.Compute, alike: Floats, reference: Floats) -> dict[str, Floats]:
-    by_operation = {}
-    for name in dict.fromkeys(compute.operations):
-        columns = [i for i, operation in enumerate(compute.operations) if operation == name]
-        by_operation[name] = _log_ratio(alike[:, columns], reference[:, columns])
-    return by_operation
-
-
 def _log_ratio(values: Floats, reference: Floats) -> Floats:
     """log of the sums' ratio over the keys that both know: keys weigh by their time."""
     both = np.isfinite(values) & np.isfinite(reference)
@@ -104,7 +109,7 @@ def _positive(values: Floats) -> Floats:
     return np.where(values > 0, values, np.nan)
 
 
-def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Compute, seconds: Floats) -> ComputeEffect:
+def _of_microbatches(table: StepTable, detail: Microbatches, seconds: Floats) -> ComputeEffect:
     """With every microbatch's time on every stage no covariate is needed: a heavy microbatch is heavy everywhere.
 
     What a microbatch takes more on one stage than on the others is that worker's doing.
@@ -125,4 +130,4 @@ def _of_microbatches(table: StepTable, detail: Microbatches, compute: matrix.Com
     by_replica = np.array([np.nansum(heaviness[detail.replica == r]) for r in replicas])
     work = np.ones(len(table.ranks))
     work[known] = (by_replica / by_replica.mean())[place[known]]
-    return ComputeEffect(beside, level, dict.fromkeys(compute.operations, beside), seconds, work, equal_work=False)
+    return ComputeEffect(beside, Passes((WHOLE,), np.exp(level)[:, None]), seconds, work, equal_work=False)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.steps import Floats, RankTable
 
 
-def of_stages(ranks: RankTable, effect: ComputeEffect) -> Floats:
-    """log(compute of each stage ÷ the mean stage); the median rank stands for its stage. nan: one stage only."""
+def of_stages(ranks: RankTable, effect: ComputeEffect, healthy: npt.NDArray[np.bool_]) -> Floats:
+    """log(compute of each stage ÷ the mean stage); the median healthy rank stands for its stage. nan where there is
+    one stage only, or a stage has nothing but slow ranks: that is their doing, not the model's."""
     stages = int(ranks.pipeline.max()) + 1 if len(ranks) else 0
     if stages < 2:
         return np.full(stages, np.nan)
     seconds = np.full(stages, np.nan)
     for stage in range(stages):
-        known = effect.seconds[(ranks.pipeline == stage) & (effect.seconds > 0)]
+        known = effect.seconds[(ranks.pipeline == stage) & (effect.seconds > 0) & healthy]
         if len(known):
             seconds[stage] = np.median(known)
-    ratio: Floats = np.log(seconds) - np.log(np.nanmean(seconds))
+    ratio: Floats = np.log(seconds) - np.log(np.mean(seconds))
     return ratio
 
 
