@@ -7,7 +7,7 @@ import asyncio
 from prometheus_client import CollectorRegistry, generate_latest
 
 from megatronapp.core.bus import MemoryBus, Topic
-from megatronapp.core.findings import Finding, Kind
+from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 from megatronapp.v1 import findings_pb2
@@ -22,12 +22,12 @@ async def publish(bus: MemoryBus, job: Job, steps: range) -> None:
             await bus.publish(Topic.STEPS, job.run, message.SerializeToString())
 
 
-async def next_page(bus: MemoryBus) -> Finding:
+async def next_page(bus: MemoryBus, state: State = State.OPEN) -> Finding:
     async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
         await bus.ack(message, group="test")
         assert message.key == "run-1"
         finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
-        if finding.page:
+        if finding.page and finding.state is state:
             return finding
     raise AssertionError("the subscription ended")
 
@@ -57,6 +57,8 @@ async def test_a_slow_rank_is_published_and_exposed_until_the_job_ends() -> None
             break
     else:
         raise AssertionError("the ended job's series are still there")
+    resolved = await asyncio.wait_for(next_page(bus, State.RESOLVED), 60)
+    assert resolved.id == finding.id
     await detector.stop()
 
 

@@ -131,7 +131,7 @@ class Detector:
                 self._ended[run] = now
             ended = now - self._ended.get(run, now) > self._settings.keep_ended_seconds
             if ended or now - self._heard.get(run, now) > self._settings.keep_silent_seconds:
+                self._note(self._engines.forget(run, time.time_ns()))
                 self._exposition.forget(engine)
-                self._engines.forget(run)
                 self._heard.pop(run, None)
                 self._ended.pop(run, None)

@@ -49,7 +49,7 @@ class Engine:
         return self._judge(self.assembler.expire(unix_ns), unix_ns)
 
     def close(self, unix_ns: int) -> list[Finding]:
-        """The attempt is over and another one has begun: its findings are resolved."""
+        """The attempt is over: its findings are resolved."""
         return self.ledger.close(self._moment(unix_ns))
 
     def _judge(self, tables: list[StepTable], unix_ns: int) -> list[Finding]:
@@ -112,6 +112,7 @@ class Engines:
     def tick(self, unix_ns: int) -> list[Finding]:
         return [finding for engine in self._engines.values() for finding in engine.tick(unix_ns)]
 
-    def forget(self, run: str) -> None:
-        """Drop what is known of a run that has ended."""
-        self._engines.pop(run, None)
+    def forget(self, run: str, unix_ns: int) -> list[Finding]:
+        """Drop what is known of a run that has ended; returns what was open, resolved."""
+        engine = self._engines.pop(run, None)
+        return engine.close(unix_ns) if engine else []

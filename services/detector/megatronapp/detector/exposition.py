@@ -92,8 +92,6 @@ class Exposition(Collector):
         """The job has ended: its series go."""
         labels = tuple(job_labels(engine.job).values())
         self._steps.pop(engine.run, None)
-        for finding in engine.ledger.open:
-            self._seen.discard(finding.id)
         for metric in (self._duration, self._wait, self._lost, self._detections, self._latency):
             metric.remove_by_labels(dict(zip(JOB_LABELS, labels, strict=True)))
 
