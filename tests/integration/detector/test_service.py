@@ -62,6 +62,28 @@ async def test_a_slow_rank_is_published_and_exposed_until_the_job_ends() -> None
     await detector.stop()
 
 
+class SlowBus(MemoryBus):
+    """Takes so long over each finding that the detector's next tick comes in between."""
+
+    async def publish(self, topic: Topic, key: str, value: bytes) -> None:
+        if topic is Topic.FINDINGS:
+            await asyncio.sleep(0.1)
+        await super().publish(topic, key, value)
+
+
+async def test_findings_are_told_once_each_however_slow_the_bus_is() -> None:
+    bus, job = SlowBus(), Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
+    detector = Detector(DetectorSettings(tick_seconds=0.02), bus, CollectorRegistry())
+    await detector.start()
+    await publish(bus, job, range(1, 34))
+
+    await asyncio.wait_for(next_page(bus), 60)
+    await asyncio.sleep(0.5)
+
+    assert detector.ready()
+    await detector.stop()
+
+
 async def test_a_detector_that_starts_late_comes_to_the_same_findings() -> None:
     bus, job = MemoryBus(), Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
     await publish(bus, job, range(1, 34))

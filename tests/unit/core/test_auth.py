@@ -119,6 +119,11 @@ async def test_a_token_that_is_not_the_jobs_own_is_refused(status: dict[str, Any
         await reviewer(review(**status), tmp_path).pod("projected", "team-a/gpt")
 
 
+async def test_no_token_is_refused_without_asking_the_api_server(tmp_path: Path) -> None:
+    with pytest.raises(AuthError, match="no token"):
+        await reviewer(lambda request: httpx.Response(400), tmp_path).pod("", "team-a/gpt")
+
+
 async def test_an_api_server_that_fails_is_no_refusal(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as raised:
         await reviewer(lambda request: httpx.Response(500), tmp_path).pod("secret-token", "team-a/gpt")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core.service import load_settings, run
+from megatronapp.core.errors import UsageError
+from megatronapp.core.service import load_settings, main, run
 from megatronapp.core.settings import ServiceSettings
 
 
@@ -47,3 +48,13 @@ def test_a_config_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("http_port: 1234\n")
 
     assert load_settings(ServiceSettings, "probe", ["--config", str(tmp_path / "c.yaml")]).http_port == 1234
+
+
+def test_a_wrong_setting_ends_the_program_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    async def serve(settings: ServiceSettings) -> None:
+        raise AssertionError("must not be served")
+
+    code = main(ServiceSettings, "probe", serve, ["--http-port", "many"])
+
+    assert code == UsageError.exit_code
+    assert "flag --http-port" in capsys.readouterr().err

@@ -102,6 +102,9 @@ class TokenReviewer:
     _accepted: dict[tuple[bytes, str], float] = field(default_factory=dict)
 
     async def pod(self, token: str, job: str) -> None:
+        if not token:
+            # The API server calls a review without a token a bad request.
+            raise AuthError(f"there is no token for job {job}; set MEGATRONAPP_TOKEN_FILE in its pods")
         key = (sha256(token.encode()).digest(), job)
         if self._accepted.get(key, 0.0) > time.monotonic():
             return

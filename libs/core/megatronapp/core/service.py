@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from megatronapp.core import logging
+from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.health import HealthServer
-from megatronapp.core.logging import get_logger
 from megatronapp.core.settings import ServiceSettings
 
-log = get_logger(__name__)
+log = logging.get_logger(__name__)
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
@@ -60,3 +62,20 @@ def load_settings(kind: type[Settings], prog: str, argv: Sequence[str] | None = 
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)
     flags = vars(parser.parse_args(argv))
     return kind.load(flags.pop("config"), **flags)
+
+
+def main(
+    kind: type[Settings],
+    prog: str,
+    serve: Callable[[Settings], Coroutine[Any, Any, None]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """A service as a program: settings, logging, `serve` until it is told to stop; returns the exit code."""
+    try:
+        settings = load_settings(kind, prog, argv)
+        logging.configure(settings.log_level, settings.log_format)
+        asyncio.run(serve(settings))
+    except MegatronAppError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core import logging
 from megatronapp.core.bus import connect
-from megatronapp.core.errors import MegatronAppError
-from megatronapp.core.service import load_settings, run
+from megatronapp.core.service import main, run
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 
@@ -24,16 +21,5 @@ async def serve(settings: DetectorSettings) -> None:
         await bus.close()
 
 
-def main() -> int:
-    try:
-        settings = load_settings(DetectorSettings, "python -m megatronapp.detector")
-        logging.configure(settings.log_level, settings.log_format)
-        asyncio.run(serve(settings))
-    except MegatronAppError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(DetectorSettings, "python -m megatronapp.detector", serve))

@@ -40,6 +40,7 @@ class Detector:
         self._heard: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._outbox: deque[Finding] = deque()
+        self._telling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -112,15 +113,17 @@ class Detector:
             self._outbox.append(finding)
 
     async def _publish(self) -> None:
-        """Tell what has not been told; it stays in line while the bus does not answer."""
-        while self._outbox:
-            finding = self._outbox[0]
-            try:
-                await self._bus.publish(Topic.FINDINGS, finding.run, finding.to_proto().SerializeToString())
-            except UnavailableError as error:
-                log.warning("finding_not_published", error=str(error), waiting=len(self._outbox))
-                return
-            self._outbox.popleft()
+        """Tell what has not been told; it stays in line while the bus does not answer. Both tasks come here: one at a
+        time, or each would take the other's finding out of the line."""
+        async with self._telling:
+            while self._outbox:
+                finding = self._outbox[0]
+                try:
+                    await self._bus.publish(Topic.FINDINGS, finding.run, finding.to_proto().SerializeToString())
+                except UnavailableError as error:
+                    log.warning("finding_not_published", error=str(error), waiting=len(self._outbox))
+                    return
+                self._outbox.popleft()
 
     def _forget_ended(self) -> None:
         now = time.monotonic()

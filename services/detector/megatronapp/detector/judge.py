@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
-from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View
+from megatronapp.detector.rules.base import Suspicion, View
 from megatronapp.detector.signals import accounting, compute, imbalance, launching, links, matrix, peers, waits
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
+from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import Floats, StepTable
@@ -43,7 +44,7 @@ class Judge:
         self.view: View | None = None
         """The newest judged step."""
         self._work = WorkModel()
-        self._transfers: dict[MessageKey | CollectiveKey, int] = {}
+        self._transfers = Transfers()
         self._anchors: dict[str, Anchors] = {}
         self._passes = PassHistory()
         self._starved: set[int] = set()
@@ -192,12 +193,7 @@ class Judge:
         """On CPU ranks a transfer takes what the members' hosts give it, and says nothing of links."""
         if "transfer" not in self.monitors:
             return
-        keys: list[MessageKey | CollectiveKey] = [*messages.keys()]
-        keys += [
-            (table.communicators[group].id, table.operations[operation])
-            for group, operation in zip(collectives.group, collectives.operation, strict=True)
-        ]
-        items = np.array([self._transfers.setdefault(key, len(self._transfers)) for key in keys], np.int64)
+        items = self._transfers.numbers(table, messages, collectives)
         seconds = np.concatenate([messages.seconds, collectives.seconds])
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
 

@@ -7,9 +7,7 @@ import sys
 
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core import logging
-from megatronapp.core.errors import MegatronAppError
-from megatronapp.core.service import load_settings, run
+from megatronapp.core.service import main, run
 from megatronapp.operator.app import Operator
 from megatronapp.operator.settings import OperatorSettings
 
@@ -23,16 +21,5 @@ async def serve(settings: OperatorSettings) -> None:
         raise operator.failure
 
 
-def main() -> int:
-    try:
-        settings = load_settings(OperatorSettings, "python -m megatronapp.operator")
-        logging.configure(settings.log_level, settings.log_format)
-        asyncio.run(serve(settings))
-    except MegatronAppError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(OperatorSettings, "python -m megatronapp.operator", serve))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from prometheus_client import CollectorRegistry
 
 from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
-from megatronapp.core import logging
 from megatronapp.core.auth import authenticator
 from megatronapp.core.bus import connect
-from megatronapp.core.errors import MegatronAppError
-from megatronapp.core.service import load_settings, run
+from megatronapp.core.service import main, run
 
 
 async def serve(settings: CollectorSettings) -> None:
@@ -25,16 +22,5 @@ async def serve(settings: CollectorSettings) -> None:
         await bus.close()
 
 
-def main() -> int:
-    try:
-        settings = load_settings(CollectorSettings, "python -m megatronapp.collector")
-        logging.configure(settings.log_level, settings.log_format)
-        asyncio.run(serve(settings))
-    except MegatronAppError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CollectorSettings, "python -m megatronapp.collector", serve))

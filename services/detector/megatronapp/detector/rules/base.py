@@ -12,6 +12,7 @@ from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.links import Collectives, Messages
+from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
@@ -19,11 +20,6 @@ from megatronapp.v1 import trace_pb2
 PAGE_STEPS = 3
 PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
-
-MessageKey = tuple[int, int, int]
-"""Sender and receiver (global ranks), index into signals.links.SENDS."""
-CollectiveKey = tuple[str, str]
-"""Communicator id, operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class View:
     collectives: Collectives
     monitors: Mapping[str, Monitor]
     """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages."""
-    transfers: Mapping[MessageKey | CollectiveKey, int]
+    transfers: Transfers
     step_seconds: float
     """Duration of the job's usual step."""
     telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,15 +17,12 @@ SEVERAL = 3
 def detect(view: View) -> Iterator[Suspicion]:
     if "transfer" not in view.monitors:
         return
-    watched: dict[str, list[int]] = defaultdict(list)
-    for key, item in view.transfers.items():
-        watched[key[1] if len(key) == 2 else "messages"].append(item)
     monitor = view.monitors["transfer"]
-    for operation, items in watched.items():
-        slow = [item for item in items if monitor.alarmed[item]]
+    for operation, items in view.transfers.families.items():
+        slow = np.array(items)[monitor.alarmed[items]]
         if len(items) < SEVERAL or len(slow) <= MAJORITY * len(items):
             continue
-        worst = max(slow, key=lambda item: float(monitor.effect[item]))
+        worst = int(slow[np.argmax(monitor.effect[slow])])
         ratio = float(np.exp(np.median(monitor.effect[slow])))
         communicating = float(np.nanmedian(view.accounts.communication))
         yield Suspicion(

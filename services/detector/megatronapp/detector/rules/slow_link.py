@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
-from megatronapp.detector.rules.base import CollectiveKey, MessageKey, Suspicion, View, confidence, evidence, patience
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience
 from megatronapp.detector.signals.links import SENDS
+from megatronapp.detector.signals.transfers import CollectiveKey, MessageKey, TransferKey
 
 MAJORITY = 0.5
 """More groups of one operation than this share slow together: the fabric, not a link."""
@@ -114,8 +115,8 @@ def _collectives(view: View) -> Iterator[Suspicion]:
         if len(key) == 2:
             slow[key[1]].append((key, item))
     for operation, groups in slow.items():
-        watched = {key[0] for key in view.transfers if len(key) == 2 and key[1] == operation}
-        if len(watched) > 1 and len(groups) <= MAJORITY * len(watched):
+        watched = len(view.transfers.families[operation])
+        if watched > 1 and len(groups) <= MAJORITY * watched:
             yield _of_groups(view, operation, groups)
 
 
@@ -155,9 +156,8 @@ def _of_groups(view: View, operation: str, groups: list[tuple[CollectiveKey, int
     )
 
 
-def _alarmed(view: View) -> list[tuple[MessageKey | CollectiveKey, int]]:
-    alarmed = set(view.alarmed("transfer"))
-    return [(key, item) for key, item in view.transfers.items() if item in alarmed]
+def _alarmed(view: View) -> list[tuple[TransferKey, int]]:
+    return [(view.transfers.keys[item], item) for item in view.alarmed("transfer")]
 
 
 def _lost(seconds: np.ndarray, count: np.ndarray, index: int | None, ratio: float) -> float:

@@ -19,7 +19,9 @@ def median_of_others(values: Floats, usable: npt.NDArray[np.bool_]) -> Floats:
     order = np.argsort(reference, axis=0, kind="stable")
     ordered = np.concatenate([np.take_along_axis(reference, order, axis=0), np.full((1, values.shape[1]), np.nan)])
     counted = np.isfinite(reference)
-    position = np.where(counted, np.argsort(order, axis=0), n)
+    position = np.empty_like(order)
+    np.put_along_axis(position, order, np.arange(n)[:, None], axis=0)
+    position = np.where(counted, position, n)
     others = counted.sum(axis=0) - counted
     low, high = (np.maximum(others - 1, 0) // 2), others // 2
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.statistics import scale, sequential
+from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
 
 WARM_UP = 20
@@ -65,10 +66,10 @@ class Monitor:
         self.sigma: Floats = np.zeros(0)
         self.ready: npt.NDArray[np.bool_] = np.zeros(0, bool)
         self._recovery: Floats = np.zeros(0)
-        self._values: Floats = np.zeros((0, RECENT))
-        self._change: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
-        self._offset: Floats = np.zeros((0, int(sequential.WINDOWS[-1])))
-        self._clean: Floats = np.zeros((0, CLEAN))
+        self._values = Window(RECENT, np.nan)
+        self._change = Window(int(sequential.WINDOWS[-1]), 0.0)
+        self._offset = Window(int(sequential.WINDOWS[-1]), 0.0)
+        self._clean = Window(CLEAN, np.nan)
         self._cleaned: Ints = np.zeros(0, np.int64)
         self._steps: list[int] = []
         self._until_refresh = WARM_UP
@@ -83,12 +84,12 @@ class Monitor:
         x = np.full(len(self), np.nan)
         x[items] = values
         self._steps = [*self._steps[-(RECENT - 1) :], step]
-        self._values = _push(self._values, x)
+        self._values.push(x)
         if self.noise.changes:
             change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
-            self._change = _push(self._change, self._bounded(change))
+            self._change.push(self._bounded(change))
         if np.isfinite(self.noise.allowance):
-            self._offset = _push(self._offset, self._bounded((x - self.noise.allowance) / self.sigma))
+            self._offset.push(self._bounded((x - self.noise.allowance) / self.sigma))
         self._judge(x)
         self._learn(x)
 
@@ -96,16 +97,16 @@ class Monitor:
         """Another signal explains what the items show: drop all alarms, and do not hold these steps against them."""
         for item in np.flatnonzero(self.alarmed):
             self._clear(int(item))
-        self._change[:], self._offset[:] = 0.0, 0.0
+        self._change.rows[:], self._offset.rows[:] = 0.0, 0.0
 
     def excess(self, item: int) -> Floats:
         """Newest first: what the item's values lay above its baseline, up to RECENT steps; nan: not measured."""
-        excess: Floats = self._values[item] - self.baseline[item]
+        excess: Floats = self._values.rows[item] - self.baseline[item]
         return excess
 
     def series(self, item: int) -> Series:
         """The item's recent values, oldest first, for people."""
-        values = self._values[item, : len(self._steps)][::-1]
+        values = self._values.rows[item, : len(self._steps)][::-1]
         known = np.isfinite(values)
         steps = tuple(s for s, k in zip(self._steps, known, strict=True) if k)
         return Series(steps, tuple(float(v) for v in values[known]), float(self.baseline[item]))
@@ -121,8 +122,8 @@ class Monitor:
 
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
-        change = sequential.evidence(self._change) if self.noise.changes else none
-        offset = sequential.evidence(self._offset) if np.isfinite(self.noise.allowance) else none
+        change = sequential.evidence(self._change.rows) if self.noise.changes else none
+        offset = sequential.evidence(self._offset.rows) if np.isfinite(self.noise.allowance) else none
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
         alarmed_before = self.alarmed.copy()
@@ -133,13 +134,13 @@ class Monitor:
 
     def _raise(self, item: int, *, by_change: bool) -> None:
         """Alarm if the effect is worth it. What an item has shown that was always slow is no baseline."""
-        steps = min(sequential.onset((self._change if by_change else self._offset)[item]), len(self._steps))
+        steps = min(sequential.onset((self._change if by_change else self._offset).rows[item]), len(self._steps))
         baseline = self.baseline[item] if by_change else 0.0
-        effect = float(np.nanmedian(self._values[item, :steps] - baseline))
+        effect = float(np.nanmedian(self._values.rows[item, :steps] - baseline))
         if not effect >= self.noise.smallest:
             return
         if not by_change:
-            self.ready[item], self._cleaned[item], self._clean[item] = False, 0, np.nan
+            self.ready[item], self._cleaned[item], self._clean.rows[item] = False, 0, np.nan
         self.baseline[item], self.effect[item], self.alarmed[item] = baseline, effect, True
         self.since[item], self._recovery[item] = self._steps[-steps], 0.0
 
@@ -160,12 +161,12 @@ class Monitor:
 
     def _clear(self, item: int) -> None:
         self.alarmed[item], self.log_evidence[item] = False, 0.0
-        self._change[item], self._offset[item] = 0.0, 0.0
+        self._change.rows[item], self._offset.rows[item] = 0.0, 0.0
 
     def _learn(self, x: Floats) -> None:
         clean = np.isfinite(x) & ~self.alarmed & (self.log_evidence < SUSPICIOUS * self.log_threshold)
         items = np.flatnonzero(clean)
-        self._clean[items] = _push(self._clean[items], x[items])
+        self._clean.push_some(items, x[items])
         self._cleaned[items] += 1
         self._until_refresh -= 1
         if self.noise.changes and (self._until_refresh <= 0 or np.any(self._cleaned[items] == WARM_UP)):
@@ -176,8 +177,9 @@ class Monitor:
         ready = self._cleaned >= WARM_UP
         if not ready.any():
             return
-        center = scale.location(self._clean[ready])
-        residuals = self._clean[ready] - center[:, None]
+        clean = self._clean.rows[ready]
+        center = scale.location(clean)
+        residuals = clean - center[:, None]
         own = scale.scale(residuals, np.zeros(len(center)))
         factor = scale.correlation_factor(residuals[:, ::-1])
         samples = np.minimum(self._cleaned[ready], CLEAN)
@@ -200,14 +202,5 @@ class Monitor:
         for name in ("effect", "log_evidence", "baseline", "_recovery"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
-        for name, fill in (("_values", np.nan), ("_change", 0.0), ("_offset", 0.0), ("_clean", np.nan)):
-            rows = getattr(self, name)
-            setattr(self, name, np.concatenate([rows, np.full((more, rows.shape[1]), fill)]))
-
-
-def _push(rows: Floats, newest: Floats) -> Floats:
-    """Rows with one more sample in front, the oldest one gone."""
-    shifted = np.empty_like(rows)
-    shifted[:, 1:] = rows[:, :-1]
-    shifted[:, 0] = newest
-    return shifted
+        for window in (self._values, self._change, self._offset, self._clean):
+            window.grow(more)
