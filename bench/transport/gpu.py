@@ -183,10 +183,10 @@ def product_milliseconds(matrix: torch.Tensor, beside: Native | Nccl | None) -> 
     return statistics.median(times[5:])
 
 
-def run_rank(rank: int, folder: str, port: int) -> None:
+def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     torch.cuda.set_device(rank)
-    store = TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=2, store=store)
+    store = TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
+    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=world_size, store=store)
     torch.zeros(1, device="cuda")
     engine = Engine(rank, 2, PrefixStore("bench", store), config=Config(require=("cuda_ipc",)))
     engine.connect([1 - rank])
@@ -211,17 +211,22 @@ def run_rank(rank: int, folder: str, port: int) -> None:
     dist.destroy_process_group()
 
 
+def spawn(target: Callable[[int, str, int, int], None], folder: str, world_size: int) -> None:
+    """Calls `target(rank, folder, port, world_size)` in a process for each rank. Raises SystemExit when one fails."""
+    port = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False).port
+    context = torch.multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=target, args=(r, folder, port, world_size)) for r in range(world_size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    if any(process.exitcode for process in ranks):
+        raise SystemExit(f"the ranks ended with {[process.exitcode for process in ranks]}")
+
+
 def report() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        port = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False).port
-        context = torch.multiprocessing.get_context("spawn")
-        ranks = [context.Process(target=run_rank, args=(r, folder, port)) for r in range(2)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            raise SystemExit(f"the ranks ended with {[process.exitcode for process in ranks]}")
+        spawn(run_rank, folder, 2)
         found = torch.load(Path(folder) / "found.pt", weights_only=False)
     print_tables(found, os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "default"))
 

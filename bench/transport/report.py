@@ -9,27 +9,30 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from bench.transport import cpu
+from bench.transport import cpu, training
 
 Medians = Mapping[tuple[str, str, str, int], tuple[float, int]]
 MISSING = "-"
+NAME_WIDTH = 20
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="time for the CPU tables")
     parser.add_argument("--samples", type=int, default=7, help="samples of each cell")
-    parser.add_argument("--only", choices=("cpu", "gpu"))
+    parser.add_argument("--only", choices=("cpu", "gpu", "training"))
     parser.add_argument("--json", action="store_true", help="also print every median as JSON")
     options = parser.parse_args()
-    if options.only != "gpu":
+    if options.only in (None, "cpu"):
         medians = cpu.measure(options.samples, options.seconds)
         for distance in ("near", "far"):
             print_distance(medians, distance)
         if options.json:
             print(json.dumps([[*key, *value] for key, value in sorted(medians.items())]))
-    if options.only != "cpu":
+    if options.only in (None, "gpu"):
         report_gpu()
+    if options.only in (None, "training"):
+        training.report()
     return 0
 
 
@@ -37,9 +40,13 @@ def report_gpu() -> None:
     if torch.cuda.device_count() < 2:
         print("\nGPU tensors: not measured, as there are fewer than two GPUs here")
         return
-    from bench.transport import gpu
+    from bench.transport import gpu, many_gpus
 
     gpu.report()
+    if torch.cuda.device_count() < many_gpus.LEAST_GPUS:
+        print("\nmany GPUs at once: not measured, as there are fewer than four GPUs here")
+    else:
+        many_gpus.report(torch.cuda.device_count())
 
 
 def print_distance(medians: Medians, distance: str) -> None:
@@ -55,14 +62,14 @@ def print_distance(medians: Medians, distance: str) -> None:
 
 def table(medians: Medians, measure: str, distance: str, value: Callable[[float, int], float]) -> None:
     names = list(dict.fromkeys(key[1] for key in medians if key[0] == measure))
-    print(f"{'':16}" + "".join(f"{label(size):>10}" for size in cpu.SIZES))
+    print(f"{'':{NAME_WIDTH}}" + "".join(f"{label(size):>10}" for size in cpu.SIZES))
     for name in names:
         cells = (medians.get((measure, name, distance, size)) for size in cpu.SIZES)
         texts = (
             MISSING if cell is None else f"{value(cell[0], size):.2f}"
             for cell, size in zip(cells, cpu.SIZES, strict=True)
         )
-        print(f"{name:16}" + "".join(f"{text:>10}" for text in texts))
+        print(f"{name:{NAME_WIDTH}}" + "".join(f"{text:>10}" for text in texts))
 
 
 def print_ratios(medians: Medians, distance: str) -> None:
@@ -70,24 +77,28 @@ def print_ratios(medians: Medians, distance: str) -> None:
         cell = medians.get(("one way", name, distance, size))
         return cell and size / cell[0]
 
-    def ratio(lane: str, others: tuple[str, ...], size: int) -> float | None:
-        mine, best = speed(lane, size), [s for other in others if (s := speed(other, size))]
-        return mine / max(best) if mine and len(best) == len(others) else None
+    def ratios(lane: str, *others: str) -> list[float | None]:
+        found: list[float | None] = []
+        for size in cpu.SIZES:
+            mine, best = speed(lane, size), [s for other in others if (s := speed(other, size))]
+            found.append(mine / max(best) if mine and len(best) == len(others) else None)
+        return found
 
-    rings = ("ring cached", "ring streaming")
-    rows = [
-        ("shm / best ring", [ratio("shm", rings, size) for size in cpu.SIZES]),
-        ("shm / gloo", [ratio("shm", ("gloo",), size) for size in cpu.SIZES]),
-        ("unaided / shm", [ratio("shm unaided", ("shm",), size) for size in cpu.SIZES]),
-        ("tcp / gloo", [ratio("tcp", ("gloo",), size) for size in cpu.SIZES]),
-    ]
+    first = " first" if any(key[1] == "shm first" for key in medians) else ""
+    rows = {
+        f"shm{first} / best ring": ratios(f"shm{first}", "ring cached", "ring streaming"),
+        f"unaided / shm{first}": ratios(f"shm unaided{first}", f"shm{first}"),
+        "shm / gloo": ratios("shm", "gloo"),
+        "tcp / gloo": ratios("tcp", "gloo"),
+    }
     print(f"\ncores {distance}, ratios")
-    for name, ratios in rows:
-        print(f"{name:16}" + "".join(f"{MISSING if r is None else f'{r:.2f}':>10}" for r in ratios))
-    over_gloo = [r for r, size in zip(rows[1][1], cpu.SIZES, strict=True) if r is not None and size >= 1 << 20]
-    if over_gloo:
-        mean = math.exp(sum(map(math.log, over_gloo)) / len(over_gloo))
-        print(f"shm / gloo, geometric mean of {len(over_gloo)} sizes from 1 MiB: {mean:.2f}")
+    for name, row in rows.items():
+        print(f"{name:{NAME_WIDTH}}" + "".join(f"{MISSING if r is None else f'{r:.2f}':>10}" for r in row))
+    for name in ("shm / gloo", "tcp / gloo"):
+        large = [r for r, size in zip(rows[name], cpu.SIZES, strict=True) if r is not None and size >= 1 << 20]
+        if large:
+            mean = math.exp(sum(map(math.log, large)) / len(large))
+            print(f"{name}, geometric mean of {len(large)} sizes from 1 MiB: {mean:.2f}, least {min(large):.2f}")
 
 
 def label(size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -18,21 +19,26 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 from megatronapp.rdma import Engine, PeerLostError, Spec, Tag
 from megatronapp.rdma.measure import speed
 from megatronapp.rdma.tensors import DTYPES
-from tests.integration.transport.test_death import Pair, shared_files, stream_for_ever
+from tests.integration.transport.test_death import Pair, nothing_is_left, stream_for_ever
+from tests.integration.transport.test_training import INTERLEAVED, changes_no_bit
 from tests.support.engines import HOST_LANES, engines, require_lane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-MESSAGES = 10_000
+MESSAGES = 10_000  # of each lane
 AT_ONCE = 100
+WORLDS = (2, 3, 4)
+STEPS = -(-MESSAGES // len(WORLDS) // AT_ONCE)
 LARGEST = 32 << 20
+DEATHS = 100
+ROOT = Path(__file__).parents[2]
 
 
 def shape_of(chance: random.Random) -> tuple[int, ...]:
     """Mostly small; a few of up to 32 MiB."""
     size = chance.choice([0, 1, 17, 4096, 65_537, chance.randrange(1 << 18)])
     if chance.random() < 0.002:
-        size = chance.randrange(LARGEST)
+        size = chance.choice([LARGEST, chance.randrange(LARGEST)])
     return (size // 16, 16) if size % 16 == 0 and size else (size,)
 
 
@@ -45,12 +51,12 @@ def content(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tens
 
 
 @pytest.mark.parametrize("lane", HOST_LANES)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", WORLDS)
 def test_ten_thousand_messages_in_random_orders(lane: str, ranks: int) -> None:
     chance = random.Random(ranks)
     with engines(lane, ranks) as world:
         pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
-        for step in range(MESSAGES // 3 // AT_ONCE):
+        for step in range(STEPS):
             exchange(world, [(*chance.choice(pairs), i) for i in range(AT_ONCE)], step, chance)
 
 
@@ -74,18 +80,27 @@ def exchange(world: list[Engine], messages: list[tuple[int, int, int]], step: in
 
 
 @pytest.mark.parametrize("lane", HOST_LANES)
-def test_a_hundred_deaths_leave_nothing(lane: str, tmp_path: Path) -> None:
+def test_a_hundred_deaths_are_known_within_a_second_and_leave_nothing(lane: str, tmp_path: Path) -> None:
     require_lane(lane)
-    before = shared_files()
-    for seed in range(34):
-        pair = Pair(tmp_path, lane, "streams")
-        threading.Timer(random.Random(seed).uniform(0, 0.3), pair.signal, [signal.SIGKILL]).start()
-        try:
-            with pytest.raises(PeerLostError, match="rank 1 is lost"):
-                stream_for_ever(pair.engine, 1)
-        finally:
-            pair.close()
-    assert shared_files() <= before
+    for seed in range(DEATHS // len(HOST_LANES) + 1):
+        with nothing_is_left(lane) as pairs:
+            pair = Pair(tmp_path, lane, "streams")
+            pairs.append(pair)
+            threading.Timer(random.Random(seed).uniform(0, 0.3), pair.signal, [signal.SIGKILL]).start()
+            pair.learns_of_the_death(lambda mine=pair: stream_for_ever(mine.engine, 1))  # type: ignore[misc]
+            del pair
+
+
+@pytest.mark.parametrize("lane", ["tcp", "ucx"])
+def test_stopped_peer_is_lost_after_silence(lane: str, tmp_path: Path) -> None:
+    require_lane(lane)
+    with nothing_is_left(lane) as pairs:
+        pairs.append(Pair(tmp_path, lane, "receives", heartbeat_seconds=0.2, dead_after_seconds=1.0))
+        receive = pairs[0].engine.irecv(Spec((5,), torch.uint8), 1, Tag(1))
+        pairs[0].signal(signal.SIGSTOP)
+        with pytest.raises(PeerLostError, match="nothing was heard of it"):
+            receive.wait(10)
+        del receive
 
 
 @pytest.mark.parametrize("lane", ["shm", "tcp"])
@@ -96,7 +111,12 @@ def test_lane_is_measured(lane: str) -> None:
     assert measured.half_round_trip_seconds > 0
 
 
+def test_native_transport_changes_no_bit_without_overlap() -> None:
+    changes_no_bit(f"{INTERLEAVED} --no-overlap-p2p-communication")
+
+
 NAMESPACES = Path(__file__).with_name("transport_namespaces.py")
+CONTAINERS = Path(__file__).with_name("transport_containers.py")
 
 
 @pytest.mark.parametrize("lane", ["tcp", "ucx"])
@@ -116,3 +136,24 @@ def test_between_two_network_namespaces_and_a_cut(lane: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all bytes were right" in done.stdout
     assert "is lost: nothing was heard of it" in done.stdout
+
+
+@pytest.mark.parametrize("lane", ["shm", "tcp"])
+def test_between_two_containers_of_a_pod_and_a_death(lane: str) -> None:
+    probe = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "true"]
+    if os.geteuid() != 0:
+        probe[1:1] = ["--user", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run(probe, check=False, capture_output=True).returncode:
+        pytest.skip("needs util-linux and the right to make namespaces of processes and mounts")
+    done = subprocess.run(
+        [sys.executable, str(CONTAINERS), lane],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"rank 0: {lane}" in done.stdout
+    assert "all bytes were right; rank 1 is lost: its process has ended" in done.stdout

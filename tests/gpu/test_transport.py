@@ -1,4 +1,4 @@
-"""The native transport between two GPUs: CUDA IPC and the copy engine, in stream order."""
+"""The native transport between two GPUs and more: CUDA IPC and the copy engine, in stream order."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from megatronapp.rdma import (
     Tag,
     TagError,
     TransferTimeoutError,
+    neighbours,
 )
 from megatronapp.rdma.tensors import DTYPES
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
@@ -53,12 +54,12 @@ CONFIG = Config(lanes=("shm", "cuda_ipc"), require=("cuda_ipc",), connect_timeou
 @contextmanager
 def engine(config: Config = CONFIG) -> Iterator[Engine]:
     faulthandler.dump_traceback_later(50, exit=True)  # says where it hangs
-    rank = int(os.environ["RANK"])
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     torch.zeros(1, device="cuda")
-    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, is_master=rank == 0)
-    with Engine(rank, 2, store, config=config) as made:
-        made.connect([1 - rank])
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, is_master=rank == 0)
+    with Engine(rank, world_size, store, config=config) as made:
+        made.connect(range(world_size))
         yield made
     faulthandler.cancel_dump_traceback_later()
 
@@ -81,6 +82,29 @@ def exchange_sizes() -> str:
                 send = mine.isend(content(size, 100 * mine.rank + i), other, tag)
                 receive.wait_stream()
                 assert torch.equal(receive.tensor, content(size, 100 * other + i)), size
+                receive.wait(SECONDS)
+                send.wait(SECONDS)
+        return str(mine.lanes()[other])
+
+
+def exchange_through_host_memory() -> str:
+    """As between two hosts."""
+    with engine(Config(lanes=("tcp",), connect_timeout_seconds=60)) as mine:
+        other = 1 - mine.rank
+        slow = torch.randn(4096, 4096, device="cuda")
+        for step in range(3):  # the later ones find the host memory there
+            posted = []
+            for i, size in enumerate(SIZES):
+                tag = Tag(1, microbatch=i, step=step)
+                receive = mine.irecv(Spec((size,), torch.uint8, "cuda"), other, tag)
+                buffer = torch.zeros(size, dtype=torch.uint8, device="cuda")
+                slow = (slow @ slow).clamp_(-1, 1)
+                buffer.copy_(content(size, 100 * mine.rank + i))  # still to come when it is sent
+                posted.append((receive, mine.isend(buffer, other, tag)))
+            for i, (receive, _) in reversed(list(enumerate(posted))):
+                receive.wait_stream()
+                assert torch.equal(receive.tensor, content(SIZES[i], 100 * other + i)), i
+            for receive, send in posted:
                 receive.wait(SECONDS)
                 send.wait(SECONDS)
         return str(mine.lanes()[other])
@@ -143,6 +167,49 @@ def exchange_in_any_order(messages: int = 300) -> None:
         assert mine.arrived(1) == set()
 
 
+def exchange_between_all(messages: int = 60) -> set[str]:
+    """Every rank with every other, in orders of their own, all at once."""
+    with engine() as mine:
+        others = [rank for rank in range(mine.world_size) if rank != mine.rank]
+        chance = random.Random(mine.rank)
+        plan = [(way, other, i) for way in "sr" for other in others for i in range(messages)]
+        sends, receives = [], {}
+        for way, other, i in chance.sample(plan, len(plan)):
+            if way == "s":
+                size, seed = message_between(mine.rank, other, i)
+                sends.append(mine.isend(content(size, seed), other, Tag(1, microbatch=i)))
+            else:
+                size, _ = message_between(other, mine.rank, i)
+                receives[other, i] = mine.irecv(Spec((size,), torch.uint8, "cuda"), other, Tag(1, microbatch=i))
+        for (other, i), receive in chance.sample(sorted(receives.items(), key=lambda item: item[0]), len(receives)):
+            receive.wait_stream()
+            assert torch.equal(receive.tensor, content(*message_between(other, mine.rank, i))), (other, i)
+        for handle in [*sends, *receives.values()]:
+            handle.wait(SECONDS)
+        return {str(route) for route in mine.lanes().values()}
+
+
+def message_between(source: int, target: int, number: int) -> tuple[int, int]:
+    """Its size and the seed of its content."""
+    seed = (source * 16 + target) * 1000 + number
+    return random.Random(seed).choice(SIZES[:-1]), seed
+
+
+def exchange_around_a_ring(rounds: int = 6) -> None:
+    """As pipeline stages do, with large tensors both ways at once."""
+    with engine() as mine:
+        beside = neighbours(range(mine.world_size), mine.rank)
+        for step in range(rounds):
+            tag = Tag(1, step=step)
+            receives = [(other, mine.irecv(Spec((64 << 20,), torch.uint8, "cuda"), other, tag)) for other in beside]
+            sends = [mine.isend(content(64 << 20, 100 * mine.rank + other), other, tag) for other in beside]
+            for other, receive in receives:
+                receive.wait_stream()
+                assert torch.equal(receive.tensor, content(64 << 20, 100 * other + mine.rank)), (step, other)
+            for handle in [*sends, *(receive for _, receive in receives)]:
+                handle.wait(SECONDS)
+
+
 def refuse_what_is_wrong() -> None:
     with engine() as mine:
         other = 1 - mine.rank
@@ -203,6 +270,29 @@ def test_between_two_gpus(scenario: Callable[[], Any]) -> None:
     run_forked(2, scenario, timeout=60)
 
 
+def test_between_hosts_memory_goes_through_the_host() -> None:
+    assert run_forked(2, exchange_through_host_memory, timeout=60) == ["tcp+staged"] * 2
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_between_all_gpus(ranks: int) -> None:
+    needs_gpus(ranks)
+
+    assert run_forked(ranks, exchange_between_all, timeout=60) == [{"shm+cuda_ipc"}] * ranks
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_around_a_ring_of_gpus(ranks: int) -> None:
+    needs_gpus(ranks)
+
+    run_forked(ranks, exchange_around_a_ring, timeout=60)
+
+
+def needs_gpus(count: int) -> None:
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} CUDA devices")
+
+
 @pytest.mark.parametrize("connections", ["1", "8"])
 def test_streams_follow_with_few_hardware_queues(connections: str) -> None:
     run_forked(2, exchange_in_any_order, timeout=60, environment={"CUDA_DEVICE_MAX_CONNECTIONS": connections})
@@ -212,14 +302,21 @@ def test_memory_of_expandable_segments_comes_from_the_pool() -> None:
     assert run_forked(2, share_memory_of_expandable_segments, timeout=60) == [True, True]
 
 
-@pytest.mark.parametrize(
-    "layout",
-    ["--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"],
-)
-def test_training_has_the_losses_of_the_stock_communicator(layout: str) -> None:
+PIPELINE = "--pipeline-model-parallel-size"
+LAYOUTS = [
+    (2, f"{PIPELINE} 2"),
+    (2, f"{PIPELINE} 2 --num-layers-per-virtual-pipeline-stage 1"),
+    (4, f"{PIPELINE} 4"),
+    (4, f"{PIPELINE} 2 --num-layers-per-virtual-pipeline-stage 1"),  # and two pipelines beside each other
+]
+
+
+@pytest.mark.parametrize(("ranks", "layout"), LAYOUTS)
+def test_training_has_the_losses_of_the_stock_communicator(ranks: int, layout: str) -> None:
+    needs_gpus(ranks)
     environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
-    stock = run_forked(2, train_rank, layout, timeout=200, environment=environment)[-1]
-    native = run_forked(2, train_rank, f"{layout} --p2p-transport native", timeout=200, environment=environment)[-1]
+    stock = run_forked(ranks, train_rank, layout, timeout=200, environment=environment)[-1]
+    native = run_forked(ranks, train_rank, f"{layout} --p2p-transport native", timeout=200, environment=environment)[-1]
 
     assert len(native) == 20
     assert native == stock

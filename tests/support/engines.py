@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +48,56 @@ def lane_config(lane: str, **settings: Any) -> Config:
     return Config(lanes=lanes, require=(lane,), **settings)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Held:
+    """What this process holds that a transport could leave behind. Shared memory has no name: who maps it keeps it."""
+
+    descriptors: int
+    mappings: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> Held:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return cls(
+            descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+            mappings=sum("memfd:megatronapp-rdma" in line for line in maps),
+            threads=_threads_called("rdma-progress"),
+        )
+
+    @classmethod
+    def after(cls, before: Held) -> Held:
+        """Once no more than before is held, or after a while: an ended thread is listed a moment longer."""
+        for _ in range(20):
+            held = cls.now()
+            if held.no_more_than(before):
+                break
+            time.sleep(0.05)
+        return held
+
+    def no_more_than(self, before: Held) -> bool:
+        return (
+            self.descriptors <= before.descriptors
+            and self.mappings <= before.mappings
+            and self.threads <= before.threads
+        )
+
+
+def _threads_called(name: str) -> int:
+    count = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # ended meanwhile
+            count += (thread / "comm").read_text().strip() == name
+    return count
+
+
+def named_sockets(*names: str) -> set[str]:
+    """Those of the abstract Unix sockets that somebody still has."""
+    listed = Path("/proc/net/unix").read_text()
+    return {name for name in names if name in listed}
+
+
 def require_lane(lane: str) -> None:
     from megatronapp.rdma.offer import why_missing
 
@@ -72,4 +126,13 @@ def _close(engine: Engine) -> None:
     engine.close(10)
 
 
-__all__ = ["HOST_LANES", "LaneUnavailableError", "engines", "in_parallel", "lane_config", "require_lane"]
+__all__ = [
+    "HOST_LANES",
+    "Held",
+    "LaneUnavailableError",
+    "engines",
+    "in_parallel",
+    "lane_config",
+    "named_sockets",
+    "require_lane",
+]

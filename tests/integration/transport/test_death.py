@@ -8,7 +8,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -16,18 +18,10 @@ import pytest
 import torch
 
 from megatronapp.rdma import Config, Engine, EngineClosedError, Kind, PeerLostError, Spec, Tag
-from tests.support.engines import HOST_LANES, lane_config, require_lane
+from tests.support.engines import HOST_LANES, Held, engines, lane_config, named_sockets, require_lane
 
 KNOWN_WITHIN_SECONDS = 1.0
 LARGE = 32 << 20
-
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-
-
-def shared_files() -> set[str]:
-    """Of this product: other programs come and go meanwhile."""
-    return {entry.name for entry in SHARED_MEMORY.iterdir() if "megatronapp" in entry.name}
 
 
 def peer(store: str, lane: str, settings: dict[str, float], what: str) -> None:
@@ -62,43 +56,78 @@ def lane(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@cache
+def forkserver() -> multiprocessing.context.ForkServerContext:
+    """Started: from then on a process leaves nothing in this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["megatronapp.rdma", "megatronapp.trainer.launch"])
+    first = context.Process(target=os.getpid)
+    first.start()
+    first.join()
+    first.close()
+    return context
+
+
 class Pair:
     """Rank 0 in this process, rank 1 in one of its own."""
 
     def __init__(self, folder: Path, lane: str, what: str, **settings: float) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["megatronapp.rdma", "megatronapp.trainer.launch"])
         store = str(folder / f"store-{random.getrandbits(40)}")
-        self.peer: BaseProcess = context.Process(target=peer, args=(store, lane, settings, what))
+        self.peer: BaseProcess = forkserver().Process(target=peer, args=(store, lane, settings, what))
         self.peer.start()
         config: Config = lane_config(lane, connect_timeout_seconds=30, **settings)
         self.engine = Engine(0, 2, store, config=config)
         self.engine.connect([1])
+        self.sockets = [self.engine._directory.find(rank, 1).local for rank in range(2)]
+        self.signalled_at = float("inf")
 
     def signal(self, number: signal.Signals) -> None:
         assert self.peer.pid is not None
+        self.signalled_at = time.monotonic()
         os.kill(self.peer.pid, number)
 
     def close(self) -> None:
         self.peer.kill()
         self.peer.join()
+        self.peer.close()
         self.engine.abort("the test is over")
         self.engine.close()
+
+    def learns_of_the_death(self, action: Callable[[], object]) -> None:
+        with pytest.raises(PeerLostError, match="rank 1 is lost"):
+            action()
+        assert time.monotonic() - self.signalled_at < KNOWN_WITHIN_SECONDS
+
+
+@contextmanager
+def nothing_is_left(lane: str) -> Iterator[list[Pair]]:
+    """Ends the pairs that are put into it. Then this process must have given up everything that it had with the dead
+    ones, and nobody may hold a socket of theirs, as a forgotten process of theirs would."""
+    forkserver()
+    with engines(lane):  # what libraries keep for good, they have now
+        pass
+    before = Held.now()
+    pairs: list[Pair] = []
+    try:
+        yield pairs
+    finally:
+        sockets = [name for pair in pairs for name in pair.sockets]
+        while pairs:
+            pairs.pop().close()
+    after = Held.after(before)
+    assert after.no_more_than(before), (before, after)
+    assert not named_sockets(*sockets)
 
 
 @pytest.fixture
 def start(tmp_path: Path, lane: str) -> Iterator[object]:
-    pairs: list[Pair] = []
+    with nothing_is_left(lane) as pairs:
 
-    def start(what: str, **settings: float) -> Pair:
-        pairs.append(Pair(tmp_path, lane, what, **settings))
-        return pairs[-1]
+        def start(what: str, **settings: float) -> Pair:
+            pairs.append(Pair(tmp_path, lane, what, **settings))
+            return pairs[-1]
 
-    before = shared_files()
-    yield start
-    for pair in pairs:
-        pair.close()
-    assert shared_files() <= before
+        yield start
 
 
 def test_killed_peer_ends_a_receive(start) -> None:
@@ -127,6 +156,7 @@ def test_killed_peer_ends_a_send_that_nobody_received(start) -> None:
         send.wait(KNOWN_WITHIN_SECONDS)
 
 
+@pytest.mark.parametrize("lane", ["shm"], indirect=True)  # a heartbeat is the same for all
 def test_stopped_peer_is_lost_after_silence(start) -> None:
     pair = start("receives", heartbeat_seconds=0.2, dead_after_seconds=1.0)
     receive = pair.engine.irecv(Spec((5,), torch.uint8), 1, Tag(Kind.FORWARD))
@@ -137,13 +167,25 @@ def test_stopped_peer_is_lost_after_silence(start) -> None:
         receive.wait(5)
 
 
-def test_peer_killed_at_a_random_moment_is_known(start) -> None:
-    for seed in range(2):
-        pair = start("streams")
-        threading.Timer(random.Random(seed).uniform(0.02, 0.3), pair.signal, [signal.SIGKILL]).start()
+def test_peer_killed_while_messages_move_is_known_and_leaves_nothing(start) -> None:
+    pair = start("streams")
+    threading.Timer(0.1, pair.signal, [signal.SIGKILL]).start()
 
-        with pytest.raises(PeerLostError, match="rank 1 is lost"):
-            stream_for_ever(pair.engine, 1)
+    pair.learns_of_the_death(lambda: stream_for_ever(pair.engine, 1))
+
+
+def test_memory_of_a_dead_peer_is_given_up_when_the_engine_closes(start) -> None:
+    before = Held.now()
+    pair = start("idles")
+    held = Held.now().mappings - before.mappings
+
+    pair.signal(signal.SIGKILL)
+    pair.learns_of_the_death(lambda: pair.engine.irecv(Spec((1,), torch.uint8), 1, Tag(Kind.FORWARD)).wait())
+    pair.engine.abort("over")
+    pair.engine.close()
+
+    assert held == (2 if "shm" in str(pair.engine.lanes()[1]) else 0)
+    assert Held.now().mappings == before.mappings  # although the engine is still there
 
 
 def test_peer_that_was_idle_is_reported_without_a_message(start) -> None:

@@ -19,10 +19,9 @@ def content(size: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("lane", HOST_LANES)
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_random_orders_between_all_ranks(lane: str, ranks: int) -> None:
-    with engines(lane, ranks) as world:
-        random_orders(world, messages=25, seed=ranks)
+def test_random_orders_between_four_ranks(lane: str) -> None:
+    with engines(lane, 4) as world:
+        random_orders(world, messages=25, seed=4)
 
 
 def random_orders(world: list[Engine], *, messages: int, seed: int) -> None:

@@ -35,6 +35,16 @@ def test_ranks_of_different_hosts_take_tcp_or_rdma() -> None:
     assert str(found) == "ucx"
 
 
+def test_gpus_of_different_hosts_are_reached_through_host_memory() -> None:
+    there = replace(OFFER, gpu="a")
+    elsewhere = replace(OFFER, rank=1, gpu="b")
+
+    assert str(choose(there, elsewhere, shared_memory=False, gpus_reach=False)) == "tcp+staged"
+    assert str(choose(there, elsewhere, shared_memory=True, gpus_reach=False)) == "shm"  # refused with a reason instead
+    with pytest.raises(LaneUnavailableError, match="cuda_ipc between ranks 0 and 1 is required"):
+        choose(replace(there, require=("cuda_ipc",)), elsewhere, shared_memory=False, gpus_reach=False)
+
+
 def test_lane_must_be_allowed_by_both() -> None:
     assert route(lanes=("tcp",)) == "tcp"
 

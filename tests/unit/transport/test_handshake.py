@@ -21,7 +21,7 @@ def meet(
     """Rank 0 listens, rank 1 calls; sessions or errors."""
     ends = socket.socketpair()
     for end in ends:
-        end.settimeout(2)
+        end.settimeout(0.5)
 
     def attempt(action: Any) -> Any:
         try:

@@ -50,3 +50,8 @@ class Config:
         for name in ("connect_timeout_seconds", "deadline_seconds", "heartbeat_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+        for name in ("spin_seconds", "launch_wait_seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if not self.lanes:
+            raise ValueError(f"no lane is allowed: there are {', '.join(LANES)}")

@@ -46,6 +46,8 @@ class Engine:
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
+        if secret == b"":
+            raise ValueError("the job's secret is empty: anybody would know it")
         self.rank = rank
         self.world_size = world_size
         self.config = config or Config()
@@ -90,7 +92,7 @@ class Engine:
             self._attach(met)
 
     def _attach(self, met: Met) -> None:
-        if met.route.cuda == "cuda_ipc":
+        if met.route.cuda is not None:
             self._device = torch.cuda.current_device()
             torch.cuda.synchronize()  # makes the device's context this thread's, which the lane then takes
         over_ucx = met.route.cpu == "ucx"
@@ -103,7 +105,7 @@ class Engine:
                 outbound=met.outbound,
                 cuda_ipc=met.route.cuda == "cuda_ipc",
                 ucx_address=address,
-                ucx_cuda=met.route.cuda == "ucx",
+                staged=met.route.cuda == "staged",
             )
         except (OSError, RuntimeError) as error:
             met.connection.close()
@@ -169,8 +171,8 @@ class Engine:
             operation = self._native_post(direction, peer, tag, packed, described, pointer, deadline_seconds)
             # An alias: the program may give the tensor itself other memory meanwhile.
             handle = Handle(self, operation, direction, peer, tag, tensor.detach(), described)
-            self._live[operation.id] = handle
-        if operation.status in (Status.PEER_LOST, Status.ABORTED):
+            self._live[handle.id] = handle
+        if not (operation.good or operation.pending) and operation.status in (Status.PEER_LOST, Status.ABORTED):
             self.taken(handle)
             handle.raise_for_status()
         return handle
@@ -187,10 +189,14 @@ class Engine:
     ) -> Operation:
         self._usable()
         seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
+        if seconds <= 0:
+            raise ValueError(f"deadline_seconds {seconds:g} must be positive: it ends the connection")
         address, size, dtype, shape, cuda = described
         try:
             return self.native.post(direction, peer, packed, address, size, dtype, shape, cuda, stream, seconds)
         except IndexError:
+            if peer == self.rank:
+                raise TransportError(f"rank {peer} is this rank: copy the tensor instead") from None
             raise TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks") from None
         except ValueError as error:
             raise TagError(f"{tag} and rank {peer}: {error}") from None

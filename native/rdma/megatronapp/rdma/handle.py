@@ -28,7 +28,7 @@ SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
 class Handle:
     """One `isend` or `irecv`. Wait for each, or `poll` the engine: until then its tensor is kept alive."""
 
-    __slots__ = ("_described", "_engine", "_operation", "direction", "peer", "seen", "tag", "tensor")
+    __slots__ = ("_described", "_engine", "_operation", "direction", "id", "peer", "seen", "tag", "tensor")
 
     def __init__(
         self,
@@ -43,16 +43,13 @@ class Handle:
         self._engine = engine
         self._operation = operation
         self._described = described
+        self.id = operation.id
         self.direction = direction
         self.peer = peer
         self.tag = tag
         self.tensor = tensor
         self.seen = False
         """A stream waits for it: it is not news any more when it arrives."""
-
-    @property
-    def id(self) -> int:
-        return self._operation.id
 
     @property
     def nbytes(self) -> int:
@@ -108,9 +105,10 @@ class Handle:
 
     def error(self) -> TransportError | None:
         """With what it ended; None while it is under way and when it ended well."""
-        operation, status = self._operation, self._operation.status
-        if status in (Status.PENDING, Status.DONE):
+        operation = self._operation
+        if operation.pending or operation.good:
             return None
+        status = operation.status
         if status == Status.PEER_LOST:
             return PeerLostError(self.peer, operation.reason)
         if status == Status.TIMED_OUT:
@@ -124,7 +122,7 @@ class Handle:
         return EngineClosedError(f"{self}: {operation.reason}")
 
     def raise_for_status(self) -> None:
-        if self._operation.status != Status.DONE and (error := self.error()) is not None:
+        if not self._operation.good and (error := self.error()) is not None:
             raise error
 
     def _mismatch(self) -> TransportError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from megatronapp.rdma.config import LaneName
 from megatronapp.rdma.errors import LaneUnavailableError
@@ -42,7 +42,8 @@ class Route:
     """How tensors of one peer travel."""
 
     cpu: LaneName
-    cuda: LaneName | None
+    cuda: Literal["cuda_ipc", "staged"] | None
+    """Staged: through host memory, and then as tensors of the CPU; the host waits for it."""
     refused: dict[str, str]
     """Why the faster lanes were not taken."""
 
@@ -61,7 +62,9 @@ def choose(mine: Offer, theirs: Offer, *, shared_memory: bool, gpus_reach: bool)
     cpu = next((lane for lane in order if lane not in refused), None)
     if cpu is None:
         raise LaneUnavailableError(f"no lane between ranks {mine.rank} and {theirs.rank}: {_reasons(refused)}")
-    cuda: LaneName | None = "cuda_ipc" if "cuda_ipc" not in refused else None
+    cuda: Literal["cuda_ipc", "staged"] | None = "cuda_ipc" if "cuda_ipc" not in refused else None
+    if cuda is None and not shared_memory and mine.gpu is not None and theirs.gpu is not None:
+        cuda = "staged"
     for lane in {*mine.require, *theirs.require}:
         if lane not in (cpu, cuda):
             reason = refused.get(lane, f"{cpu} is faster and both allow it")

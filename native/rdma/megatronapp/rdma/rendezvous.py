@@ -31,11 +31,14 @@ class Store(Protocol):
 
 
 def open_store(store: Store | str | os.PathLike[str], world_size: int) -> Store:
-    """A store as it is, or one in a file that all ranks reach."""
+    """A store as it is, or one in a file that all ranks reach. Raises ValueError for a path that can't be one."""
     if isinstance(store, str | os.PathLike):
         from torch._C._distributed_c10d import FileStore
 
-        opened: Store = FileStore(str(Path(store).absolute()), world_size)
+        path = Path(store).absolute()
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"no store can be made at {path}: name a file in a folder that all ranks can write to")
+        opened: Store = FileStore(str(path), world_size)
         return opened
     return store
 
@@ -85,10 +88,18 @@ class Directory:
 
 
 class Listener:
-    """Listens on one address and, for ranks of this host, on an abstract Unix socket."""
+    """Listens on one address and, for ranks of this host, on an abstract Unix socket.
+
+    Raises TransportError for an address that is not this host's.
+    """
 
     def __init__(self, address: str) -> None:
-        self._tcp = socket.create_server((address, 0), family=_family(address))
+        try:
+            self._tcp = socket.create_server((address, 0), family=_family(address))
+        except OSError as error:
+            raise TransportError(
+                f"can't listen on {address}: {error}; Config.address must be this rank's own"
+            ) from error
         self._local = socket.socket(socket.AF_UNIX)
         local = f"megatronapp-rdma-{secrets.token_hex(16)}"
         self._local.bind(f"\0{local}")

@@ -54,7 +54,9 @@ class Described(NamedTuple):
 
 
 def describe(tensor: torch.Tensor) -> Described:
-    """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory."""
+    """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory, TypeError for none at all."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can")
     cuda = tensor.is_cuda
     if tensor.layout is not torch.strided or not (cuda or tensor.is_cpu):
         raise ValueError(f"a {tensor.layout} tensor on {tensor.device} can't be moved: only dense ones on cpu or cuda")
@@ -67,7 +69,7 @@ def describe(tensor: torch.Tensor) -> Described:
     number = _NUMBERS.get(tensor.dtype)
     if number is None:
         raise ValueError(f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)")
-    return Described(tensor.data_ptr(), tensor.nbytes, number, tuple(tensor.shape), cuda)
+    return Described(tensor.data_ptr(), tensor.nbytes, number, tensor.shape, cuda)
 
 
 def current_stream(device: int) -> int:
@@ -88,7 +90,9 @@ def mismatch(tag: str, sender: str, sent: str, receiver: str, expected: str) -> 
 
 def allocate(spec: Spec) -> torch.Tensor:
     """Uninitialised memory that the lanes can move. GPU memory is from PyTorch's allocator, or from a pool that other
-    processes can open where that one gives expandable segments."""
+    processes can open where that one gives expandable segments. Raises ValueError for a shape that is none."""
+    if any(size < 0 for size in spec.shape):
+        raise ValueError(f"{list(spec.shape)} is no shape: a dimension is negative")
     tensor = torch.empty(spec.shape, dtype=spec.dtype, device=spec.device)
     if not tensor.is_cuda or tensor.nbytes == 0 or _native.is_shareable(tensor.data_ptr()):
         return tensor

@@ -61,14 +61,14 @@ Options options(
     return made;
 }
 
-Link link(int socket, int inbound, int outbound, bool cuda_ipc, std::string ucx_address, bool ucx_cuda) {
+Link link(int socket, int inbound, int outbound, bool cuda_ipc, std::string ucx_address, bool staged) {
     Link made;
     made.socket = socket;
     made.inbound = inbound;
     made.outbound = outbound;
     made.cuda_ipc = cuda_ipc;
     made.ucx_address = std::move(ucx_address);
-    made.ucx_cuda = ucx_cuda;
+    made.staged = staged;
     return made;
 }
 
@@ -110,6 +110,7 @@ PYBIND11_MODULE(_native, module) {
         .def_readonly("tag", &Operation::tag)
         .def_property_readonly("status", [](const Operation& o) { return o.status.load(std::memory_order_acquire); })
         .def_property_readonly("pending", &Operation::pending)
+        .def_property_readonly("good", [](const Operation& o) { return o.status.load(std::memory_order_acquire) == Status::kDone; })
         .def_property_readonly("reason", [](const Operation& o) { return o.reason; })
         .def_property_readonly("other", [](const Operation& o) { return described(o.other); })
         .def_property_readonly("done_ns", [](const Operation& o) { return o.done_ns; });
@@ -125,13 +126,13 @@ PYBIND11_MODULE(_native, module) {
         .def(
             "attach",
             [](Engine& engine, int rank, int socket, int inbound, int outbound, bool cuda_ipc,
-               const py::bytes& ucx_address, bool ucx_cuda) {
-                const Link made = link(socket, inbound, outbound, cuda_ipc, ucx_address, ucx_cuda);
+               const py::bytes& ucx_address, bool staged) {
+                const Link made = link(socket, inbound, outbound, cuda_ipc, ucx_address, staged);
                 py::gil_scoped_release unlocked;
                 engine.attach(rank, made);
             },
             py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"), py::arg("cuda_ipc"),
-            py::arg("ucx_address"), py::arg("ucx_cuda"))
+            py::arg("ucx_address"), py::arg("staged"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
         .def("post", &post)
         .def("wait", &Engine::wait, Unlocked())
@@ -143,7 +144,7 @@ PYBIND11_MODULE(_native, module) {
             Unlocked())
         .def("cancel", &Engine::cancel, Unlocked())
         .def("drain", &Engine::drain, Unlocked())
-        .def("descriptor", &Engine::descriptor)
+        .def("descriptor", &Engine::descriptor, Unlocked())
         .def("failed", &Engine::failed, Unlocked())
         .def("abort", &Engine::abort, Unlocked())
         .def("close", &Engine::close, Unlocked());
@@ -152,7 +153,7 @@ PYBIND11_MODULE(_native, module) {
     module.def("check_cuda_driver", [] { CudaDriver::get(); });
     module.def("is_shareable", &is_shareable);
     module.def("ucx_version", &ucx_version);
-    module.def("protocol", [] { return py::make_tuple(1, sizeof(Message), sizeof(SegmentLayout)); });
+    module.def("protocol", [] { return py::make_tuple(2, sizeof(Message), sizeof(SegmentLayout)); });
     module.def("crc32c", [](const py::bytes& data) {
         const std::string_view view = data;
         return crc32c(view.data(), view.size());

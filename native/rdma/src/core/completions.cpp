@@ -19,9 +19,18 @@ Completions::~Completions() { close(descriptor_); }
 void Completions::add(OperationPtr operation) {
     ended_.push_back(std::move(operation));
     if (ended_.size() == 1) {
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const auto written = write(descriptor_, &one, sizeof one);
+        loud();
     }
+}
+
+int Completions::announce() {
+    if (!announced_) {
+        announced_ = true;
+        if (!ended_.empty()) {
+            loud();
+        }
+    }
+    return descriptor_;
 }
 
 void Completions::forget(const OperationPtr& operation) {
@@ -43,9 +52,18 @@ std::vector<OperationPtr> Completions::drain() {
     return all;
 }
 
+void Completions::loud() {
+    if (announced_) {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto written = write(descriptor_, &one, sizeof one);
+    }
+}
+
 void Completions::quiet() {
-    std::uint64_t count;
-    [[maybe_unused]] const auto got = read(descriptor_, &count, sizeof count);
+    if (announced_) {
+        std::uint64_t count;
+        [[maybe_unused]] const auto got = read(descriptor_, &count, sizeof count);
+    }
 }
 
 }  // namespace megatronapp::rdma

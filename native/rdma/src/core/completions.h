@@ -19,12 +19,15 @@ public:
     // Somebody waited for it and knows.
     void forget(const OperationPtr& operation);
     std::vector<OperationPtr> drain();
-    int descriptor() const { return descriptor_; }
+    // The descriptor; what ends costs a system call from now on.
+    int announce();
 
 private:
+    void loud();
     void quiet();
 
     int descriptor_;
+    bool announced_ = false;
     std::deque<OperationPtr> ended_;
 };
 

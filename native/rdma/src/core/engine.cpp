@@ -15,15 +15,14 @@ namespace megatronapp::rdma {
 // The engine's lock for a caller from outside; the progress thread makes room.
 class Engine::Turn {
 public:
-    explicit Turn(Engine& engine) : engine_(engine) {
-        engine_.callers_.fetch_add(1, std::memory_order_relaxed);
-        lock_ = std::unique_lock<std::mutex>(engine_.mutex_);
-        engine_.callers_.fetch_sub(1, std::memory_order_relaxed);
+    explicit Turn(Engine& engine) : lock_(engine.mutex_, std::defer_lock) {
+        engine.callers_.fetch_add(1, std::memory_order_relaxed);
+        take(lock_);
+        engine.callers_.fetch_sub(1, std::memory_order_relaxed);
     }
     std::unique_lock<std::mutex>& lock() { return lock_; }
 
 private:
-    Engine& engine_;
     std::unique_lock<std::mutex> lock_;
 };
 
@@ -115,6 +114,7 @@ OperationPtr Engine::post(Direction direction, int rank, std::uint64_t tag, cons
 void Engine::ended(const OperationPtr& operation) {
     completions_.add(operation);
     ended_.notify_all();
+    wake_helper();
 }
 
 void Engine::gone(int descriptor) { epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr); }
@@ -131,16 +131,25 @@ bool Engine::wait(const OperationPtr& operation, double timeout_seconds) {
 
 bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
     Turn turn(*this);
-    const auto found = peers_.find(operation->peer);
-    if (found == peers_.end() || found->second->cuda() == nullptr || operation->flag.host == nullptr) {
+    const auto cuda = [&]() -> CudaIpcLane* {
+        const auto found = peers_.find(operation->peer);
+        return found == peers_.end() || operation->flag.host == nullptr ? nullptr : found->second->cuda();
+    };
+    if (cuda() == nullptr) {
         return false;
+    }
+    if (CudaIpcLane::reached(operation->flag)) {
+        return true;
     }
     drive(turn.lock(), now_ns() + seconds_to_ns(options_.launch_wait_seconds), [&] {
         return !operation->pending() || std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
             return entry.second->holds_back();
         });
     });
-    found->second->cuda()->wait(operation->flag, stream);
+    if (cuda() == nullptr) {  // closed meanwhile
+        return false;
+    }
+    cuda()->wait(operation->flag, stream);
     return true;
 }
 
@@ -157,6 +166,11 @@ std::vector<OperationPtr> Engine::drain() {
     Turn turn(*this);
     progress(false);
     return completions_.drain();
+}
+
+int Engine::descriptor() {
+    Turn turn(*this);
+    return completions_.announce();
 }
 
 std::map<int, std::string> Engine::failed() {
@@ -204,6 +218,8 @@ bool Engine::close(double timeout_seconds) {
     }
     abort("the engine is closed");
     stop_thread();
+    Turn turn(*this);
+    peers_.clear();
     return sent;
 }
 
@@ -211,6 +227,7 @@ void Engine::stop_thread() {
     {
         Turn turn(*this);
         stop_ = true;
+        relieved_.notify_all();
         kick();
     }
     if (thread_.joinable()) {

@@ -52,30 +52,36 @@ public:
     void cancel(const OperationPtr& operation);
     // What has ended since the last call and was not waited for.
     std::vector<OperationPtr> drain();
-    int descriptor() const { return completions_.descriptor(); }
+    int descriptor();
 
     std::map<int, std::string> failed();
     // Ends every operation, on any thread; nothing can be posted afterwards.
     void abort(const std::string& reason);
-    // Waits for open sends, tells the peers and ends the progress thread. False: not all was sent in time.
+    // Waits for open sends, tells the peers, ends the progress thread and gives up the memory that is shared with them.
+    // False: not all was sent in time.
     bool close(double timeout_seconds);
 
 private:
     class Turn;
+    enum class Sleeper { kNobody, kProgressThread, kHelper };
 
+    static void take(std::unique_lock<std::mutex>& lock);
     void ended(const OperationPtr& operation) override;
     void gone(int descriptor) override;
     bool progress(bool sockets);
     bool look();
     void tick();
-    void sleep(std::unique_lock<std::mutex>& lock);
+    void sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t longest_ns);
+    int sleep_milliseconds(std::int64_t longest_ns) const;
+    bool polled() const;
     void begin_looking();
-    bool end_looking();
+    bool end_looking(bool somebody_soon_looks);
     void watch_outputs();
     void kick();
+    void wake_helper();
     void leave_to_helpers(std::unique_lock<std::mutex>& lock);
     void run();
-    bool help(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
+    bool spin(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     void stop_thread();
     void watch(int descriptor, bool output, int how);
@@ -84,12 +90,15 @@ private:
     int process_;  // that made it: a fork has none of its threads
     std::mutex mutex_;
     std::atomic<int> callers_{0};  // who want the lock: the progress thread lets them in
-    std::atomic<int> helpers_{0};  // threads that wait: the progress thread leaves the work to them
     std::atomic<bool> stop_{false};
+    int helpers_ = 0;  // threads that wait: the progress thread leaves the work to them
+    unsigned helps_ = 0;  // how often one had to look
     int lookers_ = 0;  // threads that look for messages now
+    Sleeper asleep_ = Sleeper::kNobody;  // in epoll
     bool napping_ = false;  // the progress thread will look again very soon
-    bool asleep_ = false;  // the progress thread, in epoll
+    bool parked_ = false;  // it will not before a sleeping helper wakes
     std::condition_variable ended_;
+    std::condition_variable relieved_;
     bool aborted_ = false;
     std::string abort_reason_;
     int epoll_;

@@ -22,7 +22,7 @@ Message of_kind(MessageKind kind, std::uint64_t receive = 0, std::uint64_t tag =
 
 Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx)
     : rank_(rank), limits_(limits), listener_(listener), socket_(link.socket), wire_(*this, link.socket, limits.checksum, limits.chunk_bytes),
-      ucx_cuda_(link.ucx_cuda), now_(now_ns()), silence_counts_from_ns_(now_) {
+      now_(now_ns()), silence_counts_from_ns_(now_) {
     if (link.inbound >= 0) {
         inbound_.emplace(link.inbound);
         outbound_.emplace(link.outbound);
@@ -34,18 +34,25 @@ Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener,
     if (!link.ucx_address.empty()) {
         ucx_ = std::make_unique<UcxLane>(*this, *ucx, link.ucx_address);
     }
+    if (link.staged) {
+        staged_ = std::make_unique<StagedLane>(*this, host_lane());
+    }
 }
 
 // ---- operations
 
-Lane* Peer::lane_for(Memory memory) {
-    if (memory == Memory::kCuda) {
-        return cuda_ != nullptr ? static_cast<Lane*>(cuda_.get()) : ucx_cuda_ ? ucx_.get() : nullptr;
-    }
+Lane& Peer::host_lane() {
     if (shm_ != nullptr) {
-        return shm_.get();
+        return *shm_;
     }
-    return ucx_ != nullptr ? static_cast<Lane*>(ucx_.get()) : &wire_;
+    return ucx_ != nullptr ? static_cast<Lane&>(*ucx_) : wire_;
+}
+
+Lane* Peer::lane_for(Memory memory) {
+    if (memory == Memory::kHost) {
+        return &host_lane();
+    }
+    return cuda_ != nullptr ? static_cast<Lane*>(cuda_.get()) : staged_.get();
 }
 
 void Peer::post(const OperationPtr& operation) {
@@ -119,6 +126,10 @@ OperationPtr Peer::receiving(std::uint64_t receive) {
 
 void Peer::finished(const OperationPtr& operation, Status status, std::string reason) {
     if (!operation->pending()) {
+        return;
+    }
+    const bool staged = staged_ != nullptr && operation->what.memory == Memory::kCuda;
+    if (staged && operation->direction == Direction::kReceive && status == Status::kDone && staged_->lands(operation)) {
         return;
     }
     operation->reason = std::move(reason);
@@ -230,6 +241,7 @@ bool Peer::move_lanes() {
         moved |= shm_ != nullptr && shm_->progress();
         moved |= cuda_ != nullptr && cuda_->progress();
         moved |= ucx_ != nullptr && ucx_->progress();
+        moved |= staged_ != nullptr && staged_->progress();
     });
     return moved && !lost();
 }
@@ -254,12 +266,17 @@ void Peer::hung_up() {
     fail(Status::kPeerLost, departed_ ? "it has closed its engine" : wire_.reason());
 }
 
-bool Peer::polled() const { return !lost() && cuda_ != nullptr && cuda_->polled(); }
+bool Peer::polled() const {
+    return !lost() && ((cuda_ != nullptr && cuda_->polled()) || (staged_ != nullptr && staged_->polled()));
+}
 
 bool Peer::holds_back() const {
     const auto unmatched = [](const auto& entry) { return entry.second->what.memory == Memory::kCuda; };
-    return !lost() && cuda_ != nullptr &&
-           (cuda_->holds_back() || std::any_of(sends_.begin(), sends_.end(), unmatched));
+    if (lost()) {
+        return false;
+    }
+    return (staged_ != nullptr && staged_->holds_back()) ||
+           (cuda_ != nullptr && (cuda_->holds_back() || std::any_of(sends_.begin(), sends_.end(), unmatched)));
 }
 
 void Peer::set_sleeping(bool sleeping) {
@@ -304,6 +321,9 @@ void Peer::fail(Status status, const std::string& reason) {
     }
     if (ucx_ != nullptr) {
         ucx_->release();
+    }
+    if (staged_ != nullptr) {
+        staged_->release();
     }
     std::vector<OperationPtr> open;
     for (const auto& entry : pending_) {

@@ -11,6 +11,7 @@
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 #include "lanes/shm.h"
+#include "lanes/staged.h"
 #include "lanes/ucx.h"
 #include "lanes/wire.h"
 
@@ -23,7 +24,7 @@ struct Link {
     int outbound = -1;
     bool cuda_ipc = false;
     std::string ucx_address;  // empty: not over UCX
-    bool ucx_cuda = false;    // UCX moves GPU memory as well
+    bool staged = false;      // GPU memory goes through host memory
 };
 
 struct Limits {
@@ -77,6 +78,7 @@ public:
     void told(const Message& message) override;
 
 private:
+    Lane& host_lane();
     Lane* lane_for(Memory memory);
     void match(const OperationPtr& send, const Message& ready);
     void ready(const Message& message);
@@ -98,7 +100,7 @@ private:
     std::unique_ptr<ShmLane> shm_;
     std::unique_ptr<CudaIpcLane> cuda_;
     std::unique_ptr<UcxLane> ucx_;
-    bool ucx_cuda_;
+    std::unique_ptr<StagedLane> staged_;
 
     StepWindow sent_, received_;
     std::unordered_map<std::uint64_t, OperationPtr> sends_;  // by tag: not matched yet

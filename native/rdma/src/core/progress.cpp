@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "api/clock.h"
+#include "api/pause.h"
 
 namespace megatronapp::rdma {
 
@@ -17,22 +19,24 @@ constexpr std::int64_t kTickNs = 100'000'000;
 constexpr std::int64_t kOwnPauseNs = 2'000'000'000;  // longer between two ticks: this process itself was stopped
 constexpr std::int64_t kGlanceNs = 5'000'000;  // a wait looks itself so often, for what nobody announces
 constexpr int kEvents = 8;
-constexpr int kSleepMilliseconds = 100;
+constexpr int kTries = 50;
+constexpr std::int64_t kSleepNs = 100'000'000;
 constexpr int kPolledMilliseconds = 1;
 constexpr std::int64_t kPolledSpinNs = 2'000'000;  // so long after the last movement only polling may find the next
-constexpr int kPauses = 32;
-constexpr auto kFirstAbsence = std::chrono::microseconds(100);
-constexpr auto kLongestAbsence = std::chrono::microseconds(200);
-
-void pause_briefly() {
-    for (int i = 0; i < kPauses; ++i) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-}
+constexpr auto kNap = std::chrono::microseconds(200);  // of the progress thread, between two looks for helpers
 
 }  // namespace
+
+// Held for a moment only: to sleep until it is free would cost both threads more than that.
+void Engine::take(std::unique_lock<std::mutex>& lock) {
+    for (int i = 0; i < kTries; ++i) {
+        if (lock.try_lock()) {
+            return;
+        }
+        pause_briefly();
+    }
+    lock.lock();
+}
 
 bool Engine::progress(bool sockets) {
     bool moved = ucx_ != nullptr && ucx_->progress();
@@ -42,6 +46,7 @@ bool Engine::progress(bool sockets) {
     tick();
     if (moved) {
         moved_ns_ = now_ns();
+        wake_helper();
     }
     return moved;
 }
@@ -73,8 +78,8 @@ void Engine::begin_looking() {
 }
 
 // True when something came at the last moment.
-bool Engine::end_looking() {
-    if (--lookers_ > 0 || (napping_ && helpers_ == 0)) {
+bool Engine::end_looking(bool somebody_soon_looks) {
+    if (--lookers_ > 0 || somebody_soon_looks) {
         return false;
     }
     for (const auto& [rank, peer] : peers_) {
@@ -83,23 +88,34 @@ bool Engine::end_looking() {
     return progress(false);
 }
 
-// Moves messages until `done` or the deadline; when there is nothing to do, leaves that to the progress thread. Whether
-// done.
+// Moves messages until `done` or the deadline. When there is nothing to do, this thread itself sleeps where messages are
+// announced: to be woken by the progress thread would cost a second change of threads. Whether done.
 bool Engine::drive(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
+    ++helpers_;
     while (!done() && now_ns() < deadline_ns) {
-        if (!help(lock, deadline_ns, done)) {
-            const std::int64_t until_ns = std::min(deadline_ns, now_ns() + kGlanceNs);
-            ended_.wait_for(lock, std::chrono::nanoseconds(until_ns - now_ns()), done);
+        ++helps_;
+        if (spin(lock, deadline_ns, done)) {
+            break;
+        }
+        const std::int64_t left_ns = deadline_ns - now_ns();
+        if (asleep_ == Sleeper::kNobody) {
+            sleep(lock, Sleeper::kHelper, left_ns);
+        } else {
+            if (asleep_ == Sleeper::kProgressThread) {
+                kick();  // it leaves the place to this thread
+            }
+            const auto glance = std::chrono::nanoseconds(std::min(left_ns, kGlanceNs));
+            ended_.wait_for(lock, glance, [&] { return done() || asleep_ == Sleeper::kNobody; });
         }
     }
+    --helpers_;
     return done();
 }
 
 // As long as there is something to do, and a moment longer. Whether done.
-bool Engine::help(
+bool Engine::spin(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
-    ++helpers_;
     begin_looking();
     const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
     std::int64_t until_ns = now_ns() + spin_ns;
@@ -120,14 +136,15 @@ bool Engine::help(
             pause_briefly();
         }
     }
-    --helpers_;
-    if (end_looking()) {  // there may be more, and nobody looks
+    const bool somebody_soon_looks = napping_ && asleep_ == Sleeper::kNobody;
+    if (end_looking(somebody_soon_looks)) {  // there may be more, and nobody looks
         kick();
     }
     return done();
 }
 
 void Engine::run() {
+    pthread_setname_np(pthread_self(), "rdma-progress");
     const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
     std::int64_t sleep_from = now_ns() + spin_ns;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -139,7 +156,9 @@ void Engine::run() {
         } else if (look()) {
             sleep_from = now_ns() + spin_ns;
         } else if (now_ns() >= sleep_from) {
-            sleep(lock);
+            end_looking(true);
+            sleep(lock, Sleeper::kProgressThread, kSleepNs);
+            begin_looking();
             sleep_from = now_ns() + spin_ns;
         }
         lock.unlock();
@@ -147,20 +166,27 @@ void Engine::run() {
         while (callers_.load(std::memory_order_relaxed) > 0) {
             std::this_thread::yield();
         }
-        lock.lock();
+        take(lock);
     }
-    end_looking();
+    end_looking(false);
 }
 
-// Looks from time to time whether they are gone, without the lock: to be told would cost each wait a system call.
+// Until nobody has waited for the length of a nap: who waits often is not disturbed, and need not tell when it is done.
+// What only polling finds out is not left alone for so long.
 void Engine::leave_to_helpers(std::unique_lock<std::mutex>& lock) {
     napping_ = true;
-    end_looking();
-    lock.unlock();
-    for (auto pause = kFirstAbsence; helpers_ > 0 && !stop_; pause = std::min(2 * pause, kLongestAbsence)) {
-        std::this_thread::sleep_for(pause);
-    }
-    lock.lock();
+    end_looking(asleep_ == Sleeper::kNobody);
+    unsigned seen;
+    do {
+        seen = helps_;
+        parked_ = asleep_ == Sleeper::kHelper;
+        if (parked_) {
+            relieved_.wait(lock, [this] { return asleep_ == Sleeper::kNobody || stop_; });
+        } else {
+            relieved_.wait_for(lock, kNap, [this] { return stop_.load(); });
+        }
+        parked_ = false;
+    } while (!stop_ && (helpers_ > 0 || (helps_ != seen && !polled())));
     napping_ = false;
     begin_looking();
 }
@@ -174,32 +200,54 @@ void Engine::watch_outputs() {
     }
 }
 
-// Sleeps until a doorbell, a socket, a kick or the time.
-void Engine::sleep(std::unique_lock<std::mutex>& lock) {
-    const bool moved = end_looking() | progress(true);
-    if (!moved && !stop_ && (ucx_ == nullptr || ucx_->arm())) {
-        watch_outputs();
-        const bool polled = std::any_of(
-            peers_.begin(), peers_.end(), [](const auto& entry) { return entry.second->polled(); });
-        const bool lively = now_ns() - moved_ns_ < kPolledSpinNs;
-        asleep_ = true;
-        lock.unlock();
-        epoll_event events[kEvents];
-        epoll_wait(epoll_, events, kEvents, !polled ? kSleepMilliseconds : lively ? 0 : kPolledMilliseconds);
-        lock.lock();
-        asleep_ = false;
-        std::uint64_t count;
-        [[maybe_unused]] const auto got = read(wake_, &count, sizeof count);
-        progress(true);
-    }
+// Sleeps until a doorbell, a socket, a kick or the time. One thread at a time.
+void Engine::sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t longest_ns) {
     begin_looking();
+    const bool moved = end_looking(false) | progress(true);
+    if (moved || stop_ || (ucx_ != nullptr && !ucx_->arm())) {
+        return;
+    }
+    watch_outputs();
+    const int milliseconds = sleep_milliseconds(longest_ns);
+    asleep_ = who;
+    lock.unlock();
+    epoll_event events[kEvents];
+    epoll_wait(epoll_, events, kEvents, milliseconds);
+    lock.lock();
+    asleep_ = Sleeper::kNobody;
+    if (parked_) {
+        relieved_.notify_all();
+    }
+    ended_.notify_all();
+    std::uint64_t count;
+    [[maybe_unused]] const auto got = read(wake_, &count, sizeof count);
+    progress(true);
 }
 
-// Wakes the progress thread.
+int Engine::sleep_milliseconds(std::int64_t longest_ns) const {
+    if (polled()) {
+        return now_ns() - moved_ns_ < kPolledSpinNs ? 0 : kPolledMilliseconds;
+    }
+    constexpr std::int64_t kMillisecondNs = 1'000'000;
+    return static_cast<int>((std::clamp<std::int64_t>(longest_ns, 0, kSleepNs) + kMillisecondNs - 1) / kMillisecondNs);
+}
+
+bool Engine::polled() const {
+    return std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) { return entry.second->polled(); });
+}
+
+// There may be something to do for a thread that sleeps.
 void Engine::kick() {
-    if (asleep_) {
+    if (asleep_ != Sleeper::kNobody) {
         const std::uint64_t one = 1;
         [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+    }
+}
+
+// What it waits for may have come by another thread's hands.
+void Engine::wake_helper() {
+    if (asleep_ == Sleeper::kHelper) {
+        kick();
     }
 }
 

@@ -1,51 +1,37 @@
 #include "drivers/cuda.h"
 
-#include <dlfcn.h>
 #include <stdexcept>
+
+#include "drivers/library.h"
 
 namespace megatronapp::rdma {
 
-namespace {
-
-template <typename Function>
-void find(void* library, Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) {
-        throw std::runtime_error(std::string("the CUDA driver has no ") + name);
-    }
-}
-
-}  // namespace
-
 CudaDriver::CudaDriver() {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-        throw std::runtime_error("no CUDA driver: libcuda.so.1 can't be opened");
-    }
-    find(library, context_get, "cuCtxGetCurrent");
-    find(library, context_set, "cuCtxSetCurrent");
-    find(library, host_register, "cuMemHostRegister_v2");
-    find(library, host_unregister, "cuMemHostUnregister");
-    find(library, host_device_pointer, "cuMemHostGetDevicePointer_v2");
-    find(library, ipc_get, "cuIpcGetMemHandle");
-    find(library, ipc_open, "cuIpcOpenMemHandle_v2");
-    find(library, ipc_close, "cuIpcCloseMemHandle");
-    find(library, pointer_attribute, "cuPointerGetAttribute");
-    find(library, address_range, "cuMemGetAddressRange_v2");
-    find(library, stream_create, "cuStreamCreateWithPriority");
-    find(library, stream_destroy, "cuStreamDestroy_v2");
-    find(library, stream_synchronize, "cuStreamSynchronize");
-    find(library, stream_wait_event, "cuStreamWaitEvent");
-    find(library, stream_write, "cuStreamWriteValue32_v2");
-    find(library, stream_wait, "cuStreamWaitValue32_v2");
-    find(library, copy, "cuMemcpyAsync");
-    find(library, event_create, "cuEventCreate");
-    find(library, event_destroy, "cuEventDestroy_v2");
-    find(library, event_record, "cuEventRecord");
-    find(library, event_query, "cuEventQuery");
-    find(library, priorities, "cuCtxGetStreamPriorityRange");
-    find(library, allocate, "cuMemAlloc_v2");
-    find(library, release, "cuMemFree_v2");
+    const Library library("libcuda.so.1", "CUDA driver");
+    library.find(context_get, "cuCtxGetCurrent");
+    library.find(context_set, "cuCtxSetCurrent");
+    library.find(host_register, "cuMemHostRegister_v2");
+    library.find(host_unregister, "cuMemHostUnregister");
+    library.find(host_device_pointer, "cuMemHostGetDevicePointer_v2");
+    library.find(ipc_get, "cuIpcGetMemHandle");
+    library.find(ipc_open, "cuIpcOpenMemHandle_v2");
+    library.find(ipc_close, "cuIpcCloseMemHandle");
+    library.find(pointer_attribute, "cuPointerGetAttribute");
+    library.find(pointer_attributes, "cuPointerGetAttributes");
+    library.find(stream_create, "cuStreamCreateWithPriority");
+    library.find(stream_destroy, "cuStreamDestroy_v2");
+    library.find(stream_synchronize, "cuStreamSynchronize");
+    library.find(stream_wait_event, "cuStreamWaitEvent");
+    library.find(stream_write, "cuStreamWriteValue32_v2");
+    library.find(stream_wait, "cuStreamWaitValue32_v2");
+    library.find(copy, "cuMemcpyAsync");
+    library.find(event_create, "cuEventCreate");
+    library.find(event_destroy, "cuEventDestroy_v2");
+    library.find(event_record, "cuEventRecord");
+    library.find(event_query, "cuEventQuery");
+    library.find(priorities, "cuCtxGetStreamPriorityRange");
+    library.find(allocate, "cuMemAlloc_v2");
+    library.find(release, "cuMemFree_v2");
 }
 
 const CudaDriver& CudaDriver::get() {

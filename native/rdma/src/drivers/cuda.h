@@ -27,7 +27,7 @@ struct CudaDriver {
     int (*ipc_open)(CudaAddress*, CudaIpcHandle, unsigned);
     int (*ipc_close)(CudaAddress);
     int (*pointer_attribute)(void*, int, CudaAddress);
-    int (*address_range)(CudaAddress*, std::size_t*, CudaAddress);
+    int (*pointer_attributes)(unsigned, int*, void**, CudaAddress);
     int (*stream_create)(void**, unsigned, int);
     int (*stream_destroy)(void*);
     int (*stream_synchronize)(void*);
@@ -51,6 +51,7 @@ struct CudaDriver {
     static constexpr unsigned kNonBlocking = 1;              // CU_STREAM_NON_BLOCKING
     static constexpr int kBufferId = 7;                      // CU_POINTER_ATTRIBUTE_BUFFER_ID
     static constexpr int kIpcCapable = 10;                   // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+    static constexpr int kRangeStart = 11;                   // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
 
 private:
     CudaDriver();

@@ -23,21 +23,24 @@ inline std::size_t chunk_bytes(Kernel kernel) {
     return kernel == Kernel::kCached ? kCachedChunkBytes : kStreamingChunkBytes;
 }
 
+// Chunks from this size on tell what they cost.
+constexpr std::size_t kTimedBytes = kCachedChunkBytes;
+
 // Schedulers move ranks between cores, so the distance is probed by the traffic itself: mostly the kernel that moved
-// the last blocks faster, now and then the other.
+// the last chunks faster, now and then the other.
 class KernelChoice {
 public:
-    static constexpr std::size_t kBlockBytes = 1 << 20;
-
     Kernel next();
-    void record(Kernel kernel, std::size_t bytes, std::int64_t ns);
-    Kernel faster() const;
+    // Both copies of a chunk: they go on at the same time, so the longer one counts.
+    void record(Kernel kernel, std::size_t bytes, std::int64_t write_ns, std::int64_t read_ns);
+    Kernel faster() const { return ns_per_byte_[0] <= ns_per_byte_[1] ? Kernel::kCached : Kernel::kStreaming; }
 
 private:
     static constexpr std::uint32_t kTryOtherEvery = 64;
+    static constexpr double kWeight = 0.125;  // of the newest chunk
 
-    std::array<double, 2> bytes_per_ns_{};
-    std::uint32_t blocks_ = 0;
+    std::array<double, 2> ns_per_byte_{};  // 0: not known yet
+    std::uint32_t chunks_ = 0;
 };
 
 }  // namespace megatronapp::rdma

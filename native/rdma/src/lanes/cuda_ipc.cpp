@@ -13,9 +13,7 @@ constexpr std::size_t kMostMappings = 256;
 
 // What the receiver's lane tells the sender's.
 struct Target {
-    CudaIpcHandle handle;
-    std::uint64_t buffer;
-    std::uint64_t offset;
+    OwnMemory::Place place;
     std::uint64_t stream;
     std::uint32_t slot;
     std::uint32_t value;
@@ -85,11 +83,37 @@ void OpenedMemory::trim() {
     }
 }
 
+// ---- this process's memory
+
+OwnMemory::Place OwnMemory::find(CudaAddress address) {
+    unsigned capable = 0;
+    std::uint64_t buffer = 0;
+    CudaAddress base = 0;
+    int names[] = {CudaDriver::kIpcCapable, CudaDriver::kBufferId, CudaDriver::kRangeStart};
+    void* values[] = {&capable, &buffer, &base};
+    check_cuda(driver_.pointer_attributes(3, names, values, address), "cuPointerGetAttributes");
+    if (capable == 0) {
+        throw std::runtime_error(
+            "no other process can open this GPU memory (expandable segments): receive into a "
+            "(shape, dtype, device), whose memory the engine takes from its own pool");
+    }
+    auto found = handles_.find(buffer);
+    if (found == handles_.end()) {
+        if (handles_.size() >= kMostMappings) {
+            handles_.clear();
+        }
+        CudaIpcHandle handle;
+        check_cuda(driver_.ipc_get(&handle, base), "cuIpcGetMemHandle");
+        found = handles_.emplace(buffer, handle).first;
+    }
+    return {found->second, buffer, address - base};
+}
+
 // ---- the lane
 
 CudaIpcLane::CudaIpcLane(Matcher& core, const Segment& inbound, const Segment& outbound)
     : core_(core), driver_(CudaDriver::get()), in_(inbound->flags, kFlagSlots), out_(outbound->flags, kFlagSlots),
-      sent_memory_(new StreamFlags[kFlagSlots]()), opened_(driver_), streams_(kCopyStreams) {
+      sent_memory_(new StreamFlags[kFlagSlots]()), own_(driver_), opened_(driver_), streams_(kCopyStreams) {
     check_cuda(driver_.context_get(&context_), "cuCtxGetCurrent");
     sent_ = std::make_unique<MappedFlags>(sent_memory_.get(), kFlagSlots);
     int least = 0, greatest = 0;
@@ -150,18 +174,8 @@ void CudaIpcLane::posted(Operation& send) {
 void CudaIpcLane::expect(const OperationPtr& receive, Message& message) {
     enter();
     Target target{};
-    const auto address = reinterpret_cast<CudaAddress>(receive->data);
     if (receive->what.bytes != 0) {
-        CudaAddress base = 0;
-        if (!is_shareable(address)) {
-            throw std::runtime_error(
-                "no other process can open this GPU memory (expandable segments): receive into a "
-                "(shape, dtype, device), whose memory the engine takes from its own pool");
-        }
-        check_cuda(driver_.pointer_attribute(&target.buffer, CudaDriver::kBufferId, address), "cuPointerGetAttribute");
-        check_cuda(driver_.address_range(&base, nullptr, address), "cuMemGetAddressRange");
-        check_cuda(driver_.ipc_get(&target.handle, base), "cuIpcGetMemHandle");
-        target.offset = address - base;
+        target.place = own_.find(reinterpret_cast<CudaAddress>(receive->data));
     }
     const FlagSlots::Taken taken = receive_slots_.take();
     target.stream = reinterpret_cast<std::uint64_t>(receive->stream);
@@ -182,8 +196,8 @@ void CudaIpcLane::start(const OperationPtr& send, const Message& ready) {
     if (target.slot >= kFlagSlots) {
         return core_.finished(send, Status::kCorrupt, "the peer names a flag that is not there");
     }
-    const CudaAddress base = send->what.bytes == 0 ? 0 : opened_.open(target.buffer, target.handle);
-    const Matched matched{send, base + target.offset, out_.ready(target.slot, target.value),
+    const CudaAddress base = send->what.bytes == 0 ? 0 : opened_.open(target.place.buffer, target.place.handle);
+    const Matched matched{send, base + target.place.offset, out_.ready(target.slot, target.value),
                           out_.done(target.slot, target.value), target.stream};
     if (!try_launch(matched)) {
         waiting_.push_back(matched);

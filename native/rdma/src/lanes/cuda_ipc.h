@@ -73,6 +73,23 @@ private:
     std::list<std::uint64_t> by_use_;
 };
 
+// This process's allocations, as others open them. The driver never gives a buffer's number again.
+class OwnMemory {
+public:
+    struct Place {
+        CudaIpcHandle handle;
+        std::uint64_t buffer;
+        std::uint64_t offset;
+    };
+    explicit OwnMemory(const CudaDriver& driver) : driver_(driver) {}
+    // Throws std::runtime_error for memory that no other process can open.
+    Place find(CudaAddress address);
+
+private:
+    const CudaDriver& driver_;
+    std::unordered_map<std::uint64_t, CudaIpcHandle> handles_;  // by buffer
+};
+
 class CudaIpcLane final : public Lane {
 public:
     // With the context that is current on the calling thread.
@@ -88,6 +105,7 @@ public:
     void release() override;
     void ended(Operation& operation) override;
 
+    static bool reached(const Flag& flag);
     void wait(const Flag& flag, void* stream);
     // Matched, but not given to the GPU.
     bool holds_back() const { return !waiting_.empty(); }
@@ -112,7 +130,6 @@ private:
     static bool comes_after(const Matched& matched, const Matched& earlier);
     bool runs_at_once(const Matched& matched) const;
     void* take_event();
-    static bool reached(const Flag& flag);
     static void reach(const Flag& flag);
     template <typename Operations>
     bool finish_reached(Operations& operations);
@@ -125,6 +142,7 @@ private:
     std::unique_ptr<MappedFlags> sent_;
     FlagSlots receive_slots_, send_slots_;
     std::unordered_map<std::uint64_t, std::size_t> slots_;  // by the operation's id
+    OwnMemory own_;
     OpenedMemory opened_;
     std::vector<CopyStream> streams_;
     std::size_t next_stream_ = 0;

@@ -25,7 +25,7 @@ struct Chunk {
     std::uint32_t bytes;
     std::uint32_t checksum;
     std::uint32_t last;
-    std::uint32_t reserved;
+    std::uint32_t read_ns;  // written by the reader: how long it copied, of large chunks
 };
 
 // One writer, one reader.

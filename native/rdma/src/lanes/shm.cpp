@@ -71,23 +71,23 @@ bool ShmLane::write_chunk() {
     if (head - out_->data.tail.load(kAcquire) >= kDataSlots) {
         return false;
     }
+    const std::size_t slot = head % kDataSlots;
+    learn_cost(slot);
     const OperationPtr send = sending_.front();
     const std::size_t left = send->what.bytes - send->offset;
-    if (block_bytes_ == 0 && left >= KernelChoice::kBlockBytes) {
-        begin_block();
-    } else if (block_bytes_ == 0) {
-        kernel_ = choice_.faster();
+    const Kernel kernel = left >= kTimedBytes ? choice_.next() : choice_.faster();
+    const std::size_t bytes = std::min({left, chunk_bytes(kernel), most_bytes_});
+    const std::int64_t since_ns = bytes >= kTimedBytes ? now_ns() : 0;
+    copy(kernel, out_->slots[slot], send->data + send->offset, bytes);
+    if (bytes >= kTimedBytes) {
+        written_[slot] = {kernel, bytes, now_ns() - since_ns};
     }
-    const std::size_t bytes = std::min({left, chunk_bytes(kernel_), most_bytes_});
-    char* slot = out_->slots[head % kDataSlots];
-    copy(kernel_, slot, send->data + send->offset, bytes);
     const bool last = bytes == left;
-    out_->chunks[head % kDataSlots] = Chunk{
-        send->receive, send->offset, static_cast<std::uint32_t>(bytes), checksum_ ? crc32c(slot, bytes) : 0, last, 0};
+    const std::uint32_t checksum = checksum_ ? crc32c(out_->slots[slot], bytes) : 0;
+    out_->chunks[slot] = Chunk{send->receive, send->offset, static_cast<std::uint32_t>(bytes), checksum, last, 0};
     out_->data.head.store(head + 1, kRelease);
     core_.rouse();
     send->offset += bytes;
-    end_block(bytes);
     if (last) {
         sending_.pop_front();
         core_.finished(send, Status::kDone);
@@ -95,19 +95,12 @@ bool ShmLane::write_chunk() {
     return true;
 }
 
-void ShmLane::begin_block() {
-    kernel_ = choice_.next();
-    block_bytes_ = KernelChoice::kBlockBytes;
-    block_since_ns_ = now_ns();
-}
-
-void ShmLane::end_block(std::size_t bytes) {
-    if (block_bytes_ == 0) {
-        return;
-    }
-    block_bytes_ -= std::min(bytes, block_bytes_);
-    if (block_bytes_ == 0) {
-        choice_.record(kernel_, KernelChoice::kBlockBytes, now_ns() - block_since_ns_);
+// The slot is free again: how long its reader took for what was in it.
+void ShmLane::learn_cost(std::size_t slot) {
+    Written& written = written_[slot];
+    if (written.bytes != 0) {
+        choice_.record(written.kernel, written.bytes, written.ns, out_->chunks[slot].read_ns);
+        written.bytes = 0;
     }
 }
 
@@ -116,7 +109,8 @@ bool ShmLane::read_chunk() {
     if (in_->data.head.load(kAcquire) == tail) {
         return false;
     }
-    const Chunk chunk = in_->chunks[tail % kDataSlots];
+    Chunk& shared = in_->chunks[tail % kDataSlots];
+    const Chunk chunk = shared;
     const char* slot = in_->slots[tail % kDataSlots];
     const OperationPtr receive = core_.receiving(chunk.receive);
     bool corrupt = false;
@@ -125,7 +119,9 @@ bool ShmLane::read_chunk() {
                           chunk.bytes <= receive->what.bytes - chunk.offset;
         corrupt = !fits || (checksum_ && crc32c(slot, chunk.bytes) != chunk.checksum);
         if (!corrupt) {
+            const std::int64_t since_ns = chunk.bytes >= kTimedBytes ? now_ns() : 0;
             copy(Kernel::kCached, receive->data + chunk.offset, slot, chunk.bytes);
+            shared.read_ns = chunk.bytes >= kTimedBytes ? static_cast<std::uint32_t>(now_ns() - since_ns) : 0;
         }
     }
     in_->data.tail.store(tail + 1, kRelease);

@@ -2,6 +2,7 @@
 // cores' own messages between these two ranks.
 #pragma once
 
+#include <array>
 #include <deque>
 
 #include "lanes/copy.h"
@@ -27,8 +28,7 @@ private:
     bool read_mail();
     bool write_chunk();
     bool read_chunk();
-    void begin_block();
-    void end_block(std::size_t bytes);
+    void learn_cost(std::size_t slot);
 
     Matcher& core_;
     const Segment& in_;
@@ -37,10 +37,14 @@ private:
     std::size_t most_bytes_;  // of one chunk
     std::deque<Message> outbox_;
     std::deque<OperationPtr> sending_;
+    // What was written into each slot last, until it is known how long its reading took.
+    struct Written {
+        Kernel kernel;
+        std::size_t bytes = 0;
+        std::int64_t ns;
+    };
+    std::array<Written, kDataSlots> written_{};
     KernelChoice choice_;
-    Kernel kernel_ = Kernel::kCached;
-    std::size_t block_bytes_ = 0;  // of the block that is being timed
-    std::int64_t block_since_ns_ = 0;
 };
 
 }  // namespace megatronapp::rdma

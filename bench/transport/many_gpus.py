@@ -1,0 +1,123 @@
+"""GPU tensors between four GPUs of this host or more, all at once: around a ring both ways, and between all pairs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from bench.transport.gpu import WINDOW, spawn, timed
+from megatronapp.rdma import Config, Engine, Tag, neighbours
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
+LEAST_GPUS = 4
+
+
+class Native:
+    """Each round sends to all partners and receives from all; a few rounds are under way at once."""
+
+    name = "native"
+
+    def __init__(self, engine: Engine, partners: Sequence[int], kind: int) -> None:
+        self._engine = engine
+        self._partners = partners
+        self._kind = kind
+        self._step = 0
+        self._open: list[Any] = []
+        shape = (WINDOW, len(partners), max(SIZES))
+        self._sent, self._received = (torch.zeros(shape, dtype=torch.uint8, device="cuda") for _ in range(2))
+
+    def exchange(self, size: int, count: int) -> None:
+        self._step += 1
+        rounds: list[list[Any]] = []
+        for i in range(count):
+            if len(rounds) == WINDOW:
+                self._await(rounds.pop(0))
+            tag, place = Tag(self._kind, microbatch=i, step=self._step), i % WINDOW
+            rounds.append(
+                [
+                    self._engine.irecv(self._received[place, j, :size], partner, tag)
+                    for j, partner in enumerate(self._partners)
+                ]
+            )
+            sends = [
+                self._engine.isend(self._sent[place, j, :size], partner, tag)
+                for j, partner in enumerate(self._partners)
+            ]
+            self._open += sends + rounds[-1]
+        for handles in rounds:
+            self._await(handles)
+
+    @staticmethod
+    def _await(handles: list[Any]) -> None:
+        for handle in handles:
+            handle.wait_stream()
+
+    def finish(self) -> None:
+        torch.cuda.synchronize()
+        for handle in self._open:
+            handle.wait()
+        self._open.clear()
+
+
+class Nccl:
+    name = "nccl"
+
+    def __init__(self, partners: Sequence[int]) -> None:
+        self._partners = partners
+        shape = (len(partners), max(SIZES))
+        self._sent, self._received = (torch.zeros(shape, dtype=torch.uint8, device="cuda") for _ in range(2))
+
+    def exchange(self, size: int, count: int) -> None:
+        for _ in range(count):
+            operations = []
+            for j, partner in enumerate(self._partners):
+                operations.append(dist.P2POp(dist.isend, self._sent[j, :size], partner))
+                operations.append(dist.P2POp(dist.irecv, self._received[j, :size], partner))
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+
+    def finish(self) -> None:
+        torch.cuda.synchronize()
+
+
+def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
+    torch.cuda.set_device(rank)
+    store = TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
+    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=world_size, store=store)
+    torch.zeros(1, device="cuda")
+    engine = Engine(rank, world_size, PrefixStore("bench", store), config=Config(require=("cuda_ipc",)))
+    engine.connect(range(world_size))
+    others = [other for other in range(world_size) if other != rank]
+    shapes = {"ring both ways": neighbours(range(world_size), rank), "all pairs": others}
+    found: dict[tuple[str, str, int], float] = {}
+    for kind, (shape, partners) in enumerate(shapes.items()):
+        for way in (Native(engine, partners, kind), Nccl(partners)):
+            for size in SIZES:
+                found[shape, way.name, size] = timed(way.exchange, way.finish, size) / len(partners)
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    dist.barrier()
+    engine.close()
+    dist.destroy_process_group()
+
+
+def report(world_size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(run_rank, folder, world_size)
+        found: dict[tuple[str, str, int], float] = torch.load(Path(folder) / "found.pt", weights_only=False)
+    print(f"\n{world_size} GPUs at once, GB/s that each one sends")
+    shapes = list(dict.fromkeys(shape for shape, _, _ in found))
+    print(f"{'':10}" + "".join(f"{shape:>30}" for shape in shapes))
+    print(f"{'':10}" + "".join(f"{text:>10}" for text in ("native", "nccl", "/nccl") * len(shapes)))
+    for size in SIZES:
+        cells = []
+        for shape in shapes:
+            native, nccl = (size / found[shape, name, size] / 1e9 for name in ("native", "nccl"))
+            cells += [native, nccl, native / nccl]
+        print(f"{size >> 10:6} KiB" + "".join(f"{cell:>10.2f}" for cell in cells))

@@ -1,0 +1,88 @@
+"""Two native engines of one process that move "GPU memory" of a stand-in for the CUDA driver.
+
+python tests/integration/transport/stand_in_ranks.py libcuda.so.1
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import socket
+import sys
+
+import torch
+
+from megatronapp.rdma import _native
+from megatronapp.rdma._native import Direction, Status
+from megatronapp.rdma.tag import Tag
+
+SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 5 << 20)
+MESSAGES = 30
+SECONDS = 30.0
+
+
+def pair(lane: str) -> list[_native.Engine]:
+    ends = socket.socketpair()
+    segments = [_native.make_segment() for _ in range(2)] if lane == "cuda_ipc" else [-1, -1]
+    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0) for _ in range(2)]
+    for rank, engine in enumerate(engines):
+        engine.attach(
+            rank=1 - rank,
+            socket=os.dup(ends[rank].fileno()),
+            inbound=segments[rank],
+            outbound=segments[1 - rank],
+            cuda_ipc=lane == "cuda_ipc",
+            ucx_address=b"",
+            staged=lane == "staged",
+        )
+    return engines
+
+
+def post(engine: _native.Engine, direction: Direction, tensor: torch.Tensor, peer: int, number: int) -> object:
+    source = 1 - peer if direction == Direction.SEND else peer
+    tag = Tag(1, microbatch=number).pack(source)
+    address, size = tensor.data_ptr(), tensor.nbytes
+    return engine.post(direction, peer, tag, address, size, 0, tuple(tensor.shape), True, 0, SECONDS)
+
+
+def content(size: int, seed: int) -> torch.Tensor:
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def exchange(engines: list[_native.Engine], chance: random.Random) -> None:
+    """Both ways, posted and waited for in random orders."""
+    sizes = {(rank, i): chance.choice(SIZES) for rank in range(2) for i in range(MESSAGES)}
+    sent = {key: content(size, hash(key)) for key, size in sizes.items()}
+    received = {key: torch.zeros(size, dtype=torch.uint8) for key, size in sizes.items()}
+    plan = [(direction, key) for direction in (Direction.SEND, Direction.RECEIVE) for key in sizes]
+    operations = []
+    for direction, (source, i) in chance.sample(plan, len(plan)):
+        rank = source if direction == Direction.SEND else 1 - source
+        tensor = (sent if direction == Direction.SEND else received)[source, i]
+        operations.append((engines[rank], post(engines[rank], direction, tensor, 1 - rank, i)))
+    for engine, operation in chance.sample(operations, len(operations)):
+        assert engine.wait(operation, SECONDS)
+        assert operation.status == Status.DONE, operation.reason
+    assert all(torch.equal(received[key], sent[key]) for key in sizes)
+
+
+def lose_a_peer(engines: list[_native.Engine]) -> None:
+    tensors = [torch.zeros(size, dtype=torch.uint8) for size in (9, 1 << 20)]
+    waiting = post(engines[0], Direction.RECEIVE, tensors[0], 1, MESSAGES)
+    held = post(engines[0], Direction.SEND, tensors[1], 1, MESSAGES)
+    engines[1].abort("over")
+    for operation in (waiting, held):
+        assert engines[0].wait(operation, SECONDS)
+        assert operation.status == Status.PEER_LOST
+    engines[0].close(1.0)
+    engines[1].close(1.0)
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+    for lane in ("staged", "cuda_ipc"):
+        ranks = pair(lane)
+        exchange(ranks, random.Random(3))
+        lose_a_peer(ranks)
+        print(f"{lane}: all bytes were right")
