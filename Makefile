@@ -62,7 +62,7 @@ faults: setup
 e2e: setup
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
 
-# On the cluster that KUBECONFIG names, with the images of `make images`
+# On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup
 	$(BIN)/pytest -m cluster tests/e2e $(JUNIT)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +24,11 @@ from urllib.request import urlopen
 ROOT = Path(__file__).resolve().parents[2]
 TEST_CLUSTER = ROOT.parent / "shared" / "cluster" / "cluster"
 CRD = ROOT / "deploy/helm/megatronapp/files/crds/trainingjob.yaml"
+CHART = ROOT / "deploy/helm/megatronapp"
 PYTHON_IMAGE = "docker.io/library/python:3.11-slim"
+PATIENCE = 10
+"""How often a server that can't be reached is asked again."""
+FLAGS = ("-f", str(CHART / "ci/minimal-values.yaml"), "--wait", "--timeout", "10m")
 
 
 class CommandError(subprocess.CalledProcessError):
@@ -67,15 +73,26 @@ class Cluster:
         """Whether every node has it."""
         return all(_has_image(node, name) for node in self.list("nodes"))
 
-    def tool(self, *arguments: str) -> str:
+    def tool(self, *arguments: str, **environment: str) -> str:
         """The test cluster's own script: cut, heal, restart, image, load."""
-        return _run([str(TEST_CLUSTER), *arguments], {})
+        return _run([str(TEST_CLUSTER), *arguments], environment)
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """Raises CalledProcessError, whose stderr tells what the server said."""
-        beside = self.kubeconfig.parent / "bin" / "kubectl"
-        program = shutil.which("kubectl") or str(beside)
-        return _run([program, "-n", self.namespace, *arguments], {"KUBECONFIG": str(self.kubeconfig)}, text)
+        """Raises CalledProcessError, whose stderr tells what the server said. One that can't be reached
+        on a busy machine is asked again."""
+        command, environment = [self._kubectl, "-n", self.namespace, *arguments], {"KUBECONFIG": str(self.kubeconfig)}
+        for _ in range(PATIENCE):
+            try:
+                return _run(command, environment, text)
+            except CommandError as error:
+                if "Unable to connect to the server" not in error.stderr:
+                    raise
+                time.sleep(2.0)
+        return _run(command, environment, text)
+
+    @property
+    def _kubectl(self) -> str:
+        return shutil.which("kubectl") or str(self.kubeconfig.parent / "bin" / "kubectl")
 
     def apply(self, *objects: dict[str, Any]) -> None:
         # As JSON: YAML of Go and of Python disagree on words like "y".
@@ -93,6 +110,21 @@ class Cluster:
     def install_definition(self) -> None:
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
         self.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.megatronapp.io", "--timeout=30s")
+
+    @contextmanager
+    def forward(self, target: str, port: int) -> Iterator[str]:
+        """`host:port` on loopback that leads to a port of a pod or service (`service/name`)."""
+        command = [self._kubectl, "-n", self.namespace, "port-forward", target, f":{port}"]
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                found = re.search(r"127\.0\.0\.1:\d+", line)
+                assert found, f"no way to {target} port {port}: {line}"
+                yield found[0]
+            finally:
+                process.terminate()
 
     @contextmanager
     def fresh_namespace(self, name: str) -> Iterator[Cluster]:
@@ -196,30 +228,44 @@ class Release:
 
     cluster: Cluster
     name: str
+    flags: tuple[str, ...] = ()
+    """What it was installed with."""
 
     @classmethod
     @contextmanager
-    def installed(cls, cluster: Cluster, name: str, watched: str) -> Iterator[Release]:
+    def installed(cls, cluster: Cluster, name: str, watched: str, *flags: str) -> Iterator[Release]:
         """In a namespace of its own, for jobs in the namespace `watched`."""
         with cluster.fresh_namespace(name) as own:
-            release = cls(own, name)
-            release.helm(
-                *("install", name, str(ROOT / "deploy/helm/megatronapp")),
-                *("-f", str(ROOT / "deploy/helm/megatronapp/ci/minimal-values.yaml")),
-                *(
-                    "--set",
-                    f"watchNamespaces={{{watched}}},crds.install=false,operator.remediation.limit=Taint",
-                    "--wait",
-                    "--timeout",
-                    "10m",
-                ),
-            )
+            release = cls(own, name, (*FLAGS, "--set", f"watchNamespaces={{{watched}}}", *flags))
+            release.install()
             try:
                 yield release
             finally:
                 release.helm("uninstall", name)
 
+    def install(self) -> None:
+        self.helm("install", self.name, str(CHART), *self.flags)
+
+    @property
+    def prefix(self) -> str:
+        """Of its objects' names."""
+        return f"{self.name}-megatronapp"
+
+    def upgrade(self, *flags: str) -> None:
+        self.helm("upgrade", self.name, str(CHART), *self.flags, *flags)
+
     def helm(self, *arguments: str) -> str:
         beside = self.cluster.kubeconfig.parent / "bin" / "helm"
         program = shutil.which("helm") or str(beside)
         return _run([program, "-n", self.cluster.namespace, *arguments], {"KUBECONFIG": str(self.cluster.kubeconfig)})
+
+    def secret(self, name: str, key: str) -> str:
+        """A value of one of the release's secrets."""
+        found = self.cluster.get("secret", f"{self.prefix}-{name}") or {}
+        return b64decode(found["data"][key]).decode()
+
+    def pod(self, component: str) -> str:
+        """The name of a component's pod that is not being ended."""
+        selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
+        pods = self.cluster.list("pods", selector)
+        return next(str(pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp"))

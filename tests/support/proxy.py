@@ -19,7 +19,7 @@ import kopf
 import yaml
 from aiohttp import web
 
-from megatronapp.operator.api import _context
+from megatronapp.operator.api import tls_context
 
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
@@ -31,8 +31,9 @@ class Faults:
 
     seed: int = 0
     error_ratio: float = 0.0
-    """Of requests: answered with one of `statuses`, half of them after the server has done what they ask."""
-    statuses: tuple[int, ...] = (409, 429, 500)
+    """Of requests: answered with one of these, half of them after the server has done what they ask."""
+    read_statuses: tuple[int, ...] = (429, 500)
+    write_statuses: tuple[int, ...] = (409, 429, 500)
     watch_seconds: float | None = None
     """A watch is cut after up to so long; every second one with "410 Gone"."""
     latency_seconds: float = 0.0
@@ -67,7 +68,7 @@ class ApiProxy:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         login = _login(self.kubeconfig)
-        context = _context(login)
+        context = tls_context(login)
         assert isinstance(context, ssl.SSLContext)
         self._server = login.server
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=0)) as self._client:
@@ -91,17 +92,17 @@ class ApiProxy:
         await asyncio.sleep(self.faults.latency_seconds * self._random.random())
         fault = not is_lease and self._random.random() < self.faults.error_ratio
         if fault and self._random.random() < 0.5:
-            return self._wrong()
+            return self._wrong(is_write)
         answer = await self._forward(request)
         if is_write and not is_lease:
             self.writes += 1
             if self.on_write is not None and self.on_write(self.writes):
                 assert request.transport is not None
                 request.transport.abort()
-        return self._wrong() if fault else answer
+        return self._wrong(is_write) if fault else answer
 
-    def _wrong(self) -> web.Response:
-        status = self._random.choice(self.faults.statuses)
+    def _wrong(self, is_write: bool) -> web.Response:
+        status = self._random.choice(self.faults.write_statuses if is_write else self.faults.read_statuses)
         headers = {"Retry-After": "1"} if status == 429 else {}
         body = {"kind": "Status", "status": "Failure", "message": f"injected {status}", "code": status}
         return web.json_response(body, status=status, headers=headers)

@@ -1,4 +1,4 @@
-"""One cluster for the session; an operator and a namespace for each test that asks."""
+"""One cluster for the session; a namespace and an operator, or the whole platform, for the tests that ask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import PYTHON_IMAGE, Cluster, NoClusterError, OperatorProcess
+from tests.e2e.kubernetes import monitoring
+from tests.e2e.kubernetes.monitoring import Monitoring
+from tests.support import images
+from tests.support.cluster import PYTHON_IMAGE, Cluster, NoClusterError, OperatorProcess, Release
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +54,31 @@ def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
     process.wait_ready()
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def monitors(whole_cluster: Cluster) -> Monitoring:
+    found = monitoring.start(whole_cluster)
+    if found is None:
+        pytest.skip("no prometheus-operator in the namespace monitoring")
+    return found
+
+
+@pytest.fixture(scope="session")
+def jobs(whole_cluster: Cluster) -> Iterator[Cluster]:
+    """The namespace that the platform's jobs run in."""
+    if whole_cluster.is_test_cluster:
+        images.provide(whole_cluster)
+    elif lacking := images.missing(whole_cluster):
+        pytest.skip(f"the nodes have no image {', '.join(lacking)}: make images, and load them")
+    with whole_cluster.fresh_namespace("journey-jobs") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def release(whole_cluster: Cluster, jobs: Cluster, monitors: Monitoring) -> Iterator[Release]:
+    """The chart, installed with as little as it needs, monitoring, and the right to taint nodes."""
+    wanted = ["crds.install=false", "operator.remediation.limit=Taint", "monitoring.serviceMonitor.interval=2s"]
+    wanted += [f"monitoring.{part}.enabled=true" for part in ("serviceMonitor", "prometheusRule", "alertmanagerConfig")]
+    with Release.installed(whole_cluster, "journey", jobs.namespace, "--set", ",".join(wanted)) as release:
+        yield release

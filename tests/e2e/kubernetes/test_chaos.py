@@ -74,15 +74,17 @@ def _killed_at(at: int, proxy: ApiProxy, operator: OperatorProcess, cluster: Clu
     name = f"kill-{at}"
     proxy.writes, proxy.on_write = 0, _killing(operator, at)
     cluster.apply(job(name, FAIL_FIRST))
-    verdict = wait_until("killed, or done", lambda: _verdict(cluster, name, operator), 120)
+    wait_until("killed, or done", lambda: not operator.alive() or is_done(cluster, name), 120)
+    time.sleep(1.0)  # for the last write, which is an Event
     proxy.on_write = None
-    if verdict == "killed":
+    killed = not operator.alive()
+    if killed:
         cluster.kubectl("delete", "lease", "megatronapp-operator")
         operator.start()
     wait_phase(cluster, name, "Succeeded", 120)
     wait_until("all is as without the kill", lambda: settled(cluster, name, calm_end), 30)
     cluster.kubectl("delete", "trainingjob", name, "--wait=false")
-    return bool(verdict == "killed")
+    return killed
 
 
 def _killing(operator: OperatorProcess, at: int) -> Any:
@@ -94,11 +96,8 @@ def _killing(operator: OperatorProcess, at: int) -> Any:
     return on_write
 
 
-def _verdict(cluster: Cluster, name: str, operator: OperatorProcess) -> str:
-    if not operator.alive():
-        return "killed"
-    told = status(cluster, name)
-    return "done" if told.get("phase") == "Succeeded" and len(end(cluster, name)["jobs"]) == 1 else ""
+def is_done(cluster: Cluster, name: str) -> bool:
+    return status(cluster, name).get("phase") == "Succeeded" and len(end(cluster, name)["jobs"]) == 1
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -72,7 +72,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[Api]:
-    found = Api(httpx.AsyncClient(base_url=server.url))
+    found = Api(aiohttp.ClientSession(server.url))
     yield found
     await found.close()
 
@@ -103,7 +103,7 @@ async def test_refusals_say_what_the_server_says(server: Server, api: Api, statu
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    api = Api(httpx.AsyncClient(base_url="http://127.0.0.1:9"))
+    api = Api(aiohttp.ClientSession("http://127.0.0.1:9"))
 
     with pytest.raises(UnavailableError, match="does not answer"):
         await api.get("/x")

@@ -36,7 +36,7 @@ def test_a_new_job_gets_a_status_then_its_children() -> None:
     assert decision.status.attempt == 1
     assert decision.status.nodes.summary == "0/2"
     kinds = [action.body["kind"] for action in decision.actions if isinstance(action, Create)]
-    assert kinds == ["Service", "Job"]
+    assert kinds == ["NetworkPolicy", "Service", "Job"]
 
 
 def test_a_job_that_runs_says_so() -> None:
@@ -187,7 +187,8 @@ def test_an_ended_job_lets_go_of_its_children_when_its_time_is_up() -> None:
 
     assert decide(waiting).actions == ()
     assert decide(waiting).again_seconds == 1.0
-    assert decide(due).actions == (Delete("Job", "gpt-1"), Delete("Service", "gpt-ranks"))
+    network = (Delete("NetworkPolicy", "gpt-ranks"), Delete("Service", "gpt-ranks"))
+    assert decide(due).actions == (Delete("Job", "gpt-1"), *network)
     assert decide(due).status.phase is Phase.SUCCEEDED
 
 

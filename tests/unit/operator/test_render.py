@@ -10,9 +10,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from megatronapp.operator.render import Plan, render_job, render_service
+from megatronapp.operator import names
+from megatronapp.operator.render import Plan, render_job, render_network_policy, render_service
 from megatronapp.operator.render.gang import pod_group
 from megatronapp.operator.render.jobset import render_jobset
+from tests.support.networkpolicy import Endpoint, allowed
 from tests.unit.operator.samples import PLATFORM, training_job
 
 GOLDEN = Path("tests/unit/operator/golden")
@@ -76,7 +78,7 @@ def plan(**spec: Any) -> Plan:
 def test_objects_are_as_they_were(name: str) -> None:
     made = plan(**CASES[name])
     group = pod_group(made)
-    bodies = [render_service(made.job), *([group] if group else []), render_job(made)]
+    bodies = [render_network_policy(made.job), render_service(made.job), *([group] if group else []), render_job(made)]
 
     _compare(GOLDEN / f"{name}.yaml", bodies)
 
@@ -94,8 +96,23 @@ def test_a_jobset_holds_the_same_pods() -> None:
 def test_objects_are_valid_kubernetes(name: str) -> None:
     made = plan(**CASES[name])
 
-    for body in (render_service(made.job), render_job(made)):
+    for body in (render_network_policy(made.job), render_service(made.job), render_job(made)):
         kubernetes_validate.validate(body, "1.34", strict=True)
+
+
+def test_ranks_are_reached_by_each_other_alone() -> None:
+    made = plan()
+    labels = render_job(made)["spec"]["template"]["metadata"]["labels"]
+    ranks = [Endpoint(name, made.job.metadata.namespace, labels) for name in ("first", "second")]
+    other_job = Endpoint("other job", made.job.metadata.namespace, {**labels, names.JOB_LABEL: "other"})
+    namesake = Endpoint("same name elsewhere", "elsewhere", labels)
+    outside = Endpoint("outside", address="203.0.113.9")
+
+    policies = [render_network_policy(made.job)]
+
+    assert allowed(policies, *ranks, 29500)
+    assert all(allowed(policies, ranks[0], target, 443) for target in (other_job, namesake, outside))
+    assert not any(allowed(policies, source, ranks[0], 29500) for source in (other_job, namesake, outside))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in {"full", "overlay"}])

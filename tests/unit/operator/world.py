@@ -26,7 +26,7 @@ class World:
         self.generation = 1
         self.now: datetime = NOW
         self.status: Status | None = None
-        self.service = False
+        self.service = self.policy = False
         self.children: dict[str, ChildJob] = {}
         self.pods: dict[str, Pod] = {}
         self.nodes = {name: Node(name) for name in ("node1", "node2", "node3", "node4")}
@@ -78,6 +78,8 @@ class World:
 
     def _do(self, action: Action) -> None:
         match action:
+            case Create(body) if body["kind"] == "NetworkPolicy":
+                self.policy = True
             case Create(body) if body["kind"] == "Service":
                 self.service = True
             case Create(body) if body["metadata"]["name"] not in self.children:
@@ -91,6 +93,8 @@ class World:
             case Delete("Job", name):
                 self.children.pop(name, None)
                 self.pods = {key: pod for key, pod in self.pods.items() if not pod.name.startswith(f"{name}-")}
+            case Delete("NetworkPolicy", _):
+                self.policy = False
             case Delete("Service", _):
                 self.service = False
             case MarkNode(node, mark, _):

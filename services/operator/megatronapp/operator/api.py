@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import httpx
+import aiohttp
 import kopf
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, UnavailableError
@@ -22,6 +23,7 @@ TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 TIMEOUT_SECONDS = 15.0
 MAX_PAUSE_SECONDS = 10.0
 ATTEMPTS = 4
+MAX_CONNECTIONS = 32
 
 Body = dict[str, Any]
 
@@ -41,63 +43,59 @@ class GoneError(MegatronAppError):
 class Api:
     """Requests to one API server. Overload (429) and failures of the server (5xx) are tried again a few times."""
 
-    def __init__(self, client: httpx.AsyncClient, token_file: Path | None = None) -> None:
-        self._client = client
+    def __init__(self, session: aiohttp.ClientSession, token_file: Path | None = None) -> None:
+        self._session = session
         self._token_file = token_file
 
     @classmethod
     def connect(cls, login: kopf.ConnectionInfo) -> Api:
-        """With the credentials that kopf watches with."""
+        """With the credentials that kopf watches with. To be called where an event loop runs."""
         headers = {"Authorization": f"{login.scheme or 'Bearer'} {login.token}"} if login.token else {}
         in_cluster = TOKEN_FILE if TOKEN_FILE.exists() and login.token else None
-        limits = httpx.Limits(max_connections=32)
-        client = httpx.AsyncClient(
-            base_url=login.server, verify=_context(login), headers=headers, timeout=TIMEOUT_SECONDS, limits=limits
+        session = aiohttp.ClientSession(
+            login.server,
+            connector=aiohttp.TCPConnector(ssl=tls_context(login), limit=MAX_CONNECTIONS),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
         )
-        return cls(client, in_cluster)
+        return cls(session, in_cluster)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._session.close()
 
     async def get(self, path: str) -> Body:
         return await self._request("GET", path)
 
     async def create(self, path: str, body: Body) -> Body:
         """Unknown fields are refused, as a typo would otherwise be dropped in silence."""
-        return await self._request("POST", path, body, params={"fieldValidation": "Strict"})
+        return await self._request("POST", f"{path}?fieldValidation=Strict", body)
 
     async def replace(self, path: str, body: Body) -> Body:
         return await self._request("PUT", path, body)
 
     async def patch(self, path: str, body: Body, kind: str = MERGE_PATCH) -> Body:
-        return await self._request("PATCH", path, body, content_type=kind)
+        return await self._request("PATCH", path, body, kind)
 
     async def delete(self, path: str) -> None:
         """With all that belongs to the object, in the background."""
         await self._request("DELETE", path, {"propagationPolicy": "Background"})
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Body | None = None,
-        *,
-        content_type: str = JSON,
-        params: Mapping[str, str] | None = None,
-    ) -> Body:
+    async def _request(self, method: str, path: str, body: Body | None = None, content_type: str = JSON) -> Body:
+        data = None if body is None else json.dumps(body).encode()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer = await self._client.request(
-                    method, path, json=body, params=params, headers=self._headers(content_type)
-                )
-            except httpx.TransportError as error:
+                async with self._session.request(
+                    method, path, data=data, headers=self._headers(content_type)
+                ) as response:
+                    answer = Answer(response.status, response.headers, await response.read())
+            except (aiohttp.ClientError, TimeoutError) as error:
                 # The server may have done it: whoever asked looks again before it tries again.
                 raise UnavailableError(f"the API server does not answer: {type(error).__name__}") from error
-            if answer.status_code != 429 and answer.status_code < 500:
+            if answer.status != 429 and answer.status < 500:
                 return _checked(answer)
             if attempt < ATTEMPTS:
                 await asyncio.sleep(_pause(answer, attempt))
-        raise UnavailableError(f"the API server answers {answer.status_code} to {method} {path}")
+        raise UnavailableError(f"the API server answers {answer.status} to {method} {path}")
 
     def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Content-Type": content_type}
@@ -107,31 +105,37 @@ class Api:
         return headers
 
 
-def _checked(answer: httpx.Response) -> Body:
-    if answer.is_success:
-        body: Body = answer.json()
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def _checked(answer: Answer) -> Body:
+    if answer.status < 300:
+        body: Body = json.loads(answer.body)
         return body
     message = _message(answer)
-    if answer.status_code == 404:
+    if answer.status == 404:
         raise GoneError(message)
-    if answer.status_code == 409:
+    if answer.status == 409:
         raise ConflictError(message)
     raise RefusedError(message)
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(answer: Answer) -> str:
     try:
-        return str(answer.json()["message"])
+        return str(json.loads(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
-        return f"the API server answers {answer.status_code}"
+        return f"the API server answers {answer.status}"
 
 
-def _pause(answer: httpx.Response, attempt: int) -> float:
+def _pause(answer: Answer, attempt: int) -> float:
     asked = answer.headers.get("Retry-After", "")
     return min(MAX_PAUSE_SECONDS, float(asked) if asked.isdigit() else 0.2 * 2**attempt)
 
 
-def _context(login: kopf.ConnectionInfo) -> ssl.SSLContext | bool:
+def tls_context(login: kopf.ConnectionInfo) -> ssl.SSLContext | bool:
     if login.insecure:
         raise ConfigError("the kubeconfig skips the check of the API server's certificate; name its authority there")
     authority = _decoded(login.ca_data)

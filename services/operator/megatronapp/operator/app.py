@@ -15,7 +15,7 @@ from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.operator import handlers, nodes
 from megatronapp.operator.act import Actor
-from megatronapp.operator.api import Api, ConflictError
+from megatronapp.operator.api import Api, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
 from megatronapp.operator.gateway import GatewayClient
@@ -58,7 +58,7 @@ class Operator:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            with contextlib.suppress(UnavailableError, ConflictError):
+            with contextlib.suppress(UnavailableError, ConflictError, GoneError):
                 await self._lease.release()
             await self._api.close()
 
@@ -128,7 +128,7 @@ class Parts:
         operator = handlers.registry(self._queue.mark, self._deleted, self._on_node, lambda **_: login())
 
         @kopf.on.startup(registry=operator)
-        def _started(**kwargs: object) -> None:
+        async def _started(**kwargs: object) -> None:
             self._begin(Cache(handlers.watched(kwargs)))
 
         ready = asyncio.Event()

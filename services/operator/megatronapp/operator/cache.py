@@ -34,7 +34,7 @@ class Cache:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._own_jobs: dict[Key, Body] = {}
-        self._own_children: dict[tuple[Key, str], ChildJob] = {}
+        self._own_children: dict[Key, dict[str, ChildJob]] = {}
 
     def job_keys(self) -> list[Key]:
         return list(self._watched.jobs)
@@ -54,11 +54,11 @@ class Cache:
     def children(self, key: Key, uid: str) -> tuple[ChildJob, ...]:
         """Jobs of this very TrainingJob, oldest attempt first."""
         known: dict[str, ChildJob] = {child.name: child for child in self._watched.children.get(key, ())}
-        for (owner, name), own in list(self._own_children.items()):
-            if owner == key and (name not in known or known[name].version < own.version):
+        for name, own in list(self._own_children.get(key, {}).items()):
+            if name not in known or known[name].version < own.version:
                 known[name] = own
-            elif owner == key:
-                del self._own_children[owner, name]
+            else:
+                self.deleted_child(key, name)
         mine = (child for child in known.values() if child.run == uid)
         return tuple(sorted(mine, key=lambda child: child.attempt))
 
@@ -80,15 +80,19 @@ class Cache:
 
     def wrote_child(self, key: Key, body: Body) -> None:
         child = ChildJob.of(body)
-        self._own_children[key, child.name] = child
+        self._own_children.setdefault(key, {})[child.name] = child
 
     def forget(self, key: Key) -> None:
         """A TrainingJob that is gone."""
         self._own_jobs.pop(key, None)
-        self._own_children = {owned: child for owned, child in self._own_children.items() if owned[0] != key}
+        self._own_children.pop(key, None)
 
     def deleted_child(self, key: Key, name: str) -> None:
-        self._own_children.pop((key, name), None)
+        """A Job that is gone, or that the watch has caught up with."""
+        own = self._own_children.get(key, {})
+        own.pop(name, None)
+        if not own:
+            self._own_children.pop(key, None)
 
 
 class Nodes(Mapping[str, Node]):

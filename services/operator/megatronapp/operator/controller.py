@@ -211,6 +211,7 @@ def _platform(settings: OperatorSettings) -> Platform:
         collector_address=settings.collector_address,
         collector_shards=settings.collector_shards,
         gateway_address=settings.gateway_address,
+        network_policy=settings.network_policy,
     )
 
 

@@ -1,4 +1,7 @@
-"""kopf's part: five watches fill indexes and mark TrainingJobs. Level-triggered: an event only says "look again"."""
+"""kopf's part: five watches fill indexes and mark TrainingJobs. Level-triggered: an event only says "look again".
+
+All handlers are coroutines: kopf would run plain functions in threads, where the queue must not be touched.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +50,20 @@ def registry(
     _indexes(found)
 
     @kopf.on.event(*TRAINING_JOBS, registry=found)
-    def _on_job(name: str | None, namespace: str | None, **_: Any) -> None:
+    async def _on_job(name: str | None, namespace: str | None, **_: Any) -> None:
         mark(Key(str(namespace), str(name)))
 
     for kind in (JOBS, PODS, SERVICES):
 
         @kopf.on.event(*kind, registry=found)
-        def _on_child(body: Body, type: str | None, **_: Any) -> None:  # noqa: A002  # kopf's name
+        async def _on_child(body: Body, type: str | None, **_: Any) -> None:  # noqa: A002  # kopf's name
             key = _key(body)
             if type == "DELETED" and body.get("kind") == "Job":
                 deleted(key, body["metadata"]["name"])
             mark(key)
 
     @kopf.on.event(*NODES, registry=found)
-    def _on_node(name: str | None, **_: Any) -> None:
+    async def _on_node(name: str | None, **_: Any) -> None:
         on_node(str(name))
 
     return found
@@ -79,23 +82,23 @@ def watched(indices: Mapping[str, Any]) -> Watched:
 
 def _indexes(found: kopf.OperatorRegistry) -> None:
     @kopf.index(*TRAINING_JOBS, id="jobs", registry=found)
-    def _jobs(body: Body, **_: Any) -> dict[Key, dict[str, Any]]:
+    async def _jobs(body: Body, **_: Any) -> dict[Key, dict[str, Any]]:
         return {Key(body["metadata"]["namespace"], body["metadata"]["name"]): plain(body)}
 
     @kopf.index(*JOBS, id="children", registry=found)
-    def _children(body: Body, **_: Any) -> dict[Key, ChildJob]:
+    async def _children(body: Body, **_: Any) -> dict[Key, ChildJob]:
         return {_key(body): ChildJob.of(plain(body))}
 
     @kopf.index(*PODS, id="pods", registry=found)
-    def _pods(body: Body, **_: Any) -> dict[Key, Pod]:
+    async def _pods(body: Body, **_: Any) -> dict[Key, Pod]:
         return {_key(body): Pod.of(plain(body))}
 
     @kopf.index(*SERVICES, id="services", registry=found)
-    def _services(body: Body, **_: Any) -> dict[Key, str]:
+    async def _services(body: Body, **_: Any) -> dict[Key, str]:
         return {_key(body): owner_uid(body["metadata"])}
 
     @kopf.index(*NODES, id="nodes", registry=found)
-    def _nodes(body: Body, **_: Any) -> dict[str, Node]:
+    async def _nodes(body: Body, **_: Any) -> dict[str, Node]:
         return {body["metadata"]["name"]: Node.of(plain(body))}
 
 

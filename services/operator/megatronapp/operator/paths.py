@@ -7,10 +7,19 @@ from typing import Any
 from megatronapp.operator.crd.definition import GROUP, PLURAL, VERSION
 from megatronapp.operator.names import Key
 
-PLURALS = {"Job": "jobs", "Service": "services", "PodGroup": "podgroups", "JobSet": "jobsets"}
-
-
-VERSIONS = {"Job": "batch/v1", "Service": "v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
+PLURALS = {
+    "Job": "jobs",
+    "Service": "services",
+    "NetworkPolicy": "networkpolicies",
+    "PodGroup": "podgroups",
+    "JobSet": "jobsets",
+}
+VERSIONS = {
+    "Job": "batch/v1",
+    "Service": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+}
 
 
 def collection(body: dict[str, Any]) -> str:

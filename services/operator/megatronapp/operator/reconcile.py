@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from megatronapp.core.trainingjob import ConditionType, Phase, Status
 from megatronapp.core.trainingjob.status import BackendStatus, ExcludedNode, NodesStatus
@@ -15,7 +14,7 @@ from megatronapp.operator.moves import UNSCHEDULABLE_SECONDS, Finish, Move, Next
 from megatronapp.operator.nodes import mark_for
 from megatronapp.operator.observed import format_time, parse_time
 from megatronapp.operator.progress import findings_of, progress_due, progress_of
-from megatronapp.operator.render import Plan, render_job, render_service
+from megatronapp.operator.render import Plan, render_job, render_network_policy, render_service
 from megatronapp.operator.render.gang import pod_group
 from megatronapp.operator.render.jobset import render_jobset
 from megatronapp.operator.seen import Seen
@@ -112,7 +111,9 @@ def _actions(seen: Seen, move: Move) -> tuple[Action, ...]:
 def _create(seen: Seen, plan: Plan) -> tuple[Action, ...]:
     if seen.refusal is not None:
         return ()
-    bodies: list[dict[str, Any]] = [] if seen.service else [render_service(seen.job)]
+    # The policy is not watched: every attempt makes sure of it.
+    bodies = [render_network_policy(seen.job)] if plan.platform.network_policy else []
+    bodies += [] if seen.service else [render_service(seen.job)]
     group = pod_group(plan)
     ranks = render_jobset(plan) if seen.spec.backend == "JobSet" else render_job(plan)
     return tuple(Create(body) for body in (*bodies, *([group] if group else []), ranks))
@@ -141,6 +142,14 @@ def _delete(seen: Seen, attempt: int) -> Delete:
     return Delete(seen.spec.backend, names.child(seen.job.metadata.name, attempt))
 
 
+def _delete_network(seen: Seen) -> tuple[Delete, ...]:
+    """The Service last: as long as it is there, something may be left to delete."""
+    if not seen.service:
+        return ()
+    kinds = ("NetworkPolicy", "Service") if seen.platform.network_policy else ("Service",)
+    return tuple(Delete(kind, names.service(seen.job.metadata.name)) for kind in kinds)
+
+
 def _decide_ended(seen: Seen) -> Decision:
     """Only what was left undone, and the end of the job's time to live."""
     status = seen.status.model_copy(update={"observed_generation": seen.job.metadata.generation})
@@ -153,8 +162,7 @@ def _decide_ended(seen: Seen) -> Decision:
     if left > 0:
         return Decision(status, actions, left)
     children = [_delete(seen, child.attempt) for child in seen.children]
-    service = [Delete("Service", names.service(seen.job.metadata.name))] if seen.service else []
-    return Decision(status, (*children, *service))
+    return Decision(status, (*children, *_delete_network(seen)))
 
 
 def _events(before: Status, after: Status) -> tuple[Tell, ...]:

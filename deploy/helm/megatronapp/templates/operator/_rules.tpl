@@ -4,6 +4,9 @@
 - {apiGroups: [megatronapp.io], resources: [trainingjobs/status], verbs: [patch]}
 - {apiGroups: [batch], resources: [jobs], verbs: [list, watch, create, patch, delete]}
 - {apiGroups: [""], resources: [services], verbs: [list, watch, create, delete]}
+{{- if .Values.networkPolicy.enabled }}
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [list, create, delete]}
+{{- end }}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 {{- with .Values.operator.backends }}

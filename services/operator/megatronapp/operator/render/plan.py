@@ -18,6 +18,8 @@ class Platform:
     collector_address: str = ""
     collector_shards: int = 1
     gateway_address: str = ""
+    network_policy: bool = True
+    """Whether each job gets a policy that keeps others from its ranks."""
 
     def collector_of(self, run: str) -> str:
         """The collector of this run: its ranks meet in one place."""

@@ -1,0 +1,159 @@
+"""A job trains while things happen to it and to the platform: nothing is lost, and it is seen again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, pods, status, wait_phase
+from tests.e2e.kubernetes.training import Logs, training_job, undisturbed_losses
+from tests.support.cluster import Cluster, CommandError, Release, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+LONG = 20_000
+"""Steps of a job that is still running when its test ends."""
+KILLED_STEPS = 120
+
+
+@pytest.fixture(scope="module")
+def running(jobs: Cluster, release: Release) -> Iterator[str]:
+    """A job that trains through all of these tests, and is seen to."""
+    name = "gpt-long"
+    jobs.apply(*training_job(name, LONG))
+    wait_phase(jobs, name, "Running", 300)
+    wait_until("it is seen", lambda: iteration(jobs, name) > 0, 300)
+    yield name
+    jobs.kubectl("delete", "trainingjob", name, "--wait=false")
+    wait_until("its pods are gone", lambda: not pods(jobs, name), 120)
+
+
+def iteration(jobs: Cluster, name: str) -> int:
+    return int((status(jobs, name).get("progress") or {}).get("iteration", 0))
+
+
+def goes_on(jobs: Cluster, name: str, seconds: float = 240.0) -> None:
+    """Wait for steps that were made from now on."""
+    before = iteration(jobs, name)
+    wait_until(f"steps after {before} are seen", lambda: iteration(jobs, name) > before + 1, seconds, 1.0)
+
+
+def known_steps(release: Release, run: str) -> list[int]:
+    """Steps that the gateway has of a run, out of the bus and the collector."""
+    headers = {"Authorization": f"Bearer {release.secret('auth', 'viewer-token')}"}
+    with release.cluster.forward(f"service/{release.prefix}-gateway", 8080) as address:
+        answer = httpx.get(f"http://{address}/api/v1/jobs/{run}/metrics", headers=headers, timeout=60)
+    found: list[int] = answer.raise_for_status().json()["step"]
+    return found
+
+
+def run_of(jobs: Cluster, name: str) -> str:
+    found: dict[str, Any] = jobs.get("trainingjob", name) or {}
+    return str(found["metadata"]["uid"])
+
+
+def pod_ids(jobs: Cluster, name: str) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods(jobs, name)}
+
+
+def test_a_killed_pod_costs_the_steps_since_the_last_checkpoint_and_no_more(
+    jobs: Cluster, release: Release, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name, logs = "gpt-killed", Logs(jobs, "gpt-killed")
+    expected = undisturbed_losses(tmp_path_factory.mktemp("killed"), KILLED_STEPS)
+    jobs.apply(*training_job(name, KILLED_STEPS, save_interval=20))
+    wait_phase(jobs, name, "Running", 300)
+    wait_until("a checkpoint is there", lambda: logs.read() and max(logs.by_attempt.get(1, {0: 0.0})) > 25, 300)
+
+    jobs.kubectl("delete", "pod", pods(jobs, name)[0]["metadata"]["name"], "--grace-period=0", "--force")
+
+    wait_until("it is done", lambda: logs.read() and phase(jobs, name) in {"Succeeded", "Failed"}, 600, 1.0)
+    told = status(jobs, name)
+    assert conditions(told)["Complete"] == ("True", "Completed"), told
+    assert (told["attempt"], told["restarts"]) == (2, 1)
+    resumed = min(logs.by_attempt[2])
+    assert 20 < resumed <= max(logs.by_attempt[1]) + 1
+    for step, loss in {**logs.by_attempt[1], **logs.by_attempt[2]}.items():
+        assert loss == pytest.approx(expected[step], rel=1e-5), f"step {step}"
+    jobs.kubectl("delete", "trainingjob", name)
+
+
+@pytest.mark.parametrize("component", ["collector", "redis", "detector", "gateway", "operator"])
+def test_a_killed_part_of_the_platform_is_not_noticed_by_training(
+    jobs: Cluster, release: Release, running: str, component: str
+) -> None:
+    """`kill -9` of each service in turn: ranks go on, and the platform sees all of their steps in the end."""
+    before, victim = pod_ids(jobs, running), release.pod(component)
+
+    release.cluster.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+
+    goes_on(jobs, running)
+    assert pod_ids(jobs, running) == before
+    wait_until("every step is known", lambda: gapless(known_steps(release, run_of(jobs, running))), 120, 2.0)
+
+
+def gapless(steps: list[int]) -> bool:
+    return bool(steps) and steps == list(range(steps[0], steps[-1] + 1))
+
+
+def test_upgrade_and_rollback_leave_a_running_job_alone(jobs: Cluster, release: Release, running: str) -> None:
+    before = pod_ids(jobs, running)
+
+    release.upgrade("--set", "logging.level=debug,detector.topRanks=8")
+    goes_on(jobs, running)
+    release.helm("rollback", release.name, "--wait", "--timeout", "10m")
+    goes_on(jobs, running)
+
+    assert pod_ids(jobs, running) == before
+
+
+def test_suspended_and_resumed_a_job_is_seen_again(jobs: Cluster, release: Release, running: str) -> None:
+    before = status(jobs, running)
+    patch = '{{"spec": {{"suspend": {}}}}}'
+    jobs.kubectl("patch", "trainingjob", running, "--type=merge", "-p", patch.format("true"))
+    wait_phase(jobs, running, "Suspended", 120)
+    assert pods(jobs, running) == []
+    saved = iteration(jobs, running)
+
+    jobs.kubectl("patch", "trainingjob", running, "--type=merge", "-p", patch.format("false"))
+
+    wait_phase(jobs, running, "Running", 300)
+    wait_until("new steps are seen", lambda: iteration(jobs, running) > saved + 1, 300, 1.0)
+    told = status(jobs, running)
+    assert (told["attempt"], told["restarts"]) == (before["attempt"] + 1, before["restarts"])
+    assert gapless(known_steps(release, run_of(jobs, running)))
+
+
+def test_deleted_and_applied_again_a_job_is_a_new_run_that_goes_on(
+    jobs: Cluster, release: Release, running: str
+) -> None:
+    first, reached = run_of(jobs, running), iteration(jobs, running)
+    jobs.kubectl("delete", "trainingjob", running)
+
+    jobs.apply(*training_job(running, LONG))
+
+    wait_phase(jobs, running, "Running", 300)
+    second = run_of(jobs, running)
+    assert second != first
+    wait_until("new steps are seen", lambda: iteration(jobs, running) > reached, 300, 1.0)
+    assert min(known_steps(release, second)) > 1, "it goes on from its checkpoint"
+
+
+def test_uninstalled_the_platform_leaves_definition_jobs_and_ranks(
+    whole_cluster: Cluster, jobs: Cluster, release: Release, running: str
+) -> None:
+    before = pod_ids(jobs, running)
+    release.helm("uninstall", release.name, "--wait")
+    try:
+        assert (jobs.get("trainingjob", running) or {})["metadata"]["name"] == running
+        assert whole_cluster.get("crd", "trainingjobs.megatronapp.io")
+        assert len(nodes_of(jobs, running)) == 2
+        with pytest.raises(CommandError):
+            release.helm("status", release.name)
+    finally:
+        release.install()
+    goes_on(jobs, running)
+    assert pod_ids(jobs, running) == before
