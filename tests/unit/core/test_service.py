@@ -14,6 +14,7 @@ from megatronapp.core.settings import ServiceSettings
 class Probe:
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         self.calls.append("start")
@@ -33,6 +34,54 @@ async def test_a_service_stops_cleanly_on_sigterm() -> None:
         await run(probe, ServiceSettings(http_port=0), CollectorRegistry())
 
     assert probe.calls == ["start", "stop"]
+
+
+class Working(Probe):
+    """Has two tasks: one waits for ever, the other ends at once in some way."""
+
+    def __init__(self, failure: Exception | None, others: int = 1) -> None:
+        super().__init__()
+        self._failure, self._others = failure, others
+
+    async def start(self) -> None:
+        self.tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(self._others)]
+        self.tasks.append(asyncio.create_task(self._end()))
+
+    async def stop(self) -> None:
+        await super().stop()
+        for task in self.tasks:
+            task.cancel()
+
+    async def _end(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+async def test_a_task_that_fails_ends_the_service_with_its_error() -> None:
+    service = Working(UsageError("the disk is on fire"))
+
+    with pytest.raises(UsageError, match="on fire"):
+        async with asyncio.timeout(10):
+            await run(service, ServiceSettings(http_port=0), CollectorRegistry())
+
+    assert service.calls == ["stop"]
+
+
+async def test_a_service_ends_with_the_last_of_its_tasks() -> None:
+    service = Working(None, others=0)
+
+    async with asyncio.timeout(10):
+        await run(service, ServiceSettings(http_port=0), CollectorRegistry())
+
+    assert service.calls == ["stop"]
+
+
+async def test_a_task_may_end_while_others_go_on() -> None:
+    service = Working(None)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await run(service, ServiceSettings(http_port=0), CollectorRegistry())
 
 
 def test_every_setting_but_secrets_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

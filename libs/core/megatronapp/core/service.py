@@ -32,13 +32,18 @@ class Service(Protocol):
 
     def ready(self) -> bool: ...
 
+    @property
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
+        """What goes on in the background from start to stop."""
 
-async def run(
-    service: Service, settings: ServiceSettings, registry: CollectorRegistry, stopping: asyncio.Event | None = None
-) -> None:
-    """Run one service with its health server until SIGTERM, SIGINT, or until it sets `stopping` itself."""
+
+async def run(service: Service, settings: ServiceSettings, registry: CollectorRegistry) -> None:
+    """Run one service with its health server until SIGTERM, SIGINT, or until its last task has ended.
+
+    Raises what a task has failed with: a new process is better than one that is half alive.
+    """
     log.info("starting", settings=settings.describe())
-    stopping = stopping or asyncio.Event()
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = HealthServer(settings.host, settings.http_port, registry, service.ready)
@@ -46,11 +51,23 @@ async def run(
     try:
         await service.start()
         log.info("ready", http_port=health.port)
-        await stopping.wait()
+        await _end(service.tasks, stopping)
     finally:
         log.info("stopping")
         await service.stop()
         health.stop()
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]], stopping: asyncio.Event) -> None:
+    """Return when told to stop or when all tasks are done; raise what the first one fails with."""
+    told = asyncio.create_task(stopping.wait())
+    running = set(tasks)
+    while not told.done() and (running or not tasks):
+        done, _ = await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done & running:
+            task.result()
+        running -= done
+    told.cancel()
 
 
 def load_settings(kind: type[Settings], prog: str, argv: Sequence[str] | None = None) -> Settings:

@@ -41,24 +41,22 @@ class Detector:
         self._ended: dict[str, float] = {}
         self._outbox: deque[Finding] = deque()
         self._telling = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to read. Nothing listens here but the health server."""
-        self._tasks = [asyncio.create_task(self._read(), name="steps"), asyncio.create_task(self._tick(), name="tick")]
+        self.tasks = [asyncio.create_task(self._read(), name="steps"), asyncio.create_task(self._tick(), name="tick")]
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        self._tasks = []
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks = []
         with contextlib.suppress(UnavailableError):
             await self._publish()
 
     def ready(self) -> bool:
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+        return bool(self.tasks) and not any(task.done() for task in self.tasks)
 
     async def _read(self) -> None:
         await self._call_the_roll()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from prometheus_client import CollectorRegistry
@@ -14,11 +13,7 @@ from megatronapp.operator.settings import OperatorSettings
 
 async def serve(settings: OperatorSettings) -> None:
     registry = CollectorRegistry()
-    stopping = asyncio.Event()
-    operator = Operator(settings, registry, stopping)
-    await run(operator, settings, registry, stopping)
-    if operator.failure is not None:
-        raise operator.failure
+    await run(Operator(settings, registry), settings, registry)
 
 
 if __name__ == "__main__":

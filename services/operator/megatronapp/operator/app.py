@@ -29,15 +29,14 @@ log = get_logger(__name__)
 
 
 class Operator:
-    """`stopping` is set when the work has ended by itself; `failure` then says why, if it should not have."""
+    """The service. Its one task ends when the Lease is lost: a new process starts afresh, and another operator may
+    lead meanwhile."""
 
-    def __init__(self, settings: OperatorSettings, registry: CollectorRegistry, stopping: asyncio.Event) -> None:
-        self.failure: BaseException | None = None
-        self._stopping = stopping
+    def __init__(self, settings: OperatorSettings, registry: CollectorRegistry) -> None:
         self._settings = settings
         self._registry = registry
         self._metrics = Metrics(registry)
-        self._task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
         self._watching = asyncio.Event()
         self._waiting = False
 
@@ -51,30 +50,23 @@ class Operator:
             self._identity(),
             self._settings.lease_seconds,
         )
-        self._task = asyncio.create_task(self._lead(), name="lead")
-        self._task.add_done_callback(self._ended)
+        self.tasks = [asyncio.create_task(self._lead(), name="lead")]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self.tasks:
+            self.tasks[0].cancel()
+            await asyncio.gather(*self.tasks, return_exceptions=True)
             with contextlib.suppress(UnavailableError, ConflictError, GoneError):
                 await self._lease.release()
             await self._api.close()
 
     def ready(self) -> bool:
         """Also while another one leads: it would take over."""
-        alive = self._task is not None and not self._task.done()
+        alive = bool(self.tasks) and not self.tasks[0].done()
         return alive and (self._waiting or self._watching.is_set())
 
     def _identity(self) -> str:
         return f"{self._settings.identity}_{os.getpid()}"
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A new process starts afresh, and another operator may lead meanwhile."""
-        if not task.cancelled():
-            self.failure = task.exception()
-        self._stopping.set()
 
     async def _lead(self) -> None:
         """Return when kopf was asked to stop (the signals are its). Raises what has ended one of the parts."""

@@ -47,7 +47,7 @@ class Gateway:
         self.links = SignInLinks(settings.sign_in_link_seconds)
         self._collector: CollectorShards | None = None
         self._server: _Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self.port = settings.port
 
     async def start(self) -> None:
@@ -68,13 +68,11 @@ class Gateway:
             self._metrics,
             self._settings.ended_job_seconds,
         )
-        self._tasks = [
+        self.tasks = [
             asyncio.create_task(feed.run(), name="gateway feed"),
             asyncio.create_task(parts.notifier.run(), name="gateway notifier"),
             asyncio.create_task(self._server.serve([listener]), name="gateway server"),
         ]
-        for task in self._tasks:
-            task.add_done_callback(_report_failure)
         await self._server.listening.wait()
         log.info("gateway_listening", host=self._settings.host, port=self.port)
 
@@ -82,7 +80,7 @@ class Gateway:
         """Let running answers finish, disconnect viewers, and return."""
         if self._server is None or self._collector is None:
             return
-        *working, serving = self._tasks
+        *working, serving = self.tasks
         self._server.should_exit = True
         await serving
         for task in working:
@@ -92,7 +90,7 @@ class Gateway:
         self._server = None
 
     def ready(self) -> bool:
-        return self._server is not None and not any(task.done() for task in self._tasks)
+        return self._server is not None and not any(task.done() for task in self.tasks)
 
     def _parts(self, collector: CollectorShards) -> Parts:
         key = self._settings.session_key
@@ -108,12 +106,6 @@ class Gateway:
             links=self.links,
             notifier=Notifier(self._settings, self._bus, self._metrics),
         )
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    """A part that ends by itself makes the gateway not ready; its reason must not be lost."""
-    if not task.cancelled() and task.exception() is not None:
-        log.error("gateway_part_failed", part=task.get_name(), exc_info=task.exception())
 
 
 class _Server(uvicorn.Server):

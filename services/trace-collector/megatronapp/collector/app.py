@@ -45,7 +45,7 @@ class Collector:
         self._bus = bus
         self._metrics = CollectorMetrics(registry)
         self._authenticator = authenticator
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self._running = False
         self.port = 0
 
@@ -86,9 +86,9 @@ class Collector:
         await self._server.stop(GRACE_SECONDS)
         await self._outbox.drain(DRAIN_SECONDS)
         await self._pipeline.close()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def ready(self) -> bool:
         """Whether messages are taken now: running, and the disk has room."""
@@ -136,7 +136,7 @@ class Collector:
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
     def _start(self, *parts: Coroutine[Any, Any, None]) -> None:
-        self._tasks.extend(asyncio.create_task(part) for part in parts)
+        self.tasks.extend(asyncio.create_task(part) for part in parts)
 
     def _watch(self) -> None:
         metrics = self._metrics
