@@ -50,6 +50,7 @@ class Judge:
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._first_step: int | None = None
 
     def observe(
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
@@ -61,6 +62,7 @@ class Judge:
         if not len(table.rows) or table.phases:
             return attribute(self.view) if self.view else []
         self._prepare(table)
+        self._first_step = table.step if self._first_step is None else self._first_step
         healthy = self._healthy(table)
         passed = matrix.compute(table)
         effect = compute.effect(table, passed, self._work, healthy)
@@ -77,7 +79,16 @@ class Judge:
         self._watch_imbalance(table, effect)
         self._pardon()
         self.view = View(
-            table, effect, accounts, messages, collectives, self.monitors, self._transfers, usual, telemetry or {}
+            table=table,
+            effect=effect,
+            accounts=accounts,
+            messages=messages,
+            collectives=collectives,
+            monitors=self.monitors,
+            transfers=self._transfers,
+            step_seconds=usual,
+            first_step=self._first_step,
+            telemetry=telemetry or {},
         )
         return attribute(self.view)
 

@@ -13,13 +13,15 @@ from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.links import Collectives, Messages
 from megatronapp.detector.signals.transfers import Transfers
-from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 
 PAGE_STEPS = 3
 PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
+EARLY_PAGE_STEPS = WARM_UP
+"""CPU ranks that are slow before they have a history: only what lasts as long as one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class View:
     transfers: Transfers
     step_seconds: float
     """Duration of the job's usual step."""
+    first_step: int
+    """That was judged."""
     telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)
 
     def rank_index(self, rank: int) -> int | None:
@@ -106,9 +110,12 @@ def confidence(monitor: Monitor, item: int, *, agreeing: bool = True) -> float:
     return round(certainty * (1.0 if agreeing else 0.85), 3)
 
 
-def patience(view: View) -> int:
+def patience(view: View, since_step: int) -> int:
     """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
-    return PATIENT_PAGE_STEPS if view.on_cpu() else PAGE_STEPS
+    if not view.on_cpu():
+        return PAGE_STEPS
+    early = since_step < view.first_step + WARM_UP
+    return EARLY_PAGE_STEPS if early else PATIENT_PAGE_STEPS
 
 
 def percent(ratio: float) -> str:

@@ -67,7 +67,7 @@ def _suspicion(view: View, signal: str, rank: int) -> Suspicion:
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
-        page_steps=patience(view),
+        page_steps=patience(view, since),
         slow={rank: ratio},
     )
 

@@ -61,7 +61,7 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
         uncertainty=monitor.uncertainty(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        page_steps=patience(view),
+        page_steps=patience(view, since),
         cost_ratio=1 + lost / view.step_seconds,
         involved=_neighbours(view, {end for k, _ in links for end in k[:2]}),
     )
@@ -102,7 +102,7 @@ def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        page_steps=patience(view),
+        page_steps=patience(view, since),
         cost_ratio=1 + share,
         involved=tuple(int(peer) for peer in np.unique(view.messages.peer[view.messages.sender == rank])),
     )
