@@ -62,12 +62,14 @@ async def _end(tasks: Sequence[asyncio.Task[None]], stopping: asyncio.Event) -> 
     """Return when told to stop or when all tasks are done; raise what the first one fails with."""
     told = asyncio.create_task(stopping.wait())
     running = set(tasks)
-    while not told.done() and (running or not tasks):
-        done, _ = await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done & running:
-            task.result()
-        running -= done
-    told.cancel()
+    try:
+        while not told.done() and (running or not tasks):
+            done, _ = await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done & running:
+                task.result()
+            running -= done
+    finally:
+        told.cancel()
 
 
 def load_settings(kind: type[Settings], prog: str, argv: Sequence[str] | None = None) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 from megatronapp.core.trainingjob import Spec, TrainingJob
 from megatronapp.operator import names
@@ -82,4 +83,14 @@ def owner(job: TrainingJob) -> dict[str, object]:
         "name": job.metadata.name,
         "uid": job.metadata.uid,
         "controller": True,
+    }
+
+
+def shared_metadata(job: TrainingJob) -> dict[str, Any]:
+    """Of what all attempts of a job share."""
+    return {
+        "name": names.service(job.metadata.name),
+        "namespace": job.metadata.namespace,
+        "labels": {names.JOB_LABEL: job.metadata.name, names.MANAGED_BY_LABEL: names.MANAGED_BY},
+        "ownerReferences": [owner(job)],
     }
