@@ -115,9 +115,12 @@ class Watch:
             task.result()
 
     async def _run(self) -> None:
-        server, verify, patience = login().server, tls_context(login()), httpx.Timeout(30, read=600)
+        found, patience = login(), httpx.Timeout(30, read=600)
+        headers = {"Authorization": f"Bearer {found.token}"} if found.token else {}
         async with (
-            httpx.AsyncClient(base_url=server, verify=verify, timeout=patience) as client,
+            httpx.AsyncClient(
+                base_url=found.server, headers=headers, verify=tls_context(found), timeout=patience
+            ) as client,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(self._follow(client, JOBS, JSON, self._on_job))

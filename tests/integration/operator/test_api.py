@@ -93,7 +93,14 @@ async def test_a_server_that_stays_in_trouble_is_given_up(server: Server, api: A
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(404, GoneError), (409, ConflictError), (422, RefusedError), (403, RefusedError)]
+    ("status", "error"),
+    [
+        (404, GoneError),
+        (409, ConflictError),
+        (410, UnavailableError),
+        (422, RefusedError),
+        (403, RefusedError),
+    ],
 )
 async def test_refusals_say_what_the_server_says(server: Server, api: Api, status: int, error: type[Exception]) -> None:
     server.answers = [(status, {})]

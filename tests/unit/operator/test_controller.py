@@ -9,12 +9,14 @@ import pytest
 from megatronapp.core.errors import ConfigError
 from megatronapp.operator.act import cleared
 from megatronapp.operator.backends import unsupported
-from megatronapp.operator.cache import Cache, Watched
+from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import parsed
 from megatronapp.operator.gateway import report
-from megatronapp.operator.names import Key
+from megatronapp.operator.kinds import JOBS, TRAINING_JOBS
+from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL, Key
 from megatronapp.operator.settings import OperatorSettings
-from tests.unit.operator.samples import UID, child, training_job
+from megatronapp.operator.watched import Watched
+from tests.unit.operator.samples import UID, training_job
 
 KEY = Key("team", "gpt")
 
@@ -88,32 +90,59 @@ def test_a_hang_has_an_infinite_effect() -> None:
 # ---- the cache
 
 
-def cache(jobs: Any = None, children: Any = None) -> Cache:
-    return Cache(Watched(jobs or {}, children or {}, {}, {}, {}))
+@pytest.fixture
+def watched() -> Watched:
+    found = Watched()
+    found.event(TRAINING_JOBS, body(1), deleted=False)
+    return found
 
 
-def test_the_operators_own_write_is_seen_before_the_watch_brings_it() -> None:
-    jobs = {KEY: [body(1)]}
-    found = cache(jobs)
+def test_the_operators_own_write_is_seen_before_the_watch_brings_it(watched: Watched) -> None:
+    found = Cache(watched)
 
     found.wrote_job(KEY, body(2))
     assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "2"
 
-    jobs[KEY] = [body(3)]
+    watched.event(TRAINING_JOBS, body(3), deleted=False)
     assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "3"
 
 
-def test_a_write_to_a_job_that_is_gone_is_forgotten() -> None:
-    jobs = {KEY: [body(1)]}
-    found = cache(jobs)
+def test_a_write_to_a_job_that_is_gone_is_forgotten(watched: Watched) -> None:
+    found = Cache(watched)
     found.wrote_job(KEY, body(2))
 
-    jobs.clear()
+    watched.event(TRAINING_JOBS, body(3), deleted=True)
 
     assert found.job(KEY) is None
 
 
-def test_children_of_an_earlier_job_of_the_name_are_not_its_own() -> None:
-    found = cache(children={KEY: [child(1), child(2, run="another")]})
+def test_children_of_an_earlier_job_of_the_name_are_not_its_own(watched: Watched) -> None:
+    found = Cache(watched)
+    watched.listed(JOBS, [child_body(1), child_body(2, run="another")], version=9)
 
     assert [one.attempt for one in found.children(KEY, UID)] == [1]
+
+
+def test_a_child_that_was_written_and_is_not_among_those_listed_later_is_gone(watched: Watched) -> None:
+    found = Cache(watched)
+    found.wrote_child(KEY, child_body(1, version=5))
+
+    found.listed_children(4)
+    assert [one.attempt for one in found.children(KEY, UID)] == [1]
+
+    found.listed_children(5)
+    assert found.children(KEY, UID) == ()
+
+
+def child_body(attempt: int, version: int = 1, run: str = UID) -> dict[str, Any]:
+    labels = {JOB_LABEL: KEY.name, RUN_LABEL: run, ATTEMPT_LABEL: str(attempt)}
+    return {
+        "metadata": {
+            "name": f"gpt-{attempt}",
+            "namespace": KEY.namespace,
+            "uid": f"child-{attempt}",
+            "resourceVersion": str(version),
+            "labels": labels,
+        },
+        "spec": {"completions": 1},
+    }

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import aiohttp
 import kopf
@@ -24,6 +25,7 @@ TIMEOUT_SECONDS = 15.0
 MAX_PAUSE_SECONDS = 10.0
 ATTEMPTS = 4
 MAX_CONNECTIONS = 32
+PAGE = 500
 
 Body = dict[str, Any]
 
@@ -66,6 +68,18 @@ class Api:
     async def get(self, path: str) -> Body:
         return await self._request("GET", path)
 
+    async def list_all(self, path: str, selector: str = "") -> Listing:
+        """All objects, page by page, as they were at one moment."""
+        query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
+        items: list[Body] = []
+        while True:
+            page = await self._request("GET", f"{path}?{urlencode(query)}")
+            items += page.get("items") or []
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                return Listing(items, int(meta["resourceVersion"]))
+            query["continue"] = meta["continue"]
+
     async def create(self, path: str, body: Body) -> Body:
         """Unknown fields are refused, as a typo would otherwise be dropped in silence."""
         return await self._request("POST", f"{path}?fieldValidation=Strict", body)
@@ -105,6 +119,12 @@ class Api:
         return headers
 
 
+class Listing(NamedTuple):
+    items: list[Body]
+    version: int
+    """At which the list was made (resourceVersion)."""
+
+
 class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
@@ -120,6 +140,8 @@ def _checked(answer: Answer) -> Body:
         raise GoneError(message)
     if answer.status == 409:
         raise ConflictError(message)
+    if answer.status == 410:
+        raise UnavailableError(f"the API server no longer knows what was asked for: {message}")
     raise RefusedError(message)
 
 

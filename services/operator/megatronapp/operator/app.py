@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -15,14 +16,17 @@ from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.operator import handlers, nodes
 from megatronapp.operator.act import Actor
-from megatronapp.operator.api import Api, ConflictError, GoneError
+from megatronapp.operator.api import Api, Body, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
 from megatronapp.operator.gateway import GatewayClient
+from megatronapp.operator.kinds import JOBS, Kind
 from megatronapp.operator.lease import Lease
+from megatronapp.operator.lister import Lister
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
 from megatronapp.operator.settings import OperatorSettings
+from megatronapp.operator.watched import Watched
 from megatronapp.operator.workqueue import WorkQueue
 
 log = get_logger(__name__)
@@ -78,7 +82,7 @@ class Operator:
         parts = Parts(self._settings, self._api, self._metrics, self._registry, breaker, self._identity())
         tasks = [
             asyncio.create_task(self._lease.keep(lambda: self._renewed(breaker)), name="lease"),
-            asyncio.create_task(parts.watch(self._watching), name="watch"),
+            asyncio.create_task(parts.watch(), name="watch"),
             asyncio.create_task(parts.work(self._watching), name="work"),
         ]
         try:
@@ -108,74 +112,58 @@ class Parts:
         breaker: BreakerState,
         identity: str,
     ) -> None:
-        self._settings, self._metrics, self._registry, self._breaker = settings, metrics, registry, breaker
-        self._identity = identity
+        self._settings, self._metrics, self._identity = settings, metrics, identity
+        self._watched = Watched()
+        self._cache = cache = Cache(self._watched)
+        self._lister = Lister(api, settings.watch_namespaces, self._on_list)
         self._actor = Actor(api, identity)
+        self._controller = Controller(cache, self._actor, settings, metrics, breaker)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
-        self._controller: Controller | None = None
-        self._cache: Cache | None = None
+        Phases(registry, lambda: [phase_of(cache, key) for key in cache.job_keys()])
 
-    async def watch(self, watching: asyncio.Event) -> None:
-        """Run kopf until cancelled; set `watching` when all that is there has been listed."""
-        operator = handlers.registry(self._queue.mark, self._deleted, self._on_node, lambda **_: login())
-
-        @kopf.on.startup(registry=operator)
-        async def _started(**kwargs: object) -> None:
-            self._begin(Cache(handlers.watched(kwargs)))
-
-        ready = asyncio.Event()
+    async def watch(self) -> None:
+        """Run kopf until cancelled, or until it was told to stop."""
         spaces = self._settings.watch_namespaces
-        task = asyncio.create_task(
-            kopf.operator(
-                registry=operator,
-                settings=handlers.settings(),
-                standalone=True,
-                # kopf would make one up from the user's name, which a container's user need not have.
-                identity=cast("Any", self._identity),
-                clusterwide=not spaces,
-                namespaces=spaces,
-                ready_flag=ready,
-            )
+        await kopf.operator(
+            registry=handlers.registry(self._on_event, lambda **_: login()),
+            settings=handlers.settings(),
+            standalone=True,
+            # kopf would make one up from the user's name, which a container's user need not have.
+            identity=cast("Any", self._identity),
+            clusterwide=not spaces,
+            namespaces=spaces,
         )
-        try:
-            begun = asyncio.create_task(ready.wait())
-            await asyncio.wait({begun, task}, return_when=asyncio.FIRST_COMPLETED)
-            begun.cancel()
-            if ready.is_set():
-                watching.set()
-            await task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def work(self, watching: asyncio.Event) -> None:
-        await watching.wait()
+        """Decide and act until cancelled; set `watching` when all that is there is known. Nothing is decided before."""
+        await self._lister.fill()
+        watching.set()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._lister.run())
             group.create_task(self._queue.run(self._settings.workers))
             group.create_task(self._release_nodes())
             if self._settings.gateway_url:
                 group.create_task(self._listen())
 
-    def _begin(self, cache: Cache) -> None:
-        self._cache = cache
-        self._controller = Controller(cache, self._actor, self._settings, self._metrics, self._breaker)
-        Phases(self._registry, lambda: [phase_of(cache, key) for key in cache.job_keys()])
+    def _on_event(self, kind: Kind, body: Body, change: str | None) -> None:
+        if change is None:
+            self._lister.begun(kind)
+        if kind == JOBS and change == "DELETED":
+            self._cache.deleted_child(Key.of_child(body), body["metadata"]["name"])
+        self._mark(self._watched.event(kind, body, change == "DELETED"))
+
+    def _on_list(self, kind: Kind, bodies: Iterable[Body], version: int) -> None:
+        if kind == JOBS:
+            self._cache.listed_children(version)
+        self._mark(self._watched.listed(kind, bodies, version))
+
+    def _mark(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._queue.mark(key)
 
     async def _reconcile(self, key: Key) -> float | None:
         self._metrics.queued.set(len(self._queue))
-        if self._controller is None:
-            raise UnavailableError("the watches have not begun")
         return await self._controller.reconcile(key)
-
-    def _deleted(self, key: Key, name: str) -> None:
-        if self._cache is not None:
-            self._cache.deleted_child(key, name)
-
-    def _on_node(self, name: str) -> None:
-        """A node that comes or goes matters to the jobs with pods on it."""
-        if self._cache is not None:
-            for key in self._cache.keys_on(name):
-                self._queue.mark(key)
 
     async def _listen(self) -> None:
         """Ask the gateway for progress and findings, again and again."""
@@ -194,15 +182,13 @@ class Parts:
         except UnavailableError as error:
             log.warning("no_reports", error=str(error))
             return
-        if self._controller is not None:
-            for key in self._controller.heard(reports):
-                self._queue.mark(key)
+        self._mark(self._controller.heard(reports))
 
     async def _release_nodes(self) -> None:
         """Nodes whose time is up; of the cluster, not of a job, which may be gone long since."""
         while True:
             now = datetime.now(UTC)
-            for node in self._cache.nodes().values() if self._cache else ():
+            for node in self._cache.nodes().values():
                 if nodes.is_due(node, now):
                     try:
                         await self._actor.release(node.name, now)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import ChildJob, Node, Pod, version_of
+from megatronapp.operator.shelf import Shelf
+from megatronapp.operator.watched import Watched
 
 Body = dict[str, Any]
-
-
-class Index(Protocol):
-    """kopf's index: a mapping of collections."""
-
-    def get(self, key: Any, default: Any = None) -> Any: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
-
-
-class Watched:
-    """kopf's indexes, by kind. Filled before any handler runs."""
-
-    def __init__(self, jobs: Index, children: Index, pods: Index, services: Index, nodes: Index) -> None:
-        self.jobs, self.children, self.pods, self.services, self.nodes = jobs, children, pods, services, nodes
 
 
 class Cache:
@@ -41,7 +26,7 @@ class Cache:
 
     def job(self, key: Key) -> Body | None:
         """The newest known TrainingJob; None when it is gone."""
-        body = _newest(self._watched.jobs.get(key, ()))
+        body = _newest(self._watched.jobs.get(key))
         own = self._own_jobs.get(key)
         if own is None or body is None or own["metadata"]["uid"] != body["metadata"]["uid"]:
             self._own_jobs.pop(key, None)
@@ -53,7 +38,7 @@ class Cache:
 
     def children(self, key: Key, uid: str) -> tuple[ChildJob, ...]:
         """Jobs of this very TrainingJob, oldest attempt first."""
-        known: dict[str, ChildJob] = {child.name: child for child in self._watched.children.get(key, ())}
+        known: dict[str, ChildJob] = {child.name: child for child in self._watched.children.get(key)}
         for name, own in list(self._own_children.get(key, {}).items()):
             if name not in known or known[name].version < own.version:
                 known[name] = own
@@ -63,14 +48,10 @@ class Cache:
         return tuple(sorted(mine, key=lambda child: child.attempt))
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
-        return tuple(self._watched.pods.get(key, ()))
-
-    def keys_on(self, node: str) -> set[Key]:
-        """Jobs with a pod on this node."""
-        return {key for key in self._watched.pods if any(pod.node == node for pod in self._watched.pods.get(key, ()))}
+        return self._watched.pods.get(key)
 
     def has_service(self, key: Key, uid: str) -> bool:
-        return uid in self._watched.services.get(key, ())
+        return uid in self._watched.services.get(key)
 
     def nodes(self) -> Mapping[str, Node]:
         return Nodes(self._watched.nodes)
@@ -87,6 +68,13 @@ class Cache:
         self._own_jobs.pop(key, None)
         self._own_children.pop(key, None)
 
+    def listed_children(self, version: int) -> None:
+        """All Jobs were listed at this version: what was written before and is not among them is gone."""
+        for key, own in list(self._own_children.items()):
+            for child in list(own.values()):
+                if child.version <= version:
+                    self.deleted_child(key, child.name)
+
     def deleted_child(self, key: Key, name: str) -> None:
         """A Job that is gone, or that the watch has caught up with."""
         own = self._own_children.get(key, {})
@@ -98,21 +86,21 @@ class Cache:
 class Nodes(Mapping[str, Node]):
     """The cluster's nodes, as they are when looked at."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, shelf: Shelf[str, Node]) -> None:
+        self._shelf = shelf
 
     def __getitem__(self, name: str) -> Node:
-        found: Node | None = next(iter(self._index.get(name, ())), None)
-        if found is None:
+        found = self._shelf.get(name)
+        if not found:
             raise KeyError(name)
-        return found
+        return found[-1]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._index))
+        return iter(self._shelf)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._shelf)
 
 
-def _newest(bodies: Any) -> Body | None:
+def _newest(bodies: Iterable[Body]) -> Body | None:
     return max(bodies, key=version_of, default=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 DOMAIN = "megatronapp.io"
 JOB_LABEL = f"{DOMAIN}/training-job"
@@ -22,6 +23,11 @@ class Key(NamedTuple):
 
     namespace: str
     name: str
+
+    @classmethod
+    def of_child(cls, body: Mapping[str, Any]) -> Key:
+        """Whose an object is, by its label."""
+        return cls(body["metadata"]["namespace"], body["metadata"]["labels"][JOB_LABEL])
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatronapp.operator.crd.definition import GROUP, PLURAL, VERSION
+from megatronapp.operator.kinds import Kind
 from megatronapp.operator.names import Key
 
 PLURALS = {
@@ -20,6 +21,12 @@ VERSIONS = {
     "NetworkPolicy": "networking.k8s.io/v1",
     "JobSet": "jobset.x-k8s.io/v1alpha2",
 }
+
+
+def listing(kind: Kind, namespace: str | None) -> str:
+    """Where objects of this kind are listed; None: of all namespaces."""
+    version = f"{kind.group}/{kind.version}" if kind.group else kind.version
+    return _under(version, namespace, kind.plural) if namespace else f"{_root(version)}/{kind.plural}"
 
 
 def collection(body: dict[str, Any]) -> str:
@@ -53,5 +60,8 @@ def leases(namespace: str) -> str:
 
 
 def _under(version: str, namespace: str, plural: str) -> str:
-    root = "/apis" if "/" in version else "/api"
-    return f"{root}/{version}/namespaces/{namespace}/{plural}"
+    return f"{_root(version)}/namespaces/{namespace}/{plural}"
+
+
+def _root(version: str) -> str:
+    return f"{'/apis' if '/' in version else '/api'}/{version}"

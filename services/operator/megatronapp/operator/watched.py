@@ -1,0 +1,58 @@
+"""What the API server has told of each kind, as values. Handlers and lists fill it; the cache reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOBS, Kind
+from megatronapp.operator.names import Key
+from megatronapp.operator.observed import ChildJob, Node, Pod, owner_uid
+from megatronapp.operator.shelf import Shelf
+
+Body = dict[str, Any]
+
+
+class Watched:
+    """A shelf for each kind; by TrainingJob, nodes by their name."""
+
+    def __init__(self) -> None:
+        self.jobs: Shelf[Key, Body] = Shelf(_own_key, _plain)
+        self.children: Shelf[Key, ChildJob] = Shelf(Key.of_child, ChildJob.of)
+        self.pods: Shelf[Key, Pod] = Shelf(Key.of_child, Pod.of)
+        self.services: Shelf[Key, str] = Shelf(Key.of_child, lambda body: owner_uid(body["metadata"]))
+        self.nodes: Shelf[str, Node] = Shelf(lambda body: body["metadata"]["name"], Node.of)
+        self._of_jobs: dict[Kind, Shelf[Key, Any]] = {
+            TRAINING_JOBS: self.jobs,
+            JOBS: self.children,
+            PODS: self.pods,
+            SERVICES: self.services,
+        }
+
+    def event(self, kind: Kind, body: Body, deleted: bool) -> set[Key]:
+        """Take in an event of a watch. The TrainingJobs that it matters to."""
+        if kind == NODES:
+            name = self.nodes.drop(body) if deleted else self.nodes.put(body)
+            return self.keys_on({name}) if name else set()
+        shelf = self._of_jobs[kind]
+        key = shelf.drop(body) if deleted else shelf.put(body)
+        return {key} if key else set()
+
+    def listed(self, kind: Kind, bodies: Iterable[Body], version: int) -> set[Key]:
+        """Take in a list of all objects of a kind. The TrainingJobs to which its news matter."""
+        if kind == NODES:
+            return self.keys_on(self.nodes.replace(bodies, version))
+        return self._of_jobs[kind].replace(bodies, version)
+
+    def keys_on(self, nodes: set[str]) -> set[Key]:
+        """TrainingJobs with a pod on one of these nodes."""
+        return {key for key in self.pods if any(pod.node in nodes for pod in self.pods.get(key))} if nodes else set()
+
+
+def _plain(body: Body) -> Body:
+    """Without what only other appliers need."""
+    return {**body, "metadata": {name: value for name, value in body["metadata"].items() if name != "managedFields"}}
+
+
+def _own_key(body: Body) -> Key:
+    return Key(body["metadata"]["namespace"], body["metadata"]["name"])
