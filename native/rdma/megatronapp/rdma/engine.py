@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from megatronapp.rdma import _native, tensors
-from megatronapp.rdma._native import Direction, Operation, Status
+from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.config import Config
 from megatronapp.rdma.errors import EngineClosedError, LaneUnavailableError, TagError, TransportError
 from megatronapp.rdma.handle import Completion, Handle
@@ -165,43 +165,35 @@ class Engine:
         stream: torch.cuda.Stream | None,
         deadline_seconds: float | None,
     ) -> Handle:
+        self._usable()
         described = tensors.describe(tensor)
-        pointer = self._stream_of(tensor, peer, stream) if described.cuda else 0
-        with self._lock:  # an operation is known here before it can be told of
-            operation = self._native_post(direction, peer, tag, packed, described, pointer, deadline_seconds)
-            # An alias: the program may give the tensor itself other memory meanwhile.
-            handle = Handle(self, operation, direction, peer, tag, tensor.detach(), described)
-            self._live[handle.id] = handle
+        address, size, dtype, shape, cuda = described
+        pointer = self._stream_of(tensor, peer, stream) if cuda else 0
+        seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
+        if seconds <= 0:
+            raise ValueError(f"deadline_seconds {seconds:g} must be positive: it ends the connection")
+        try:
+            with self._lock:  # an operation is known here before it can be told of
+                operation = self.native.post(
+                    direction, peer, packed, address, size, dtype, shape, cuda, pointer, seconds
+                )
+                handle = Handle(self, operation, direction, peer, tag, tensor, described)
+                self._live[handle.id] = handle
+        except (IndexError, ValueError, RuntimeError) as error:
+            raise self._refusal(error, peer, tag) from None
         if not (operation.good or operation.pending) and operation.status in (Status.PEER_LOST, Status.ABORTED):
             self.taken(handle)
             handle.raise_for_status()
         return handle
 
-    def _native_post(
-        self,
-        direction: Direction,
-        peer: int,
-        tag: Tag,
-        packed: int,
-        described: tensors.Described,
-        stream: int,
-        deadline_seconds: float | None,
-    ) -> Operation:
-        self._usable()
-        seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
-        if seconds <= 0:
-            raise ValueError(f"deadline_seconds {seconds:g} must be positive: it ends the connection")
-        address, size, dtype, shape, cuda = described
-        try:
-            return self.native.post(direction, peer, packed, address, size, dtype, shape, cuda, stream, seconds)
-        except IndexError:
+    def _refusal(self, error: Exception, peer: int, tag: Tag) -> TransportError:
+        if isinstance(error, IndexError):
             if peer == self.rank:
-                raise TransportError(f"rank {peer} is this rank: copy the tensor instead") from None
-            raise TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks") from None
-        except ValueError as error:
-            raise TagError(f"{tag} and rank {peer}: {error}") from None
-        except RuntimeError as error:
-            raise LaneUnavailableError(f"{tag} and rank {peer}: {error}") from None
+                return TransportError(f"rank {peer} is this rank: copy the tensor instead")
+            return TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks")
+        if isinstance(error, ValueError):
+            return TagError(f"{tag} and rank {peer}: {error}")
+        return LaneUnavailableError(f"{tag} and rank {peer}: {error}")
 
     def _stream_of(self, tensor: torch.Tensor, peer: int, stream: torch.cuda.Stream | None) -> int:
         met = self._peers.get(peer)
@@ -255,7 +247,8 @@ class Engine:
         with self._lock:
             self._live.pop(handle.id, None)
             self._arrived.pop(handle.id, None)
-            self._keep_if_lost(handle)
+            if not handle.good:
+                self._keep_if_lost(handle)
 
     def not_new(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""

@@ -28,7 +28,7 @@ SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
 class Handle:
     """One `isend` or `irecv`. Wait for each, or `poll` the engine: until then its tensor is kept alive."""
 
-    __slots__ = ("_described", "_engine", "_operation", "direction", "id", "peer", "seen", "tag", "tensor")
+    __slots__ = ("_described", "_engine", "_memory", "_operation", "direction", "id", "peer", "seen", "tag", "tensor")
 
     def __init__(
         self,
@@ -47,7 +47,9 @@ class Handle:
         self.direction = direction
         self.peer = peer
         self.tag = tag
-        self.tensor = tensor
+        self.tensor = tensor.detach() if tensor.requires_grad else tensor
+        self._memory = tensor.untyped_storage()
+        """Kept for itself: the program may give the tensor other memory meanwhile."""
         self.seen = False
         """A stream waits for it: it is not news any more when it arrives."""
 
@@ -59,6 +61,11 @@ class Handle:
     def done_ns(self) -> int:
         """When it ended, on the monotonic clock; 0 before."""
         return self._operation.done_ns
+
+    @property
+    def good(self) -> bool:
+        """Whether it has ended well."""
+        return self._operation.good
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""

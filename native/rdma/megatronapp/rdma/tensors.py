@@ -33,6 +33,7 @@ DTYPES: tuple[torch.dtype, ...] = (
 )
 _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 MOST_DIMENSIONS = 8
+_made = tuple.__new__
 
 
 class Spec(NamedTuple):
@@ -55,21 +56,28 @@ class Described(NamedTuple):
 
 def describe(tensor: torch.Tensor) -> Described:
     """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory, TypeError for none at all."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can")
-    cuda = tensor.is_cuda
-    if tensor.layout is not torch.strided or not (cuda or tensor.is_cpu):
-        raise ValueError(f"a {tensor.layout} tensor on {tensor.device} can't be moved: only dense ones on cpu or cuda")
+    try:
+        cuda = tensor.is_cuda
+        plain = tensor.layout is torch.strided and (cuda or tensor.is_cpu) and tensor.is_contiguous()
+        number = _NUMBERS.get(tensor.dtype)
+        if not plain or number is None or tensor.is_conj() or tensor.is_neg() or tensor.dim() > MOST_DIMENSIONS:
+            raise ValueError(_refusal(tensor))
+        # Made without the class's own constructor, which takes as long as all the questions: this is asked each time.
+        return _made(Described, (tensor.data_ptr(), tensor.nbytes, number, tensor.shape, cuda))
+    except AttributeError:
+        raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can") from None
+
+
+def _refusal(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided or not (tensor.is_cuda or tensor.is_cpu):
+        return f"a {tensor.layout} tensor on {tensor.device} can't be moved: only dense ones on cpu or cuda"
     if not tensor.is_contiguous():
-        raise ValueError("the tensor is not contiguous: send tensor.contiguous(), or receive into a contiguous one")
+        return "the tensor is not contiguous: send tensor.contiguous(), or receive into a contiguous one"
     if tensor.is_conj() or tensor.is_neg():
-        raise ValueError("the tensor is a lazy conjugate or negative: send tensor.resolve_conj().resolve_neg()")
+        return "the tensor is a lazy conjugate or negative: send tensor.resolve_conj().resolve_neg()"
     if tensor.dim() > MOST_DIMENSIONS:
-        raise ValueError(f"a tensor of {tensor.dim()} dimensions; at most {MOST_DIMENSIONS}: send tensor.flatten()")
-    number = _NUMBERS.get(tensor.dtype)
-    if number is None:
-        raise ValueError(f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)")
-    return Described(tensor.data_ptr(), tensor.nbytes, number, tensor.shape, cuda)
+        return f"a tensor of {tensor.dim()} dimensions; at most {MOST_DIMENSIONS}: send tensor.flatten()"
+    return f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)"
 
 
 def current_stream(device: int) -> int:
