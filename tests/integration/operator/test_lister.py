@@ -115,7 +115,7 @@ async def test_a_server_in_trouble_is_asked_until_it_answers(
 async def test_a_watch_that_begins_anew_is_followed_by_one_list_of_its_kind(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lister, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(lister, "QUIET_SECONDS", 0.5)
     heard = Heard()
     found = Lister(api, (), heard)
     running = asyncio.create_task(found.run())
