@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
-from megatronapp.core.trace.columns import NONE, SPAN_DTYPES, SUMMARY_DTYPES, Column, joined
+from megatronapp.core.trace.columns import NONE, SPAN_DTYPES, SUMMARY_DTYPES, Column, joined, spread
 from megatronapp.v1 import trace_pb2
 
 COMPUTE_NAMES = ("forward", "backward", "optimizer")
@@ -106,10 +106,10 @@ def _joined(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], name: str) -> 
 def _keys(blocks: Sequence[SpanBlock] | Sequence[SummaryBlock], rows: Sequence[int] | None = None) -> dict[str, Any]:
     counts = [block.rows for block in blocks] if rows is None else rows
     return {
-        "step": np.repeat(np.array([block.step for block in blocks], np.uint64), counts),
-        "rank": np.repeat(np.array([block.rank for block in blocks], np.uint32), counts),
-        "clock_offset_ns": np.repeat(np.array([block.clock.offset_ns for block in blocks], np.int64), counts),
-        "clock_error_ns": np.repeat(np.array([block.clock.error_ns for block in blocks], np.int64), counts),
+        "step": spread([block.step for block in blocks], counts, np.uint64),
+        "rank": spread([block.rank for block in blocks], counts, np.uint32),
+        "clock_offset_ns": spread([block.clock.offset_ns for block in blocks], counts, np.int64),
+        "clock_error_ns": spread([block.clock.error_ns for block in blocks], counts, np.int64),
     }
 
 

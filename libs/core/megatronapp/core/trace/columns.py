@@ -152,8 +152,18 @@ def joined(tables: Sequence[Columns], name: str) -> Column:
     rows = np.array([table.rows for table in tables], np.int64)
     out = _join([table.data(name) for table in tables], rows, name, dtype)
     if name in TIMES:
-        bases = np.repeat(np.array([table.base_ns for table in tables], np.int64), rows)
-        out += np.where(out != 0, bases, 0) if name == "enqueue_ns" else bases
+        for table, part in zip(tables, np.split(out, np.cumsum(rows[:-1])), strict=True):
+            np.add(part, table.base_ns, out=part, where=part != 0 if name == "enqueue_ns" else True)
+    return out
+
+
+def spread(values: Sequence[int], rows: Sequence[int], dtype: npt.DTypeLike) -> Column:
+    """Each value as often as it has rows: np.repeat for few values with many rows each, in a fraction of its time."""
+    out: Column = np.empty(sum(rows), dtype)
+    at = 0
+    for value, count in zip(values, rows, strict=True):
+        out[at : at + count] = value
+        at += count
     return out
 
 
