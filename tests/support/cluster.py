@@ -109,7 +109,12 @@ class Cluster:
 
     def install_definition(self) -> None:
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-        self.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.megatronapp.io", "--timeout=30s")
+        # Not `kubectl wait`, which fails on a definition that has no status yet.
+        wait_until("the definition is established", self._has_definition, 30)
+
+    def _has_definition(self) -> bool:
+        status = (self.get("crd", "trainingjobs.megatronapp.io") or {}).get("status") or {}
+        return ("Established", "True") in {(found["type"], found["status"]) for found in status.get("conditions") or ()}
 
     @contextmanager
     def forward(self, target: str, port: int) -> Iterator[str]:
@@ -128,8 +133,10 @@ class Cluster:
 
     @contextmanager
     def fresh_namespace(self, name: str) -> Iterator[Cluster]:
-        """A namespace of the test's own, gone afterwards with all that is in it."""
+        """A namespace of the test's own, gone afterwards with all that is in it. Pods that break the Pod Security
+        standard "restricted" are refused there."""
         self.kubectl("create", "namespace", name)
+        self.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
         try:
             yield Cluster(self.kubeconfig, name)
         finally:

@@ -17,12 +17,14 @@ import httpx
 import pytest
 
 from tests.support.alertmanager import free_port
-from tests.support.helm import ROOT
+from tests.support.cluster import ROOT, TEST_CLUSTER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 SERVICES = ("redis", "collector", "detector", "gateway", "prometheus", "alertmanager")
 PORTS = ("PAGE_PORT", "COLLECTOR_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
+CONTAINERS_CONF = TEST_CLUSTER.parent / "containers.conf"
+"""podman's settings for a machine on which it may not raise limits, where they are at hand."""
 NEEDED = ("docker-compose.yml", "deploy", "scripts/compose-env")
 
 
@@ -44,8 +46,15 @@ class Project:
 
     def compose(self, *arguments: str) -> str:
         program = Path(os.sys.executable).parent / "podman-compose"
+        settings = {"CONTAINERS_CONF": str(CONTAINERS_CONF)} if CONTAINERS_CONF.exists() else {}
         done = subprocess.run(
-            [program, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=600
+            [program, *arguments],
+            cwd=self.folder,
+            env={**settings, **os.environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, pods, status, wait_phase
 from tests.e2e.kubernetes.monitoring import Monitoring
-from tests.e2e.kubernetes.training import Logs, training_job, undisturbed_losses
+from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, Release, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(2400)]
@@ -24,6 +25,17 @@ TAINT = "megatronapp.io/slow-gpu"
 def true_losses(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """By step, of the same job on this machine, without faults or interruptions."""
     return undisturbed_losses(tmp_path_factory.mktemp("reference"), STEPS)
+
+
+@pytest.fixture
+def name(jobs: Cluster, mode: str) -> Iterator[str]:
+    """Of the job; it and its traces on the nodes are gone afterwards."""
+    name = f"gpt-{mode.lower().removesuffix('node')}"
+    with gone_afterwards(jobs, name):
+        yield name
+    if TAINT in taints(jobs, "node2"):
+        jobs.kubectl("taint", "node", "node2", f"{TAINT}:NoSchedule-")
+    jobs.kubectl("annotate", "node", "node2", f"{TAINT}-")
 
 
 def start_on_a_node_that_becomes_slow(jobs: Cluster, name: str, mode: str) -> str:
@@ -44,9 +56,8 @@ def start_on_a_node_that_becomes_slow(jobs: Cluster, name: str, mode: str) -> st
 
 @pytest.mark.parametrize("mode", ["ExcludeNode", "Taint"])
 def test_a_job_leaves_a_slow_node_and_goes_on_from_its_checkpoint(
-    jobs: Cluster, release: Release, monitors: Monitoring, true_losses: dict[int, float], mode: str
+    jobs: Cluster, release: Release, monitors: Monitoring, true_losses: dict[int, float], mode: str, name: str
 ) -> None:
-    name = f"gpt-{mode.lower().removesuffix('node')}"
     logs = Logs(jobs, name)
     third = start_on_a_node_that_becomes_slow(jobs, name, mode)
     expected = ranks_on(jobs, name, "node2")
@@ -73,12 +84,11 @@ def test_a_job_leaves_a_slow_node_and_goes_on_from_its_checkpoint(
     assert conditions(told)["Complete"] == ("True", "Completed"), told
     assert (told["attempt"], told["restarts"]) == (2, 0)
     first, second = logs.by_attempt[1], logs.by_attempt[2]
-    assert SLOW_FROM < min(second) <= max(first) + 1
-    assert max(second) == STEPS
+    assert SLOW_FROM < min(second) <= logs.reached(1) + 1
+    assert logs.reached(2) == STEPS
     for step, loss in {**first, **second}.items():
         assert loss == pytest.approx(true_losses[step], rel=1e-5), f"step {step}"
     wait_until("its time to live is over", lambda: not jobs.get("job", f"{name}-2"), 60)
-    forget(jobs, name)
 
 
 def watched_until_left(
@@ -125,9 +135,3 @@ def ranks_on(jobs: Cluster, name: str, node: str) -> set[int]:
 def taints(jobs: Cluster, node: str) -> set[str]:
     found = jobs.get("node", node) or {}
     return {taint["key"] for taint in found["spec"].get("taints", ())}
-
-
-def forget(jobs: Cluster, name: str) -> None:
-    jobs.kubectl("delete", "trainingjob", name, "--wait=false")
-    if TAINT in taints(jobs, "node2"):
-        jobs.kubectl("taint", "node", "node2", f"{TAINT}:NoSchedule-")

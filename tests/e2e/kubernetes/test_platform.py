@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, pods, status, wait_phase
-from tests.e2e.kubernetes.training import Logs, training_job, undisturbed_losses
+from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, CommandError, Release, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1800)]
@@ -17,18 +17,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1800)]
 LONG = 20_000
 """Steps of a job that is still running when its test ends."""
 KILLED_STEPS = 120
+COMPONENTS = ("collector", "redis", "detector", "gateway", "operator")
 
 
 @pytest.fixture(scope="module")
 def running(jobs: Cluster, release: Release) -> Iterator[str]:
     """A job that trains through all of these tests, and is seen to."""
     name = "gpt-long"
-    jobs.apply(*training_job(name, LONG))
-    wait_phase(jobs, name, "Running", 300)
-    wait_until("it is seen", lambda: iteration(jobs, name) > 0, 300)
-    yield name
-    jobs.kubectl("delete", "trainingjob", name, "--wait=false")
-    wait_until("its pods are gone", lambda: not pods(jobs, name), 120)
+    with gone_afterwards(jobs, name):
+        jobs.apply(*training_job(name, LONG))
+        wait_phase(jobs, name, "Running", 300)
+        wait_until("it is seen", lambda: iteration(jobs, name) > 0, 300)
+        yield name
 
 
 def iteration(jobs: Cluster, name: str) -> int:
@@ -59,29 +59,36 @@ def pod_ids(jobs: Cluster, name: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods(jobs, name)}
 
 
+def test_the_charts_own_tests_reach_every_service(release: Release) -> None:
+    told = release.helm("test", release.name, "--timeout", "5m")
+
+    assert told.count("Phase:          Succeeded") >= len(COMPONENTS)
+    assert "Failed" not in told
+
+
 def test_a_killed_pod_costs_the_steps_since_the_last_checkpoint_and_no_more(
     jobs: Cluster, release: Release, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     name, logs = "gpt-killed", Logs(jobs, "gpt-killed")
     expected = undisturbed_losses(tmp_path_factory.mktemp("killed"), KILLED_STEPS)
-    jobs.apply(*training_job(name, KILLED_STEPS, save_interval=20))
-    wait_phase(jobs, name, "Running", 300)
-    wait_until("a checkpoint is there", lambda: logs.read() and max(logs.by_attempt.get(1, {0: 0.0})) > 25, 300)
+    with gone_afterwards(jobs, name):
+        jobs.apply(*training_job(name, KILLED_STEPS, save_interval=20))
+        wait_phase(jobs, name, "Running", 300)
+        wait_until("a checkpoint is there", lambda: logs.read() and logs.reached(1) > 25, 300)
 
-    jobs.kubectl("delete", "pod", pods(jobs, name)[0]["metadata"]["name"], "--grace-period=0", "--force")
+        jobs.kubectl("delete", "pod", pods(jobs, name)[0]["metadata"]["name"], "--grace-period=0", "--force")
 
-    wait_until("it is done", lambda: logs.read() and phase(jobs, name) in {"Succeeded", "Failed"}, 600, 1.0)
-    told = status(jobs, name)
+        wait_until("it is done", lambda: logs.read() and phase(jobs, name) in {"Succeeded", "Failed"}, 600, 1.0)
+        told = status(jobs, name)
     assert conditions(told)["Complete"] == ("True", "Completed"), told
     assert (told["attempt"], told["restarts"]) == (2, 1)
     resumed = min(logs.by_attempt[2])
-    assert 20 < resumed <= max(logs.by_attempt[1]) + 1
+    assert 20 < resumed <= logs.reached(1) + 1
     for step, loss in {**logs.by_attempt[1], **logs.by_attempt[2]}.items():
         assert loss == pytest.approx(expected[step], rel=1e-5), f"step {step}"
-    jobs.kubectl("delete", "trainingjob", name)
 
 
-@pytest.mark.parametrize("component", ["collector", "redis", "detector", "gateway", "operator"])
+@pytest.mark.parametrize("component", COMPONENTS)
 def test_a_killed_part_of_the_platform_is_not_noticed_by_training(
     jobs: Cluster, release: Release, running: str, component: str
 ) -> None:

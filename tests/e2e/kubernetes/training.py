@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.support.cluster import ROOT, Cluster
+from tests.support.cluster import ROOT, Cluster, wait_until
 
 EXAMPLE = ROOT / "examples/k8s/gpt-tiny.yaml"
 OWN_FLAGS = re.compile(r"--(train-iters|save-interval|log-interval)=")
@@ -67,3 +69,19 @@ class Logs:
                 continue
             self.by_attempt.setdefault(attempt, {}).update(losses(text))
         return True
+
+    def reached(self, attempt: int) -> int:
+        """The last step that is known of an attempt."""
+        return max(self.by_attempt.get(attempt, ()), default=0)
+
+
+@contextmanager
+def gone_afterwards(cluster: Cluster, name: str) -> Iterator[None]:
+    """What is left of a job would compete with the next test for the processor."""
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "trainingjob", name, "--ignore-not-found", "--wait=false")
+        wait_until(
+            "its pods are gone", lambda: not cluster.list("pods", f"megatronapp.io/training-job={name}"), 180, 1.0
+        )

@@ -56,15 +56,13 @@ class Actor:
 
     async def release(self, name: str, now: datetime) -> None:
         """Take the operator's own taint and condition from a node; others' stay."""
-        body = await self._get(paths.node(name))
-        if body is None:
-            return
-        log.info("node_released", node=name)
         told = nodes.condition(
             False, "left alone for long enough; found slow again, it is for twice as long", format_time(now)
         )
-        await self._patch(f"{paths.node(name)}/status", told, STRATEGIC_PATCH)
-        await self._patch(paths.node(name), nodes.released(body))
+        body = await self._patch(f"{paths.node(name)}/status", told, STRATEGIC_PATCH)
+        if body is not None:
+            await self._patch(paths.node(name), nodes.released(body))
+            log.info("node_released", node=name)
 
     async def _create(self, body: dict[str, Any], job: TrainingJob) -> dict[str, Any] | None:
         path = paths.collection(body)
@@ -85,13 +83,12 @@ class Actor:
         return made
 
     async def _mark(self, action: MarkNode, seen: Seen) -> None:
-        body = await self._get(paths.node(action.node))
-        if body is None:
-            return
-        log.warning("node_marked", node=action.node, until=format_time(action.mark.until), message=action.message)
         told = nodes.condition(True, action.message, format_time(seen.now))
-        await self._patch(f"{paths.node(action.node)}/status", told, STRATEGIC_PATCH)
-        await self._patch(paths.node(action.node), nodes.marked(body, action.mark))
+        # The condition first: once the taint is there, the node counts as marked.
+        body = await self._patch(f"{paths.node(action.node)}/status", told, STRATEGIC_PATCH)
+        if body is not None:
+            await self._patch(paths.node(action.node), nodes.marked(body, action.mark))
+            log.warning("node_marked", node=action.node, until=format_time(action.mark.until), message=action.message)
 
     async def _tell(self, action: Tell, seen: Seen) -> None:
         """An event is told once: its name is made of what it says."""
@@ -127,12 +124,6 @@ class Actor:
         """One object of a collection; by listing, for which the operator has the right anyway."""
         found = (await self._api.get(f"{path}?fieldSelector=metadata.name={name}"))["items"]
         return found[0] if found else None
-
-    async def _get(self, path: str) -> dict[str, Any] | None:
-        try:
-            return await self._api.get(path)
-        except GoneError:
-            return None
 
     async def _patch(self, path: str, body: dict[str, Any], kind: str = MERGE_PATCH) -> dict[str, Any] | None:
         try:

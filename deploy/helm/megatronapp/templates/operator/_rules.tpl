@@ -26,7 +26,7 @@
 {{- define "megatronapp.operatorNodeRules" -}}
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
 {{- if eq .Values.operator.remediation.limit "Taint" }}
-- {apiGroups: [""], resources: [nodes], verbs: [get, patch]}
+- {apiGroups: [""], resources: [nodes], verbs: [patch]}
 - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
 {{- end }}
 {{- end }}
