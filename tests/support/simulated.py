@@ -29,10 +29,14 @@ NAMES = [
     "data",
     "gc",
     "grad_sync",
+    "checkpoint",
+    "checkpoint_write",
+    "all_to_all",
 ]
 KIND = {
     "step": 5, "forward": 1, "backward": 1, "forward_send": 2, "forward_recv": 2, "backward_send": 2,
     "backward_recv": 2, "all_reduce": 3, "optimizer": 1, "data": 4, "gc": 4, "grad_sync": 5,
+    "checkpoint": 4, "checkpoint_write": 4, "all_to_all": 3,
 }  # fmt: skip
 
 
@@ -87,8 +91,8 @@ CPU = NoiseModel(step=0.07, slow=0.03, offset=0.02, outliers=0.01, common=0.05, 
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: compute, launching, host, data, gc, link, optimizer; size: a ratio for compute, launching and optimizer,
-    else seconds a step (link: a message)."""
+    """kind: compute, launching, host, data, gc, link, optimizer, write; size: a ratio for compute, launching, optimizer
+    and write, else seconds a step (link: a message)."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -114,6 +118,10 @@ class Job:
     """Its work over the others'."""
     sequence_spread: float = 0.0
     """Standard deviation of the log of a replica's sum of squared lengths in a step."""
+    expert_load: tuple[float, ...] = ()
+    """Of each data-parallel rank, over the mean: experts are spread over all of them and take half of the compute."""
+    save_every: int = 0
+    """Steps; the save after a step is told with the next one. 0: none."""
     attempt: int = 1
     run: str = "run-1"
     ranks_per_node: int = 8
@@ -139,6 +147,8 @@ class Job:
 
     def step(self, step: int) -> list[trace_pb2.RankMessage]:
         rows = self._simulate(step)
+        if self._follows_save(step):
+            self._save(step, rows)
         self.clock_ns += int(max(r["duration"] for r in rows) * 1e9)
         return [self._wrap(rank, summary=self._summary(step, rank, rows[rank])) for rank in range(self.layout.world)]
 
@@ -147,6 +157,17 @@ class Job:
     ) -> trace_pb2.RankMessage:
         beat = trace_pb2.Heartbeat(step=step, unix_ns=self.clock_ns, frontiers=frontiers, **fields)  # type: ignore[arg-type]
         return self._wrap(rank, heartbeat=beat)
+
+    def _follows_save(self, step: int) -> bool:
+        return self.save_every > 0 and step > 1 and (step - 1) % self.save_every == 0
+
+    def _save(self, step: int, rows: list[dict[str, float]]) -> None:
+        """Data-parallel rank 0 writes the weights, the others little; each waits for the last."""
+        amount = np.array([1.0 if self.layout.place(rank)[1] == 0 else 0.05 for rank in range(self.layout.world)])
+        noise = np.exp(self.random.normal(0, 0.15, self.layout.world))
+        write = 2.0 * amount * noise * self._fault("write", step, 1.0)
+        for row, seconds in zip(rows, write, strict=True):
+            row["write"], row["save"] = float(seconds), float(write.max() - seconds) + 0.5
 
     def _wrap(self, rank: int, seq: int | None = None, **body: object) -> trace_pb2.RankMessage:
         if seq is None:
@@ -168,7 +189,11 @@ class Job:
     def communicators(self, rank: int) -> list[trace_pb2.Communicator]:
         tp, _, pp = self.layout.place(rank)
         ranks = [self.layout.rank(tp, d, pp) for d in range(self.layout.dp)]
-        return [trace_pb2.Communicator(index=1, id="dp:" + "-".join(map(str, ranks)), kind="dp", ranks=ranks)]
+        name = "-".join(map(str, ranks))
+        found = [trace_pb2.Communicator(index=1, id=f"dp:{name}", kind="dp", ranks=ranks)]
+        if self.expert_load:
+            found.append(trace_pb2.Communicator(index=2, id=f"ep:{name}", kind="ep", ranks=ranks))
+        return found
 
     def _hello(self, rank: int) -> trace_pb2.Hello:
         tp, dp, pp = self.layout.place(rank)
@@ -196,6 +221,14 @@ class Job:
                 sizes[list(fault.ranks)] = fault.size
         return sizes
 
+    def _load(self, step: int) -> np.ndarray:
+        """Which experts are wanted wavers from step to step."""
+        if not self.expert_load:
+            return np.ones(self.layout.dp)
+        drawn = np.array(self.expert_load) * np.exp(self.random.normal(0, 0.05, self.layout.dp))
+        load: np.ndarray = drawn / drawn.mean()
+        return load
+
     def _launching(self, step: int) -> np.ndarray:
         """Host time of the passes over the device's usual time for them, a rank."""
         if not self.noise.launching:
@@ -211,7 +244,8 @@ class Job:
         data = np.array([p[1] for p in places])
         stage = np.array([p[2] for p in places])
         squares = np.exp(self.random.normal(0, self.sequence_spread, shape.dp))[data]
-        work = (0.7 + 0.3 * squares) * np.where(stage == shape.pp - 1, self.last_stage, 1.0)
+        load = self._load(step)[data]
+        work = (0.7 + 0.3 * squares) * (0.5 + 0.5 * load) * np.where(stage == shape.pp - 1, self.last_stage, 1.0)
         self._slow = noise.memory * self._slow + np.sqrt(1 - noise.memory**2) * self.random.normal(0, noise.slow, n)
         jitter = self._offset + self._slow + self.random.normal(0, noise.step, n) + self.random.normal(0, noise.common)
         jitter += np.where(self.random.random(n) < noise.outliers, 0.4, 0.0)
@@ -239,6 +273,7 @@ class Job:
                 "gc": garbage[r], "send": sending[r], "sync": sync[r], "recv": replica[r] - busy[r],
                 "reduce": replica.max() - (replica[r] if sends else busy[r]) + 0.002, "duration": total + 0.002,
                 "squares": squares[r],
+                "load": load[r],
                 "starved": starved[r],
             }
             for r in range(n)
@@ -257,15 +292,26 @@ class Job:
         if row["gc"]:
             table.append(("gc", -1, 0, -1, 1, row["gc"], row["gc"], 0))
         table.append(("all_reduce", -1, 1, -1, 1, row["reduce"], 0, 0))
+        if self.expert_load:
+            table.append(("all_to_all", 0, 2, -1, 4 * m, 0.01, 0, 0))
+        if "write" in row:
+            table.append(("checkpoint", -1, 0, -1, 1, row["save"], 0, 0))
+            table.append(("checkpoint_write", -1, 0, -1, 1, row["write"], 0, 0))
         table += self._messages(rank, row)
         summary = trace_pb2.StepSummary(
-            step=step, start_ns=0, duration_ns=int(row["duration"] * 1e9), names=NAMES, cpu_ns=int(row["compute"] * 1e9)
+            step=step,
+            start_ns=0,
+            duration_ns=int(row["duration"] * 1e9),
+            names=NAMES,
+            cpu_ns=int(row["compute"] * 1e9),
+            phases=[trace_pb2.PHASE_CHECKPOINT] if "write" in row else [],
         )
         count = np.array([t[4] for t in table], np.float64)
         duration = np.array([t[5] for t in table]) * 1e9
         used = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
         starved = np.array([t[0] in ("forward", "backward") for t in table]) * row["starved"]
         tokens = np.array([1024 * t[4] * (t[7] > 0) for t in table])
+        sent = np.array([4096 * t[4] * (1 + row["load"]) * (t[0] == "all_to_all") for t in table])
         squares = np.array([1024 * 512 * t[4] * t[7] for t in table])
         columns.fill_summary(
             summary,
@@ -274,7 +320,7 @@ class Job:
                 "chunk": [t[1] for t in table], "communicator": [t[2] for t in table], "peer": [t[3] for t in table],
                 "count": count, "duration_sum_ns": duration, "duration_min_ns": duration / count,
                 "duration_max_ns": duration / count, "cpu_sum_ns": used, "cpu_min_ns": used / count,
-                "cpu_max_ns": used / count, "tokens": tokens, "length_squares": squares,
+                "cpu_max_ns": used / count, "tokens": tokens, "length_squares": squares, "bytes": sent,
                 "starved_count": count * starved, "starved_sum_ns": duration * starved,
                 "starved_tokens": tokens * starved, "starved_length_squares": squares * starved,
             },

@@ -32,3 +32,4 @@ def test_only_the_disturbed_rank_is_paged_and_at_once(recording: str, disturbed_
     assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_GPU, Cause.INTERFERENCE, (1,))
     assert finding.opened_step in (disturbed_from, disturbed_from + 1)
     assert 2.0 < finding.effect_ratio < 2.5
+    assert finding.confidence >= 0.9

@@ -56,6 +56,7 @@ async def test_jobs_and_ranks_are_listed(query: trace_pb2_grpc.TraceQueryStub) -
         (1, 1, False),
     ]
     assert [communicator.id for communicator in ranks[0].communicators] == ["dp:0-1"]
+    assert [rank.closed for rank in ranks] == [True, True]
 
 
 async def test_steps_come_in_job_time_with_their_shares(query: trace_pb2_grpc.TraceQueryStub) -> None:

@@ -80,6 +80,16 @@ async def test_followers_see_everything_again_and_again(bus: Bus) -> None:
     assert {m.key for m in first} == {"run"}
 
 
+async def test_the_newest_message_is_known_by_its_id(bus: Bus) -> None:
+    nothing = await bus.newest("steps")
+    await publish_numbers(bus, 3)
+
+    newest = await bus.newest("steps")
+
+    assert nothing == ""
+    assert newest == (await follow(bus, 3))[-1].id
+
+
 async def test_a_follower_may_start_at_the_end(bus: Bus) -> None:
     await publish_numbers(bus, 3)
     waiting = asyncio.create_task(follow(bus, 2, from_start=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -37,6 +38,7 @@ async def test_a_slow_rank_is_published_and_exposed_until_the_job_ends() -> None
     detector = Detector(DetectorSettings(tick_seconds=0.05, keep_ended_seconds=0), bus, registry)
     job = Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
     await detector.start()
+    await asyncio.sleep(0.05)
     assert detector.ready()
     await bus.publish(Topic.STEPS, job.run, b"\xff not a message")
     await publish(bus, job, range(1, 34))
@@ -85,12 +87,17 @@ async def test_findings_are_told_once_each_however_slow_the_bus_is() -> None:
 
 
 async def test_a_detector_that_starts_late_comes_to_the_same_findings() -> None:
-    bus, job = MemoryBus(), Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
-    await publish(bus, job, range(1, 34))
+    job = Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
     ids = []
-    for _ in range(2):
+    for late in (False, True):
+        bus, job = MemoryBus(), Job(Layout(), GPU, (Fault("compute", (1,), 26, 1.2),), seed=1)
         detector = Detector(DetectorSettings(tick_seconds=0.05), bus, CollectorRegistry())
-        await detector.start()
+        if not late:
+            await detector.start()
+        job.clock_ns = time.time_ns() - 100 * 10**9
+        await publish(bus, job, range(1, 34))
+        if late:
+            await detector.start()
         ids.append((await asyncio.wait_for(next_page(bus), 60)).id)
         await detector.stop()
 

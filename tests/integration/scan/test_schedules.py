@@ -164,6 +164,6 @@ def test_evaluation_and_checkpoint_are_phases_of_the_step_after_them(tmp_path: P
     ranks, _ = train_traced(tmp_path / "trace", 1, flags)
 
     assert set(ranks[0].summaries[1].phases) == {2, 3}
-    assert {"evaluate", "checkpoint"} <= {row["name"] for row in ranks[0].rows(3)}
+    assert {"evaluate", "checkpoint", "checkpoint_write"} <= {row["name"] for row in ranks[0].rows(3)}
     for step in (1, 3):
         assert len(ranks[0].of("forward", step=step)) == ranks[0].hello.schedule.microbatches

@@ -110,6 +110,15 @@ def test_a_fault_that_ends_is_resolved_and_a_new_one_has_a_new_id() -> None:
     assert [finding.id for finding in verdicts.open()] == [second]
 
 
+def test_the_end_of_a_fault_that_was_there_from_the_start_is_no_new_one() -> None:
+    job = Job(Layout(), GPU, (Fault("compute", (1,), 1, 1.2, to_step=60),), seed=1)
+
+    verdicts = detect(job, 100)
+
+    assert verdicts.paged_ranks() == {1}
+    assert verdicts.open() == []
+
+
 def test_memory_alone_slow_is_told_from_a_slow_processor() -> None:
     job = Job(Layout(pp=1, dp=4), GPU, (Fault("optimizer", (2,), ONSET, 1.5),), seed=8)
 

@@ -113,14 +113,43 @@ def test_one_outlier_is_no_alarm_where_tails_are_heavy() -> None:
 def test_work_is_learnt_from_the_covariates() -> None:
     random, model = np.random.default_rng(6), WorkModel()
     stage = np.zeros(8, np.int64)
-    healthy = np.ones(8, bool)
+    healthy, load = np.ones(8, bool), np.ones(8)
     for _ in range(2 * ENOUGH):
         squares = random.uniform(1e5, 5e5, (8, 1))
         tokens = np.full((8, 1), 1024.0)
         seconds = 1e-3 + 2e-8 * squares
         compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)))
-        ratio = model.relative(compute, stage)
-        model.learn(compute, stage, healthy)
+        ratio = model.relative(compute, stage, load).total
+        model.learn(compute, stage, load, healthy)
 
     expected = (1e-3 + 2e-8 * squares) / (1e-3 + 2e-8 * squares.mean())
     assert ratio == pytest.approx(expected, rel=1e-3)
+
+
+def test_what_experts_cost_is_learnt_apart_from_the_sequences() -> None:
+    random, model = np.random.default_rng(7), WorkModel()
+    stage, healthy = np.zeros(8, np.int64), np.ones(8, bool)
+    for _ in range(4 * ENOUGH):
+        squares = random.uniform(1e5, 5e5, (8, 1))
+        load = random.uniform(0.5, 1.5, 8)
+        load /= load.mean()
+        seconds = 1e-3 + 2e-8 * squares + 4e-3 * load[:, None]
+        tokens = np.full((8, 1), 1024.0)
+        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)))
+        work = model.relative(compute, stage, load)
+        model.learn(compute, stage, load, healthy)
+
+    mean = 1e-3 + 2e-8 * squares.mean() + 4e-3
+    assert work.total == pytest.approx(seconds / mean, rel=1e-3)
+    assert work.experts == pytest.approx((mean + 4e-3 * (load[:, None] - 1)) / mean, rel=1e-3)
+
+
+def test_a_slow_rank_is_not_excused_by_a_load_that_is_a_little_larger_always() -> None:
+    model, stage, healthy = WorkModel(), np.zeros(2, np.int64), np.ones(2, bool)
+    load, one = np.array([0.99, 1.01]), np.ones((2, 1))
+    seconds = np.array([[1.0], [1.3]])
+    compute = Compute(("forward",), (0,), seconds, one, 1024 * one, one, seconds, one)
+    for _ in range(2 * ENOUGH):
+        model.learn(compute, stage, load, healthy)
+
+    assert model.relative(compute, stage, load).total == pytest.approx(np.array([[0.99], [1.01]]), abs=1e-3)

@@ -149,6 +149,18 @@ def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
     assert job_now(result).step == 2
 
 
+@pytest.mark.parametrize(("closed", "state"), [(True, JobState.FINISHED), (False, JobState.LOST)])
+def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: JobState) -> None:
+    result = Platform()
+    schedule = trace_pb2.Schedule(total_steps=400)
+    record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90, schedule=schedule)
+    ranks = [trace_pb2.RankRecord(identity=identity(rank), last_seen_unix_ns=NOW, closed=closed) for rank in range(2)]
+
+    result.apply_record(record, ranks)
+
+    assert job_now(result).state is state
+
+
 def test_a_job_of_the_records_that_beats_runs() -> None:
     result = Platform()
     result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90), [])

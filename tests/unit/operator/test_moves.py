@@ -190,17 +190,10 @@ def test_a_confirmed_finding_moves_the_job_away() -> None:
     assert [entry.name for entry in move.excluded or ()] == ["node2"]
 
 
-def test_a_whole_stage_that_is_slow_moves_the_job_though_no_peer_is_faster() -> None:
-    """Only the ranks' own past can speak then, and no such finding has more than 0.85."""
-    found = report(suspicion(confidence=0.85))
-
-    assert isinstance(choose(running(training_job(remediation=EXCLUDE), report=found)), Stop)
-
-
 @pytest.mark.parametrize(
     "finding",
     [
-        suspicion(confidence=0.75),
+        suspicion(confidence=0.85),
         suspicion(page=False),
         suspicion(steps_open=2),
         suspicion(node=""),

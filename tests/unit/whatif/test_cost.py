@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
+from megatronapp.detector.whatif import cost_ratio, slowdown_ratio, stage_order
 from tests.unit.whatif.tables import step_table, tensor_groups
 
 
@@ -78,3 +78,39 @@ def test_unequal_stages_slow_the_job_down():
 
     slow, equal = 8 * 9.0 + 3.0, 8 * 6.0 + 6.0
     assert slowdown_ratio(table) == pytest.approx(slow / equal)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_the_cost_is_that_of_a_pipeline_played_through(stages, replicas, chunks):
+    healthy = played_through(stages, chunks, np.ones(stages))
+    for stage in range(stages):
+        pace, seconds = np.ones(stages), np.ones(stages * replicas)
+        pace[stage] = seconds[stage * replicas] = 1.05
+        table = step_table(stages, replicas, seconds, microbatches=8, chunks=chunks)
+
+        cost = cost_ratio(table, {stage * replicas: 1.05})
+
+        assert cost == pytest.approx(played_through(stages, chunks, pace) / healthy, abs=1e-9)
+
+
+def played_through(stages, chunks, pace, microbatches=8):
+    """Step time by letting every stage do the next pass of its list as soon as its input is there."""
+    waiting = [stage_order(stage, stages, chunks, microbatches) for stage in range(stages)]
+    ends, free = {}, np.zeros(stages)
+    while any(waiting):
+        for stage in range(stages):
+            while waiting[stage] and (ready := arrival(waiting[stage][0], ends, stages, chunks)) is not None:
+                done = waiting[stage].pop(0)
+                seconds = {"forward": 1.0, "backward": 2.0}[done.operation] * pace[stage]
+                ends[done] = free[stage] = max(free[stage], ready) + seconds
+    return free.max()
+
+
+def arrival(one, ends, stages, chunks):
+    """When the pass of the model's part before (backward: after) has ended; None if it has not."""
+    part = one.chunk * stages + one.stage + (-1 if one.operation == "forward" else 1)
+    if not 0 <= part < stages * chunks:
+        return 0.0
+    return ends.get(one._replace(chunk=part // stages, stage=part % stages))

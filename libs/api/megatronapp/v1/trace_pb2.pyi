@@ -493,20 +493,22 @@ class ListRanksResponse(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ...) -> None: ...
 
 class RankRecord(_message.Message):
-    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators")
+    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     device: Device
     connected: bool
     last_seen_unix_ns: int
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ...) -> None: ...
+    closed: bool
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ...) -> None: ...
 
 class ListStepsRequest(_message.Message):
     __slots__ = ("run", "attempt", "from_step", "to_step", "limit")

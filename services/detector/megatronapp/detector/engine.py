@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from megatronapp.core.findings import Finding
+from megatronapp.core.findings import Finding, Kind
 from megatronapp.detector.assemble import Assembler
-from megatronapp.detector.findings import Ledger, Moment
+from megatronapp.detector.findings import Ledger, Moment, key_of
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.progress import Progress
 from megatronapp.detector.rules import hang
@@ -19,6 +19,10 @@ from megatronapp.v1 import trace_pb2
 STEPS, HANG = "steps", "hang"
 """The two sources of suspicions: what steps say, and that no more steps come."""
 KEPT_ARRIVALS = 4096
+LEARNING_STEPS = 40
+"""Judged steps after which an engine knows by itself whether a finding stands."""
+LEARNING_SECONDS = 180.0
+"""The same of a hang."""
 START_UP_STEPS = 5
 """GPU ranks choose kernels, allocate and connect in an attempt's first steps, and differ without a fault."""
 
@@ -33,6 +37,7 @@ class Engine:
         self.progress = Progress()
         self.ledger = Ledger(run, job, attempt)
         self.newest: StepTable | None = None
+        self._judged = 0
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
@@ -52,11 +57,23 @@ class Engine:
         """The attempt is over: its findings are resolved."""
         return self.ledger.close(self._moment(unix_ns))
 
+    def take_over(self, finding: Finding, unix_ns: int) -> bool:
+        """Go on with a finding of this attempt that was told before this engine began. False when it has judged enough
+        steps to know that the finding is over."""
+        if finding.kind is Kind.HANG:
+            self.ledger.adopt(HANG, finding, 0, unix_ns + int(LEARNING_SECONDS * 1e9))
+            return True
+        known = any(key_of(finding) == key_of(own) for own in self.ledger.open)
+        if not known and self._judged >= LEARNING_STEPS:
+            return False
+        self.ledger.adopt(STEPS, finding, LEARNING_STEPS - self._judged, 0)
+        return True
+
     def _judge(self, tables: list[StepTable], unix_ns: int) -> list[Finding]:
         changed: list[Finding] = []
         for table in tables:
             self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
-            self.newest = table
+            self.newest, self._judged = table, self._judged + 1
             suspicions = self.judge.observe(table, self.progress.telemetry)
             changed += self.ledger.update(STEPS, suspicions, table.ranks, self._cost, self._moment(unix_ns))
         return changed

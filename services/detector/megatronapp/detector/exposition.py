@@ -59,7 +59,13 @@ class Exposition(Collector):
             registry=registry, buckets=LATENCY_SECONDS,
         )  # fmt: skip
         self._seen: set[str] = set()
+        self.quiet = False
+        """Tell of no job: what the engines say is of the past."""
         registry.register(self)
+
+    def know(self, finding: Finding) -> None:
+        """The finding was counted before."""
+        self._seen.add(finding.id)
 
     def note(self, finding: Finding) -> None:
         """Count a finding when it opens."""
@@ -100,7 +106,7 @@ class Exposition(Collector):
             name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
             for name, (text, labels) in GAUGES.items()
         }
-        for engine in list(self._engines.running.values()):
+        for engine in () if self.quiet else list(self._engines.running.values()):
             self._add(engine, tuple(job_labels(engine.job).values()), families)
         yield from families.values()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.core.findings import Finding, Kind, State, Worker
+from megatronapp.core.findings import Cause, Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 from megatronapp.detector.steps import RankTable
@@ -40,6 +40,15 @@ class Moment:
 class _Case:
     finding: Finding
     told_step: int
+    held_updates: int = 0
+    """For so many updates that say nothing of it, it stands all the same."""
+    held_until_unix_ns: int = 0
+    """And until then."""
+
+    def stands(self, unix_ns: int) -> bool:
+        """Whether it outlives an update that says nothing of it."""
+        self.held_updates -= 1
+        return self.held_updates >= 0 or unix_ns < self.held_until_unix_ns
 
 
 class Ledger:
@@ -64,9 +73,11 @@ class Ledger:
         """Take what one source suspects now and resolve what it no longer does; returns new and changed findings."""
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
         for suspicion in suspicions:
-            key = _key(suspicion)
+            key = key_of(suspicion)
             seen.add(key)
             case = cases.get(key)
+            if case is not None:
+                case.held_updates = case.held_until_unix_ns = 0
             if case is not None and _settled(case, suspicion, now):
                 continue
             before = case.finding if case else None
@@ -79,16 +90,27 @@ class Ledger:
             if _worth_telling(case.finding, before) or now.step - case.told_step >= REFRESH_STEPS:
                 case.told_step = now.step
                 changed.append(finding)
-        changed += [_resolved(cases.pop(key).finding, now) for key in list(cases) if key not in seen]
-        return changed
+        over = [key for key in cases if key not in seen and not cases[key].stands(now.unix_ns)]
+        return changed + [resolved(cases.pop(key).finding, now.unix_ns, now.step) for key in over]
 
-    def close(self, now: Moment, sources: Sequence[str] | None = None) -> list[Finding]:
-        """Resolve everything (of these sources)."""
-        return [
-            finding
-            for source in (sources if sources is not None else list(self._open))
-            for finding in self.update(source, (), None, lambda _: 1.0, now)
-        ]
+    def adopt(self, source: str, finding: Finding, held_updates: int, held_until_unix_ns: int) -> None:
+        """Go on with a finding that was told before this ledger began: what is open on the same ranks is that one."""
+        cases, key = self._open.setdefault(source, {}), key_of(finding)
+        if key in cases:
+            cases[key].finding = identified_as(cases[key].finding, finding)
+        else:
+            cases[key] = _Case(finding, 0, held_updates, held_until_unix_ns)
+
+    def drop(self, finding: Finding) -> None:
+        """Forget an open finding without a word."""
+        for cases in self._open.values():
+            cases.pop(key_of(finding), None)
+
+    def close(self, now: Moment) -> list[Finding]:
+        """Resolve everything."""
+        ended = [resolved(finding, now.unix_ns, now.step) for finding in self.open]
+        self._open.clear()
+        return ended
 
     def _describe(
         self,
@@ -119,7 +141,7 @@ class Ledger:
             state=State.OPEN,
             page=(before is not None and before.page) or _pages(suspicion, cost, since, since_unix_ns, now),
             evidence=suspicion.evidence,
-            summary=_with_cost(suspicion.summary, cost),
+            summary=_summary(suspicion, since, cost),
             advice=suspicion.advice,
             opened_unix_ns=before.opened_unix_ns if before else now.unix_ns,
             opened_step=opened_step,
@@ -128,7 +150,7 @@ class Ledger:
         )
 
     def _id(self, suspicion: Suspicion, step: int) -> str:
-        parts = (*self._identity.values(), *_key(suspicion), step)
+        parts = (*self._identity.values(), *key_of(suspicion), step)
         return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
@@ -139,10 +161,11 @@ def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
     return same and (known.page or not suspicion.pages) and now.step - case.told_step < REFRESH_STEPS
 
 
-def _key(suspicion: Suspicion) -> Key:
-    """One rank has one finding at a time, whose kind may become clearer; others are told apart by what they are."""
-    one_rank = suspicion.kind in OF_ONE_RANK and suspicion.ranks
-    return ("" if one_rank else f"{suspicion.kind}/{suspicion.cause}", suspicion.ranks)
+def key_of(what: Suspicion | Finding) -> Key:
+    """One rank has one finding on its steps at a time, whose kind may become clearer; others are told apart by what
+    they are."""
+    one_rank = what.kind in OF_ONE_RANK and what.ranks and what.cause is not Cause.CHECKPOINT
+    return ("" if one_rank else f"{what.kind}/{what.cause}", what.ranks)
 
 
 def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: int, now: Moment) -> bool:
@@ -165,14 +188,22 @@ def _worth_telling(finding: Finding, before: Finding | None) -> bool:
     )
 
 
-def _resolved(finding: Finding, now: Moment) -> Finding:
+def resolved(finding: Finding, unix_ns: int, step: int | None) -> Finding:
     return finding.model_copy(
         update={
             "state": State.RESOLVED,
-            "resolved_unix_ns": now.unix_ns,
-            "resolved_step": now.step,
-            "updated_unix_ns": now.unix_ns,
+            "resolved_unix_ns": unix_ns,
+            "resolved_step": step,
+            "updated_unix_ns": unix_ns,
         }
+    )
+
+
+def identified_as(finding: Finding, known: Finding) -> Finding:
+    """The finding under the id, and since the time, by which another is known that is the same."""
+    kept = ("id", "since_step", "since_unix_ns", "opened_step", "opened_unix_ns")
+    return finding.model_copy(
+        update={name: getattr(known, name) for name in kept} | {"page": finding.page or known.page}
     )
 
 
@@ -190,5 +221,7 @@ def _places(ranks: tuple[int, ...], table: RankTable | None) -> tuple[str, str, 
     )
 
 
-def _with_cost(summary: str, cost: float) -> str:
+def _summary(suspicion: Suspicion, since: int | None, cost: float) -> str:
+    """since: as first told; a rule that looks at the newest steps alone may say a later one."""
+    summary = suspicion.summary.replace(f"since step {suspicion.since_step}", f"since step {since}")
     return f"{summary} It costs the job {(cost - 1) * 100:.0f} %." if 1.005 <= cost < math.inf else summary

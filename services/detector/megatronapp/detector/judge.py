@@ -17,6 +17,7 @@ from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
+from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.monitor import Monitor
@@ -47,6 +48,7 @@ class Judge:
         self._transfers = Transfers()
         self._anchors: dict[str, Anchors] = {}
         self._passes = PassHistory()
+        self._saves = Saves()
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
@@ -55,11 +57,13 @@ class Judge:
     def observe(
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
     ) -> list[Suspicion]:
-        """Judge one step. A step in which something else went on (checkpoint, evaluation, …) says nothing new."""
+        """Judge one step. One in which something else went on (checkpoint, evaluation, …) tells at most of that."""
         if self._start_up_steps > 0 and not table.ranks.on_cpu.any():
             self._start_up_steps -= 1
             return []
         if not len(table.rows) or table.phases:
+            if trace_pb2.PHASE_CHECKPOINT in table.phases and self.monitors:
+                self._watch_saves(table)
             return attribute(self.view) if self.view else []
         self._prepare(table)
         self._first_step = table.step if self._first_step is None else self._first_step
@@ -74,7 +78,7 @@ class Judge:
         self._watch_compute(table, effect, healthy, passes, pace)
         self._watch_shares(table, accounts, messages, usual, healthy)
         late = self._watch_launching(table, passes, pace)
-        self._watch_waits(table, usual, explained=late or not effect.equal_work)
+        self._watch_waits(table, usual, explained=late or not effect.equal_work or self._reason_known())
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
         self._pardon()
@@ -86,6 +90,7 @@ class Judge:
             collectives=collectives,
             monitors=self.monitors,
             transfers=self._transfers,
+            saves=self._saves,
             step_seconds=usual,
             first_step=self._first_step,
             telemetry=telemetry or {},
@@ -96,12 +101,16 @@ class Judge:
         if self.monitors:
             return
         profile = profiles.CPU if table.ranks.on_cpu.any() else profiles.GPU
-        threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * len(profile))
+        signals = len(profile.keys() - profiles.RARE)
+        threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * signals)
         self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.items()}
+
+    def _reason_known(self) -> bool:
+        return any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors)
 
     def _pardon(self) -> None:
         """While a slow rank is known, others' waiting and the job's slowness need no other reason."""
-        if any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors):
+        if self._reason_known():
             for signal in CONSEQUENCES:
                 self.monitors[signal].pardon()
 
@@ -192,8 +201,8 @@ class Judge:
         return passes.late
 
     def _watch_waits(self, table: StepTable, usual: float, *, explained: bool) -> None:
-        """Where work is unequal the others wait for the heaviest replica, and where hosts set the pace for the latest
-        of them: that needs no other reason."""
+        """Where work is unequal the others wait for the heaviest replica, where hosts set the pace for the latest of
+        them, and where a slow rank is known for that: it needs no other reason, and is not what is usual."""
         waited = np.full(len(table.ranks), np.nan) if explained else waits.waited_for(table) / usual
         self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
 
@@ -208,8 +217,17 @@ class Judge:
         seconds = np.concatenate([messages.seconds, collectives.seconds])
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
 
+    def _watch_saves(self, table: StepTable) -> None:
+        """A save that is slow is not learnt: the usual one stays what it was."""
+        effect = self._saves.effect(table)
+        self.monitors["checkpoint"].observe(table.step, table.ranks.rank, effect.beside)
+        self.monitors["job_checkpoint"].observe(table.step, np.zeros(1, np.int64), np.array([effect.of_all]))
+        self._saves.learn(table, ~(effect.of_ranks > self.monitors["checkpoint"].noise.allowance))
+
     def _watch_imbalance(self, table: StepTable, effect: ComputeEffect) -> None:
         stages = imbalance.of_stages(table.ranks, effect, self._healthy(table))
         self.monitors["stage_imbalance"].observe(table.step, np.arange(len(stages)), stages)
         sequences = np.array([imbalance.of_sequences(table.ranks, effect)])
         self.monitors["sequence_imbalance"].observe(table.step, np.zeros(1, np.int64), sequences)
+        experts = np.array([imbalance.of_experts(effect)])
+        self.monitors["expert_imbalance"].observe(table.step, np.zeros(1, np.int64), experts)

@@ -13,6 +13,10 @@ import math
 from megatronapp.detector.statistics.monitor import Noise
 
 NEVER = math.inf
+SLOW_SAVE = math.log(1.5)
+"""Storage that others use too makes a write half as long again without a fault."""
+RARE = frozenset({"checkpoint", "job_checkpoint", "expert_imbalance"})
+"""Judged only at saves, or only in jobs with experts: they take no share of every step's false alarms."""
 
 GPU: dict[str, Noise] = {
     "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02),
@@ -26,8 +30,11 @@ GPU: dict[str, Noise] = {
     "launching": Noise(floor=0.15, prior=0.20, clip=4, allowance=0.50, smallest=0.30),
     "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
     "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10),
+    "checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
+    "job_checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
     "stage_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
     "sequence_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
+    "expert_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }
 
 CPU: dict[str, Noise] = {
@@ -42,6 +49,9 @@ CPU: dict[str, Noise] = {
     "sync_delay": Noise(floor=0.02, prior=0.05, clip=4, allowance=0.15, smallest=0.05),
     "wait": Noise(floor=0.10, prior=0.20, clip=4, allowance=NEVER, smallest=1.00),
     "send_delay": Noise(floor=0.03, prior=0.05, clip=4, allowance=0.25, smallest=0.10),
+    "checkpoint": Noise(floor=0.50, prior=0.50, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
+    "job_checkpoint": Noise(floor=0.50, prior=0.50, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
     "stage_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.10, smallest=0.05, changes=False),
     "sequence_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
+    "expert_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }

@@ -184,7 +184,8 @@ def _fill_in(rank: TrackedRank, record: trace_pb2.RankRecord) -> None:
     if rank.device == trace_pb2.DEVICE_UNSPECIFIED:
         rank.placement, rank.device = record.placement, record.device
     if rank.incarnation == 0:
-        rank.seen_unix_ns, rank.lost = record.last_seen_unix_ns, not record.connected
+        rank.seen_unix_ns, rank.closed = record.last_seen_unix_ns, record.closed
+        rank.lost = not record.connected and not record.closed
 
 
 def _hello(job: TrackedJob, rank: TrackedRank, hello: trace_pb2.Hello) -> None:

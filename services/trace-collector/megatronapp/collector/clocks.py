@@ -3,18 +3,21 @@
 A CPU rank's times are its host's; all ranks of a host share that clock, so that no fit can come between them. A GPU
 rank is a clock of its own, since its times hang on the reference events of its own stream. Job time is Unix time as the
 clocks' mean sees it: rank time + raw offset of the host (unix - clock, read together at start) + fitted correction.
+Hosts that no collective joins are aligned by the messages between them (bridges.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.align import Alignment, Anchors
-from megatronapp.collector.depend import SYMMETRIC, match_collectives
+from megatronapp.collector.bridges import Bridges, Islands
+from megatronapp.collector.depend import RECEIVES, SENDS, SYMMETRIC, Groups, match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, Columns
 from megatronapp.v1 import trace_pb2
 
@@ -29,6 +32,9 @@ ANCHORS_PER_STEP = 16
 
 MOST_COMMUNICATORS = 1 << 16
 """A larger index is no rank's table's."""
+
+Table = dict[str, npt.NDArray[Any]]
+"""Columns of one length, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +60,18 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Ends:
-    """Ends of one step's collectives, one array per column and batch."""
+    """Ends of one step's collectives, and its messages' starts and ends; one array per column and batch."""
 
-    parts: list[dict[str, Column]] = field(default_factory=list)
+    parts: list[Table] = field(default_factory=list)
+    messages: list[Table] = field(default_factory=list)
     complete: set[int] = field(default_factory=set)
 
 
 class Clocks:
     def __init__(self) -> None:
         self.alignment = Alignment()
+        self.bridges = Bridges()
+        self._islands = Islands()
         self._hosts: list[_Host] = []
         self._clocks: dict[object, int] = {}
         self._ranks: dict[int, _Rank] = {}
@@ -89,7 +98,7 @@ class Clocks:
         columns: Columns,
         communicators: Mapping[int, str],
     ) -> None:
-        """Take the ends of a batch's symmetric collectives; a step all ranks have finished goes into the fit."""
+        """Take a batch's anchors; a step all ranks have finished goes into the fit."""
         if rank not in self._ranks:
             return
         self._ranks[rank].reference_error_ns = batch.reference_error_ns
@@ -99,6 +108,8 @@ class Clocks:
         part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
         if part is not None:
             ends.parts.append(part)
+        if self._islands.several and (messages := self._messages(rank, names, columns)) is not None:
+            ends.messages.append(messages)
         if batch.last:
             ends.complete.add(rank)
         if len(ends.complete) == len(self._ranks):
@@ -117,7 +128,13 @@ class Clocks:
         error = self.alignment.error_ns(state.clock, rank_time_ns + raw)
         if error < 0 and len(self._hosts) == 1:
             return Reading(raw, state.reference_error_ns)
-        return Reading(raw + round(correction), error)
+        if not self._islands.several:
+            return Reading(raw + round(correction), error)
+        island, at_ns = self._islands.root(state.host), rank_time_ns + raw + round(correction)
+        bridge = self.bridges.error_ns(island, at_ns)
+        within = error if error >= 0 or island != state.host else state.reference_error_ns
+        error = within + bridge if min(within, bridge) >= 0 else -1
+        return Reading(raw + round(correction + self.bridges.correction(island, at_ns)), error)
 
     def latest(self, rank: int) -> Reading:
         """What is known of the rank's clock at the time of its last anchor."""
@@ -147,11 +164,12 @@ class Clocks:
             if host.node == node and abs(host.raw_offset_ns - raw_offset_ns) < REBOOT_NS:
                 return index
         self._hosts.append(_Host(node, raw_offset_ns))
+        self._islands.grow(len(self._hosts))
         return len(self._hosts) - 1
 
     def _symmetric(
         self, rank: int, names: tuple[str, ...], columns: Columns, communicators: Mapping[int, str]
-    ) -> dict[str, Column] | None:
+    ) -> Table | None:
         rows = _anchors(columns)
         operation = self._symmetric_operations(names)[columns.take("name", rows)]
         rows, operation = rows[operation >= 0], operation[operation >= 0]
@@ -168,6 +186,25 @@ class Clocks:
             "end_ns": end.astype(np.int64) + self._hosts[state.host].raw_offset_ns,
         }
 
+    def _messages(self, rank: int, names: tuple[str, ...], columns: Columns) -> Table | None:
+        """When the batch's messages were begun to be sent, and when they had been received."""
+        kind, peer = columns.sent("kind"), columns.sent("peer")
+        if kind is None or peer is None:
+            return None
+        rows = np.flatnonzero((kind == trace_pb2.SPAN_KIND_P2P) & (peer >= 0))
+        name = columns.take("name", rows)
+        sends, receives = (np.array([table.get(n, -1) for n in names] or [-1])[name] for table in (SENDS, RECEIVES))
+        is_send, peers = sends >= 0, peer[rows].astype(np.int64)
+        at = columns.take("start_ns", rows) + np.where(is_send, 0, columns.take("duration_ns", rows))
+        return {
+            "direction": np.maximum(sends, receives),
+            "sender": np.where(is_send, rank, peers),
+            "receiver": np.where(is_send, peers, rank),
+            "sequence": columns.take("sequence", rows).astype(np.int64),
+            "is_send": is_send,
+            "at_ns": at.astype(np.int64) + self._hosts[self._ranks[rank].host].raw_offset_ns,
+        }
+
     def _symmetric_operations(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """Number of each name's operation; -1: not symmetric."""
         if names not in self._tables:
@@ -182,12 +219,15 @@ class Clocks:
         return np.array([known.setdefault(communicators.get(index, ""), len(known)) for index in indices], np.int64)
 
     def _close(self, step: int) -> None:
-        parts = self._open.pop(step).parts
-        if not parts:
-            return
-        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        ends = self._open.pop(step)
+        if ends.parts:
+            self._fit_collectives(_joined(ends.parts))
+        if ends.messages and self._islands.several:
+            self._fit_messages(step, _joined(ends.messages))
+
+    def _fit_collectives(self, table: Table) -> None:
         groups = match_collectives(table["communicator"], table["sequence"], table["operation"], table["rank"])
-        rows = groups.rows
+        rows, was_fitted = groups.rows, self.alignment.fitted
         self.alignment.observe(
             Anchors(
                 group=groups.group,
@@ -197,6 +237,42 @@ class Clocks:
                 end_ns=table["end_ns"][rows],
             )
         )
+        if not self._islands.several:
+            return
+        if self._islands.join(self._neighbours(groups, table["rank"])) or self.alignment.fitted != was_fitted:
+            self.bridges = Bridges()
+
+    def _neighbours(self, groups: Groups, ranks: Column) -> list[tuple[int, int]]:
+        """Pairs of hosts with members in one collective."""
+        hosts = self._hosts_of(ranks[groups.rows])
+        inside = np.flatnonzero(np.diff(groups.group) == 0)
+        pairs = np.unique(np.stack([hosts[inside], hosts[inside + 1]], axis=1), axis=0)
+        return [(int(one), int(other)) for one, other in pairs]
+
+    def _fit_messages(self, step: int, table: Table) -> None:
+        known = np.isin(table["sender"], list(self._ranks)) & np.isin(table["receiver"], list(self._ranks))
+        table = {name: column[known] for name, column in table.items()}
+        edges = match_messages(*(table[name] for name in ("direction", "sender", "receiver", "sequence", "is_send")))
+        sender, receiver = table["sender"][edges.source], table["receiver"][edges.source]
+        self.bridges.observe(
+            step,
+            self._islands.of(self._hosts_of(sender)),
+            self._islands.of(self._hosts_of(receiver)),
+            self._aligned(sender, table["at_ns"][edges.source]),
+            self._aligned(receiver, table["at_ns"][edges.target]),
+        )
+
+    def _hosts_of(self, ranks: Column) -> npt.NDArray[np.int64]:
+        return np.array([self._ranks[rank].host for rank in ranks.tolist()], np.int64)
+
+    def _aligned(self, ranks: Column, at_ns: Column) -> npt.NDArray[np.int64]:
+        """Times by the clocks of the ranks' islands."""
+        pairs = zip(ranks.tolist(), at_ns.tolist(), strict=True)
+        return np.array([at + round(self.alignment.correction(self._ranks[r].clock, at)) for r, at in pairs], np.int64)
+
+
+def _joined(parts: list[Table]) -> Table:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _anchors(columns: Columns) -> npt.NDArray[np.intp]:

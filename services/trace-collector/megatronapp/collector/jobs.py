@@ -41,6 +41,8 @@ class Rank:
     streams: int = 0
     ended: bool = False
     """It has said goodbye, or the bus has heard that it is lost: nobody waits for it any more."""
+    closed: bool = False
+    """It has said goodbye."""
     communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
     ids: dict[int, str] = field(default_factory=dict)
     """Communicator index → id, as tables want it."""
@@ -61,6 +63,9 @@ class Rank:
         del hello.communicators[:]
         hello.communicators.extend(self.communicators.values())
         return hello
+
+    def close(self) -> None:
+        self.ended = self.closed = True
 
     def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:
         for communicator in communicators:
@@ -113,7 +118,8 @@ class Attempt:
             rank.learn(message.summary.communicators)
             return self._summary(rank, received)
         rank.learn(message.heartbeat.communicators)
-        rank.ended |= message.heartbeat.closing
+        if message.heartbeat.closing:
+            rank.close()
         return self._count_dropped(identity, message.heartbeat.dropped)
 
     def greet(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:

@@ -1,4 +1,5 @@
-"""What the store keeps of an attempt besides its rows: a JobRecord, then each rank's Hello with its arrival."""
+"""What the store keeps of an attempt besides its rows: a JobRecord, then each rank's Hello with its arrival, and its
+goodbye."""
 
 from __future__ import annotations
 
@@ -23,6 +24,10 @@ def pack(attempt: Attempt) -> bytes:
             lost=rank.ended,
         )
         proto.serialize_length_prefixed(record, out)
+        if rank.closed:
+            goodbye = trace_pb2.TraceMessage(heartbeat=trace_pb2.Heartbeat(closing=True))
+            record = trace_pb2.RankMessage(identity=rank.hello.identity, message=goodbye)
+            proto.serialize_length_prefixed(record, out)
     return out.getvalue()
 
 
@@ -35,9 +40,12 @@ def unpack(data: bytes) -> Attempt:
             raise DataError("an empty note of an attempt")
         attempt = Attempt(job.run, job.job, job.attempt, job.first_seen_unix_ns, job.last_seen_unix_ns)
         while (record := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
+            if record.message.heartbeat.closing:
+                attempt.ranks[record.identity.rank].close()
+                continue
             attempt.greet(record.message.hello, record.received_unix_ns)
             attempt.ranks[record.message.hello.identity.rank].ended = record.lost
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, KeyError) as error:
         raise DataError(f"the note of an attempt can't be read: {error}") from error
     attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events
     attempt.dropped[-1, 0] = job.dropped

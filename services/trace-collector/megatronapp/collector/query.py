@@ -145,6 +145,7 @@ def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
         connected=rank.streams > 0,
         last_seen_unix_ns=rank.last_seen_unix_ns,
         communicators=rank.communicators.values(),
+        closed=rank.closed,
     )
 
 

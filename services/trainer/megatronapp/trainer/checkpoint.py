@@ -15,6 +15,7 @@ import os
 import random
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ log = get_logger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
 CLAIM = "claim.json"
 COMPLETE = "complete.json"
+Write = Callable[..., Any]
 _FOLDER = re.compile(r"^iter_(\d{7,})$")
 
 
@@ -154,8 +156,11 @@ class Claim:
 # ---- saving
 
 
-def save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Path:
-    """Write a checkpoint of `state`; every rank calls it. Returns its folder.
+def save(
+    state: TrainingState, claim: Claim, config: CheckpointConfig, traced: Callable[[Write], Write] = lambda write: write
+) -> Path:
+    """Write a checkpoint of `state`; every rank calls it. Returns its folder. `traced` wraps the writing of the rank's
+    own part, in which it waits for no other.
 
     Raises TrainingError on all ranks when the attempt is stale, and UnavailableError when the disk does not take it;
     checkpoints written before stay as they are.
@@ -165,7 +170,9 @@ def save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Path:
     on_first_rank(lambda: _prepare(claim, partial))
     content = _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False)
     try:
-        dist_checkpointing.save(content, str(partial))
+        request = dist_checkpointing.save(content, str(partial), async_sharded_save=True)
+        write = traced(request.async_fn) if request.async_fn is not None else None
+        request._replace(async_fn=write).execute_sync()
     except (OSError, CheckpointException) as error:
         raise UnavailableError(
             f"the checkpoint of step {state.step} could not be written to {claim.folder} (the ones before it are "

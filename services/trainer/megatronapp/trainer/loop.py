@@ -223,7 +223,7 @@ class Trainer:
             return
         with self._phase(trace_pb2.PHASE_CHECKPOINT):
             start = time.perf_counter()
-            folder = checkpoint.save(self._state, self._claim, self._config.checkpoint)
+            folder = checkpoint.save(self._state, self._claim, self._config.checkpoint, self._plugins.checkpoint)
             if dist.get_rank() == 0:
                 seconds = round(time.perf_counter() - start, 3)
                 log.info("checkpoint_saved", step=self._state.step, folder=str(folder), seconds=seconds)

@@ -55,6 +55,9 @@ class Bus(Protocol):
         """Append messages, given as (key, value), in one exchange. After an UnavailableError some of them may be on
         the bus; to be sure, publish all again."""
 
+    async def newest(self, topic: str) -> str:
+        """Id of the newest message, empty where there is none. Raises UnavailableError when the bus can't tell now."""
+
     def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
         """Every message, as many at a time as are there; from the oldest kept one, or without from_start from the next
         one published after the first read. Leaves nothing behind on the bus. Ends only by cancellation."""

@@ -59,6 +59,10 @@ class MemoryBus:
             log.published += 1
         log.grown.set()
 
+    async def newest(self, topic: str) -> str:
+        log = self._topic(topic)
+        return log.messages[-1].id if log.messages else ""
+
     async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
         log = self._topic(topic)
         number = log.start(from_start=from_start)

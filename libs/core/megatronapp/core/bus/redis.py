@@ -59,12 +59,18 @@ class RedisBus:
         except (RedisError, OSError) as error:
             raise UnavailableError(f"Redis does not take messages: {error}") from error
 
+    async def newest(self, topic: str) -> str:
+        try:
+            return await self._newest(self._stream(topic))
+        except (RedisError, OSError) as error:
+            raise UnavailableError(f"Redis does not answer: {error}") from error
+
     async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
         stream = self._stream(topic)
         after = FIRST if from_start else ""
         while True:
             try:
-                after = after or await self._newest(stream)
+                after = after or await self._newest(stream) or FIRST
                 answer = await self._redis.xread({stream: after}, count=READ_COUNT, block=READ_BLOCK_MS)
             except (RedisError, OSError) as error:
                 await _away(topic, error)
@@ -113,7 +119,7 @@ class RedisBus:
     async def _newest(self, stream: str) -> str:
         """Id of the newest entry. "$" in XREAD would forget what comes between two reads."""
         entries: Any = await self._redis.xrevrange(stream, count=1)
-        return str(entries[0][0].decode()) if entries else FIRST
+        return str(entries[0][0].decode()) if entries else ""
 
     async def _join(self, topic: str, group: str, start: str) -> None:
         try:

@@ -141,9 +141,7 @@ class FailurePolicy(Model):
 
 class Remediation(Model):
     mode: Literal["Observe", "ExcludeNode", "Taint"] = "Observe"
-    # A finding of which only one of two signals can speak has at most 0.85: all ranks of a stage on one slow node have
-    # no peer that is faster, only their own past.
-    min_confidence: float = Field(default=0.8, ge=0, le=1, description="of a finding that moves the job")
+    min_confidence: float = Field(default=0.9, ge=0, le=1, description="of a finding that moves the job")
     confirmations: int = Field(default=3, ge=1)
     cooldown_seconds: int = Field(default=900, ge=0)
 

@@ -1,4 +1,5 @@
-"""MegaScan's recordings (core.trace.megascan) as StepTables."""
+"""MegaScan's recordings as StepTables. Files are read by core.trace.megascan, for every service alike; nothing here
+knows what they look like."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.links import Collectives, Messages
+from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
 from megatronapp.detector.steps import StepTable
@@ -22,6 +23,8 @@ PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
 EARLY_PAGE_STEPS = WARM_UP
 """CPU ranks that are slow before they have a history: only what lasts as long as one takes."""
+DISPUTED = 0.85
+"""Share of its confidence that a verdict keeps when a second signal that could confirm it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class View:
     monitors: Mapping[str, Monitor]
     """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages."""
     transfers: Transfers
+    saves: Saves
     step_seconds: float
     """Duration of the job's usual step."""
     first_step: int
@@ -104,10 +108,11 @@ def evidence(view: View, signal: str, item: int, text: str, *, logarithmic: bool
     )
 
 
-def confidence(monitor: Monitor, item: int, *, agreeing: bool = True) -> float:
-    """From the evidence of the test, less when only one of two independent signals says so."""
+def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
+    """From the evidence of the test: at least 0.95 once it has alarmed. That no other signal can speak of the item is
+    no reason to doubt, only one that can and does not agree."""
     certainty = 1.0 - float(np.exp(-monitor.log_evidence[item] / monitor.log_threshold * 3.0))
-    return round(certainty * (1.0 if agreeing else 0.85), 3)
+    return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 
 def patience(view: View, since_step: int) -> int:

@@ -1,4 +1,4 @@
-"""imbalance: the job's own unequal work, of stages or of sequences. Advice; never a page."""
+"""imbalance: the job's own unequal work, of stages, sequences or experts. Advice; never a page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from megatronapp.detector.rules.base import Suspicion, View, confidence, evidenc
 def detect(view: View) -> Iterator[Suspicion]:
     yield from _stages(view)
     yield from _sequences(view)
+    yield from _experts(view)
 
 
 def _stages(view: View) -> Iterator[Suspicion]:
@@ -59,4 +60,32 @@ def _sequences(view: View) -> Iterator[Suspicion]:
             smallest=monitor.noise.smallest,
             pages=False,
             slow={int(rank): float(w) for rank, w in zip(ranks.rank, work, strict=True) if w > 0},
+        )
+
+
+def _experts(view: View) -> Iterator[Suspicion]:
+    monitor = view.monitors["expert_imbalance"]
+    for item in view.alarmed("expert_imbalance"):
+        ratio, since = float(np.exp(monitor.effect[item])), int(monitor.since[item])
+        effect, ranks = view.effect, view.table.ranks
+        heaviest = int(np.argmax(effect.load))
+        yield Suspicion(
+            kind=Kind.IMBALANCE,
+            cause=Cause.EXPERT,
+            ranks=(),
+            since_step=since,
+            effect_ratio=ratio,
+            evidence=(
+                evidence(
+                    view, "expert_imbalance", item, "compute of the most loaded experts' rank over the mean one's"
+                ),
+            ),
+            summary=f"The router gives some experts far more tokens than others, now {effect.load[heaviest]:.1f} times "
+            f"the mean to those of rank {ranks.rank[heaviest]}; who has the most computes {percent(ratio)} longer.",
+            advice="Raise the weight of the balancing loss (--moe-aux-loss-coeff), or spread the experts differently.",
+            confidence=confidence(monitor, item),
+            uncertainty=monitor.uncertainty(item),
+            smallest=monitor.noise.smallest,
+            pages=False,
+            slow={int(rank): float(w) for rank, w in zip(ranks.rank, effect.experts, strict=True) if w > 0},
         )

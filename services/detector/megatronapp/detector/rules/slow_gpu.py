@@ -11,7 +11,7 @@ from megatronapp.detector.rules.base import Suspicion, View, confidence, evidenc
 
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
-"""The other signal must show at least this share of the effect, where it can show any."""
+"""The other signal must show at least this share of the effect, where it can speak."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 MEMORY_BOUND = 0.25
@@ -21,8 +21,10 @@ MEMORY_BOUND = 0.25
 def detect(view: View) -> Iterator[Suspicion]:
     for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)}):
         signal = _stronger(view, rank)
-        if not _contradicted(view, signal, rank):
-            yield _suspicion(view, signal, rank)
+        disputed = _disputed(view, signal, rank)
+        # As fast as ever beside slower peers: it is they that have become faster.
+        if signal == "own_history" or not disputed:
+            yield _suspicion(view, signal, rank, disputed=disputed)
     yield from _memory_bound(view)
 
 
@@ -31,19 +33,25 @@ def _stronger(view: View, rank: int) -> str:
     return next(s for s in SIGNALS if rank < len(view.monitors[s]) and view.monitors[s].alarmed[rank])
 
 
-def _contradicted(view: View, signal: str, rank: int) -> bool:
-    """Whether the rank is as fast as ever and it is its peer that has become faster."""
-    if signal != "compute_effect":
+def _disputed(view: View, signal: str, rank: int) -> bool:
+    """Whether the other signal can speak of the rank now, and shows too little of what this one does.
+
+    It cannot without a history from before, and where nobody is left to compare with: no rank does the same work, or
+    all that do are slow too.
+    """
+    this, other = view.monitors[signal], view.monitors[_other(signal)]
+    if rank >= len(other) or not other.ready[rank] or not this.ready[rank]:
         return False
-    history, peers = view.monitors["own_history"], view.monitors[signal]
-    if rank >= len(history) or not history.ready[rank] or not peers.ready[rank]:
-        return False
-    steps = max(1, sum(1 for s in peers.series(rank).steps if s >= peers.since[rank]))
-    changed = float(np.nanmedian(history.excess(rank)[:steps]))
-    return changed < AGREE * float(peers.effect[rank])
+    steps = max(1, sum(1 for s in this.series(rank).steps if s >= this.since[rank]))
+    shown = other.excess(rank)[:steps]
+    return bool(np.isfinite(shown[0])) and float(np.nanmedian(shown)) < AGREE * float(this.effect[rank])
 
 
-def _suspicion(view: View, signal: str, rank: int) -> Suspicion:
+def _other(signal: str) -> str:
+    return SIGNALS[1 - SIGNALS.index(signal)]
+
+
+def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspicion:
     monitor = view.monitors[signal]
     ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
     index = view.rank_index(rank)
@@ -63,7 +71,7 @@ def _suspicion(view: View, signal: str, rank: int) -> Suspicion:
         evidence=tuple(evidence(view, s, rank, texts[s]) for s in shown),
         summary=f"Rank {rank} computes {percent(ratio)} slower since step {since}{hint}.",
         advice=_ADVICE[cause],
-        confidence=confidence(monitor, rank, agreeing=len(shown) == len(SIGNALS)),
+        confidence=confidence(monitor, rank, disputed=disputed),
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
@@ -111,7 +119,7 @@ def _memory_bound(view: View) -> Iterator[Suspicion]:
             evidence=(evidence(view, "optimizer", rank, "the optimizer alone is slower than on its peers"),),
             summary=f"Rank {rank}'s optimizer takes {percent(ratio)} longer since step {since}, its passes do not.",
             advice=_ADVICE[Cause.MEMORY_BOUND],
-            confidence=confidence(monitor, rank, agreeing=False),
+            confidence=confidence(monitor, rank),
             uncertainty=monitor.uncertainty(rank),
             smallest=monitor.noise.smallest,
             lost_seconds=lost,

@@ -147,7 +147,7 @@ def _of_groups(view: View, operation: str, groups: list[tuple[CollectiveKey, int
         evidence=shown,
         summary=f"{operation} in {names} takes {ratio:.1f} times as long since step {since}; other groups do not.",
         advice="Check the links that these ranks share.",
-        confidence=confidence(monitor, item, agreeing=bool(shared)),
+        confidence=confidence(monitor, item, disputed=not shared),
         uncertainty=monitor.uncertainty(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,

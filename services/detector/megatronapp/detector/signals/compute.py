@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.detector.signals import matrix, peers
+from megatronapp.detector.signals import experts, matrix, peers
 from megatronapp.detector.signals.microbatches import expected_share
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.scale import location
@@ -46,6 +46,10 @@ class ComputeEffect:
     """Compute in this step."""
     work: Floats
     """Work of the rank's microbatches ÷ that of its stage's mean rank, by what the data says."""
+    experts: Floats
+    """The same for what its experts are given."""
+    load: Floats
+    """Tokens that its experts are given ÷ the mean of its group, 1 where not known."""
     equal_work: bool
     """All ranks of each stage have the same to do, as far as is known."""
 
@@ -56,15 +60,19 @@ def effect(table: StepTable, compute: matrix.Compute, work: WorkModel, healthy: 
     if table.detail is not None:
         return _of_microbatches(table, table.detail, seconds)
     stage = table.ranks.pipeline
-    ratio = work.relative(compute, stage)
-    work.learn(compute, stage, healthy)
+    load = experts.load(table)
+    model = work.relative(compute, stage, load)
+    work.learn(compute, stage, load, healthy)
+    ratio, weights = model.total, np.nanmean(compute.elapsed, axis=0)
     alike = np.where(compute.count > 0, compute.seconds / (np.maximum(compute.count, 1) * ratio), np.nan)
     reference, bound = _reference(compute, alike, ratio, stage, healthy)
     return ComputeEffect(
         beside_peers=_at_least(_log_ratio(alike, reference), bound),
         passes=Passes(tuple(zip(compute.operations, compute.chunks, strict=True)), alike),
         seconds=seconds,
-        work=_weighted(ratio * compute.passes, np.nanmean(compute.elapsed, axis=0), stage),
+        work=_weighted(model.sequences * compute.passes, weights, stage),
+        experts=_weighted(model.experts * compute.passes, weights, stage),
+        load=load,
         equal_work=bool(np.all(np.abs(ratio - 1) < EQUAL)),
     )
 
@@ -130,4 +138,5 @@ def _of_microbatches(table: StepTable, detail: Microbatches, seconds: Floats) ->
     by_replica = np.array([np.nansum(heaviness[detail.replica == r]) for r in replicas])
     work = np.ones(len(table.ranks))
     work[known] = (by_replica / by_replica.mean())[place[known]]
-    return ComputeEffect(beside, Passes((WHOLE,), np.exp(level)[:, None]), seconds, work, equal_work=False)
+    none = np.ones(len(table.ranks))
+    return ComputeEffect(beside, Passes((WHOLE,), np.exp(level)[:, None]), seconds, work, none, none, equal_work=False)

@@ -29,3 +29,8 @@ def of_sequences(ranks: RankTable, effect: ComputeEffect) -> float:
     replicas = np.unique(ranks.data)
     work = np.array([effect.work[ranks.data == replica].mean() for replica in replicas])
     return float(np.log(work.max() / work.mean())) if len(work) > 1 else 0.0
+
+
+def of_experts(effect: ComputeEffect) -> float:
+    """log(what the most loaded experts' rank computes ÷ its stage's mean rank); 0 where nothing tells loads apart."""
+    return float(np.log(effect.experts.max()))

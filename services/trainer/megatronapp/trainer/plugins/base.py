@@ -117,6 +117,10 @@ class Plugin:
         """Wrap the optimizer's step."""
         return step
 
+    def checkpoint(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the writing of this rank's part of a checkpoint; no other rank is waited for in it."""
+        return write
+
     def phase_begin(self, phase: trace_pb2.Phase) -> None:
         """Evaluation or a checkpoint begins, inside or between steps."""
 

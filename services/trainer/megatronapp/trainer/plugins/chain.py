@@ -60,6 +60,11 @@ class PluginChain:
             step = plugin.optimizer(step)
         return step
 
+    def checkpoint(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        for plugin in reversed(self.plugins):
+            write = plugin.checkpoint(write)
+        return write
+
     def step_begin(self, step: int) -> None:
         for plugin in self.plugins:
             plugin.step_begin(step)

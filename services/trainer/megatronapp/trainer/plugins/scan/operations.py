@@ -27,6 +27,7 @@ class Operation(IntEnum):
     GRAD_SYNC = auto()
     OPTIMIZER = auto()
     CHECKPOINT = auto()
+    CHECKPOINT_WRITE = auto()
     EVALUATE = auto()
     GC = auto()
     # From here on granularity full only, and never in a summary.
@@ -58,7 +59,7 @@ COLLECTIVES = frozenset(
         Operation.BARRIER,
     }
 )
-_HOST = frozenset({Operation.DATA, Operation.CHECKPOINT, Operation.GC})
+_HOST = frozenset({Operation.DATA, Operation.CHECKPOINT, Operation.CHECKPOINT_WRITE, Operation.GC})
 _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
 
 

@@ -159,6 +159,18 @@ class ScanPlugin(Plugin):
 
         return traced_step
 
+    def checkpoint(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def traced_write(*args: Any, **kwargs: Any) -> Any:
+            recorder.begin(Operation.CHECKPOINT_WRITE)
+            try:
+                return write(*args, **kwargs)
+            finally:
+                recorder.end()
+
+        return traced_write
+
     def phase_begin(self, phase: trace_pb2.Phase) -> None:
         self._phases.append(phase)
         self._position.phase = phase

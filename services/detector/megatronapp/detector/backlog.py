@@ -1,0 +1,78 @@
+"""Backlog: what the bus still holds from before this start. Nothing of it is news, but for what came in between.
+
+Judging the kept steps again gives the same findings with the same ids as long as the bus holds an attempt's beginning.
+When it no longer does, the engine has to learn the job's noise anew: what was told then stands until it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from megatronapp.core.findings import Finding, State
+from megatronapp.detector.engine import Engine
+from megatronapp.detector.findings import identified_as, key_of, resolved
+
+
+class Backlog:
+    """Takes what the kept steps say again, and in the end tells what of it is new."""
+
+    def __init__(self, told: Iterable[Finding]) -> None:
+        """told: the findings on the bus, oldest word first."""
+        self._told = {finding.id: finding for finding in told}
+        self._again: dict[str, Finding] = {}
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """What an engine says of the kept steps, in its order."""
+        self._again |= {finding.id: finding for finding in findings}
+
+    def settle(self, running: Mapping[str, Engine], unix_ns: int) -> list[Finding]:
+        """All kept steps have been judged: findings that nobody has heard of yet, or that have changed since they were
+        told. Makes the engines go on with those that stand."""
+        news: list[Finding] = []
+        for finding in self._again.values():
+            before = self._told.get(finding.id) or self._same(finding)
+            if before is None:
+                news.append(finding)
+                continue
+            self._told.pop(before.id, None)
+            news += _compared(identified_as(finding, before), before, running.get(finding.run))
+        standing = (finding for finding in self._told.values() if finding.state is State.OPEN)
+        return news + [end for finding in standing if (end := _taken_over(finding, running, unix_ns))]
+
+    def _same(self, finding: Finding) -> Finding | None:
+        """A told finding of another id on the same ranks at the same time: judged with less history it opened in
+        another step."""
+        return next(
+            (told for told in self._told.values() if _alike(told, finding) and told.id not in self._again), None
+        )
+
+
+def _alike(told: Finding, again: Finding) -> bool:
+    same = (told.run, told.attempt, key_of(told)) == (again.run, again.attempt, key_of(again))
+    return same and not _before(told, again) and not _before(again, told)
+
+
+def _before(first: Finding, second: Finding) -> bool:
+    """Whether one was over when the other began."""
+    return first.state is State.RESOLVED and first.resolved_unix_ns < second.since_unix_ns
+
+
+def _compared(again: Finding, before: Finding, engine: Engine | None) -> list[Finding]:
+    """The finding if it says something else than was told, and later."""
+    newer = again.updated_unix_ns > before.updated_unix_ns
+    if again.state is State.OPEN and engine is not None:
+        if before.state is State.RESOLVED and not newer:
+            engine.ledger.drop(again)
+        else:
+            engine.take_over(before, again.updated_unix_ns)
+    differs = (again.state, again.page, again.kind) != (before.state, before.page, before.kind)
+    return [again] if newer and differs else []
+
+
+def _taken_over(finding: Finding, running: Mapping[str, Engine], unix_ns: int) -> Finding | None:
+    """The finding resolved, unless its attempt goes on and has not been judged for long enough to tell."""
+    engine = running.get(finding.run)
+    goes_on = engine is not None and engine.attempt == finding.attempt and not engine.progress.ended
+    if engine is not None and goes_on and engine.take_over(finding, unix_ns):
+        return None
+    return resolved(finding, unix_ns, engine.newest.step if engine is not None and engine.newest else None)
