@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.core.findings import Cause, Finding, Kind, State, Worker
+from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 from megatronapp.detector.steps import RankTable
@@ -20,6 +20,10 @@ PAGE_SIGMAS = 3.0
 """An effect must be so many standard deviations of its own estimate."""
 REFRESH_STEPS = 10
 """An open finding is told again after so many steps, so that its evidence goes on."""
+LEAD_STEPS = 16
+"""Evidence shows so many steps from before the beginning."""
+OLDER_POINTS = 64
+"""What is older than the newest series is thinned out to so many points."""
 MATERIAL = 0.1
 """Relative change of the effect or the cost that is worth telling at once."""
 NS = 1e-9
@@ -140,7 +144,7 @@ class Ledger:
             confidence=suspicion.confidence,
             state=State.OPEN,
             page=(before is not None and before.page) or _pages(suspicion, cost, since, since_unix_ns, now),
-            evidence=suspicion.evidence,
+            evidence=tuple(_continued(series, before, since) for series in suspicion.evidence),
             summary=_summary(suspicion, since, cost),
             advice=suspicion.advice,
             opened_unix_ns=before.opened_unix_ns if before else now.unix_ns,
@@ -152,6 +156,22 @@ class Ledger:
     def _id(self, suspicion: Suspicion, step: int) -> str:
         parts = (*self._identity.values(), *key_of(suspicion), step)
         return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _continued(evidence: Evidence, before: Finding | None, since: int | None) -> Evidence:
+    """The newest series, led by what was told before of the steps since the beginning, where one looks first."""
+    known = next((one for one in before.evidence if one.signal == evidence.signal), None) if before else None
+    if known is None or since is None or not evidence.steps:
+        return evidence
+    first = evidence.steps[0]
+    older = [index for index, step in enumerate(known.steps) if since - LEAD_STEPS <= step < first]
+    if len(older) > OLDER_POINTS:
+        older = older[::2]
+    update = {
+        name: tuple(getattr(known, name)[index] for index in older) + getattr(evidence, name)
+        for name in ("steps", "values", "expected")
+    }
+    return evidence.model_copy(update=update)
 
 
 def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
