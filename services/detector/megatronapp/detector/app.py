@@ -84,8 +84,9 @@ class Detector:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._started_unix_ns = time.time_ns()
-            if newest:
-                self._backlog, self._exposition.quiet = Backlog(told), True
+            self._backlog, self._exposition.quiet = Backlog(told), True
+            if not newest:
+                self._settle(self._backlog)
             return newest
 
     async def _told(self) -> list[Finding]:

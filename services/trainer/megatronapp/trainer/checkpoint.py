@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
@@ -170,6 +172,9 @@ def save(
     on_first_rank(lambda: _prepare(claim, partial))
     content = _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False)
     try:
+        # By default the writers' results come through a process of its own, for saves that go on beside training. It
+        # imports torch, which takes each rank seconds; who waits for its writers needs no such process.
+        filesystem_async._results_queue = SimpleQueue()
         request = dist_checkpointing.save(content, str(partial), async_sharded_save=True)
         write = traced(request.async_fn) if request.async_fn is not None else None
         request._replace(async_fn=write).execute_sync()

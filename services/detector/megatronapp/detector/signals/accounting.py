@@ -52,7 +52,9 @@ def account(table: StepTable) -> Accounts:
     wall = total(computing, rows.duration)
     compute = np.where(table.ranks.on_cpu, total(computing, rows.cpu), wall)
     communication = total(communicating, rows.duration)
-    data, garbage, checkpoint = (total(named(name), rows.duration) for name in ("data", "gc", "checkpoint"))
+    data, garbage, checkpoint = (
+        total(named(*names), rows.duration) for names in (("data",), ("gc",), ("checkpoint", "checkpoint_write"))
+    )
     sync = total(named("grad_sync"), rows.duration)
     spent = wall + communication + data + garbage + checkpoint + sync
     return Accounts(
