@@ -273,6 +273,14 @@ class Release:
 
     def pod(self, component: str) -> str:
         """The name of a component's pod that is not being ended."""
+        return next(str(pod["metadata"]["name"]) for pod in self._pods(component))
+
+    def is_ready(self, component: str) -> bool:
+        """Whether its pods, at least one, take requests."""
+        conditions = [pod["status"].get("conditions") or () for pod in self._pods(component)]
+        ready = [any((c["type"], c["status"]) == ("Ready", "True") for c in found) for found in conditions]
+        return bool(ready) and all(ready)
+
+    def _pods(self, component: str) -> list[dict[str, Any]]:
         selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
-        pods = self.cluster.list("pods", selector)
-        return next(str(pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+        return [pod for pod in self.cluster.list("pods", selector) if not pod["metadata"].get("deletionTimestamp")]

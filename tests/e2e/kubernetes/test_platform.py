@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, pods, status, wait_phase
+from tests.e2e.kubernetes.rights import granted_rights, used_rights
 from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, CommandError, Release, wait_until
 
@@ -99,6 +100,7 @@ def test_a_killed_part_of_the_platform_is_not_noticed_by_training(
 
     goes_on(jobs, running)
     assert pod_ids(jobs, running) == before
+    wait_until("all parts are back", lambda: all(map(release.is_ready, COMPONENTS)), 120, 1.0)
     wait_until("every step is known", lambda: gapless(known_steps(release, run_of(jobs, running))), 120, 2.0)
 
 
@@ -122,7 +124,7 @@ def test_suspended_and_resumed_a_job_is_seen_again(jobs: Cluster, release: Relea
     patch = '{{"spec": {{"suspend": {}}}}}'
     jobs.kubectl("patch", "trainingjob", running, "--type=merge", "-p", patch.format("true"))
     wait_phase(jobs, running, "Suspended", 120)
-    assert pods(jobs, running) == []
+    assert nodes_of(jobs, running) == set()
     saved = iteration(jobs, running)
 
     jobs.kubectl("patch", "trainingjob", running, "--type=merge", "-p", patch.format("false"))
@@ -147,6 +149,21 @@ def test_deleted_and_applied_again_a_job_is_a_new_run_that_goes_on(
     assert second != first
     wait_until("new steps are seen", lambda: iteration(jobs, running) > reached, 300, 1.0)
     assert min(known_steps(release, second)) > 1, "it goes on from its checkpoint"
+
+
+def test_the_operator_used_each_of_its_rights_and_missed_none(jobs: Cluster, release: Release) -> None:
+    """What the audit log shows equals what the chart grants: the journeys and the tests above have used all of it.
+    Uninstalled, an operator that still ends has lost its rights: that comes after."""
+    if not jobs.is_test_cluster:
+        pytest.skip("no audit log at hand")
+    account = f"system:serviceaccount:{release.cluster.namespace}:{release.prefix}-operator"
+
+    used, refused = used_rights(jobs.kubeconfig.parent / "log" / "audit.jsonl", account)
+    granted = granted_rights(jobs, f"{release.prefix}-operator")
+
+    assert refused == set()
+    assert used - granted == set()
+    assert granted - used == set()
 
 
 def test_uninstalled_the_platform_leaves_definition_jobs_and_ranks(
