@@ -192,8 +192,9 @@ def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: 
     if suspicion.kind is Kind.HANG:
         return True
     effect = math.log(suspicion.effect_ratio) if suspicion.effect_ratio > 0 else 0.0
-    lasting = now.step - (since if since is not None else now.step) + 1 >= suspicion.page_steps
-    lasting |= suspicion.page_steps <= PAGE_STEPS and (now.unix_ns - since_unix_ns) * NS >= PAGE_SECONDS
+    steps, seconds = now.step - (since if since is not None else now.step) + 1, (now.unix_ns - since_unix_ns) * NS
+    lasting = steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
+    lasting |= suspicion.page_steps <= PAGE_STEPS and seconds >= PAGE_SECONDS
     large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
     return suspicion.pages and lasting and large and cost >= PAGE_COST
 

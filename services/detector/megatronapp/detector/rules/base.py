@@ -23,6 +23,8 @@ PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
 EARLY_PAGE_STEPS = WARM_UP
 """CPU ranks that are slow before they have a history: only what lasts as long as one takes."""
+BURST_SECONDS = 2.0
+"""On shared CPUs other load slows a rank for moments, however many steps these are."""
 DISPUTED = 0.85
 """Share of its confidence that a verdict keeps when a second signal that could confirm it does not."""
 
@@ -81,6 +83,8 @@ class Suspicion:
     """Time that the ranks themselves lose in a step."""
     pages: bool = True
     page_steps: int = PAGE_STEPS
+    page_seconds: float = 0.0
+    """It must have lasted for both before it pages."""
     """Steps that it must last before it pages."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Compute time of each rank ÷ expected that costs as much, for the what-if; empty: the cost is cost_ratio."""
@@ -121,6 +125,11 @@ def patience(view: View, since_step: int) -> int:
         return PAGE_STEPS
     early = since_step < view.first_step + WARM_UP
     return EARLY_PAGE_STEPS if early else PATIENT_PAGE_STEPS
+
+
+def patience_seconds(view: View) -> float:
+    """The same in seconds."""
+    return BURST_SECONDS if view.on_cpu() else 0.0
 
 
 def percent(ratio: float) -> str:

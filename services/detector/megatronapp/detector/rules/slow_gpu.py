@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, patience_seconds, percent
 
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
@@ -76,6 +76,7 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
         page_steps=patience(view, since),
+        page_seconds=patience_seconds(view),
         slow={rank: ratio},
     )
 
