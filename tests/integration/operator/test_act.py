@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -61,16 +59,8 @@ def server() -> NodeServer:
 
 
 @pytest.fixture
-async def actor(server: NodeServer) -> AsyncIterator[Actor]:
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    api = Api(aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}"))
-    yield Actor(api, "test")
-    await api.close()
-    await runner.cleanup()
+def actor(api: Api) -> Actor:
+    return Actor(api, "test")
 
 
 async def test_a_slow_node_gets_condition_mark_and_taint_beside_others(server: NodeServer, actor: Actor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -23,7 +22,6 @@ class Server:
         self.answers: list[tuple[int, dict[str, str]]] = []
         self.objects: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
-        self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.path))
@@ -58,23 +56,8 @@ class Server:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    found = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", found.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield found
-    await runner.cleanup()
-
-
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
-    found = Api(aiohttp.ClientSession(server.url))
-    yield found
-    await found.close()
+def server() -> Server:
+    return Server()
 
 
 async def test_overload_is_waited_out(server: Server, api: Api) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -23,7 +22,6 @@ class Server:
     """Five objects of each kind, in pages of two."""
 
     def __init__(self) -> None:
-        self.url = ""
         self.paths: list[str] = []
         self.selectors: set[str] = set()
         self.failures: list[int] = []
@@ -54,23 +52,8 @@ class Heard:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    found = Server()
-    app = web.Application()
-    app.router.add_get("/{rest:.*}", found.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield found
-    await runner.cleanup()
-
-
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
-    found = Api(aiohttp.ClientSession(server.url))
-    yield found
-    await found.close()
+def server() -> Server:
+    return Server()
 
 
 async def test_each_kind_is_listed_whole(server: Server, api: Api) -> None:

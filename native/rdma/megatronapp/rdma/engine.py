@@ -247,8 +247,7 @@ class Engine:
         with self._lock:
             self._live.pop(handle.id, None)
             self._arrived.pop(handle.id, None)
-            if not handle.good:
-                self._keep_if_lost(handle)
+            self._keep_if_lost(handle)
 
     def not_new(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""

@@ -62,11 +62,6 @@ class Handle:
         """When it ended, on the monotonic clock; 0 before."""
         return self._operation.done_ns
 
-    @property
-    def good(self) -> bool:
-        """Whether it has ended well."""
-        return self._operation.good
-
     def done(self) -> bool:
         """Whether it has ended, well or not."""
         return not self._operation.pending

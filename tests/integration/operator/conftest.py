@@ -1,0 +1,36 @@
+"""A server on loopback that answers as a test tells it, in the API server's place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from megatronapp.operator.api import Api
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def _api_of(handle: Handler) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = Api(aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    try:
+        yield api
+    finally:
+        await api.close()
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    """Requests to the test module's own `server`."""
+    async with _api_of(request.getfixturevalue("server").handle) as found:
+        yield found
