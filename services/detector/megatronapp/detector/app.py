@@ -92,11 +92,15 @@ class Detector:
     async def _told(self) -> list[Finding]:
         """All findings that the bus keeps."""
         told: list[Finding] = []
+        asked_unix_ns = time.time_ns()
         if not (newest := await self._bus.newest(Topic.FINDINGS)):
             return told
         async for messages in self._bus.follow(Topic.FINDINGS):
-            told += [finding for message in messages if (finding := _finding(message.value))]
-            if newest in {message.id for message in messages}:
+            found = [finding for message in messages if (finding := _finding(message.value))]
+            told += found
+            # A later one is enough: the newest may have been trimmed away meanwhile.
+            later = any(finding.updated_unix_ns >= asked_unix_ns for finding in found)
+            if later or newest in {message.id for message in messages}:
                 break
         return told
 
