@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatronapp.core.errors import ConfigError
-from megatronapp.operator.act import cleared
+from megatronapp.operator.act import rewritten
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import parsed
@@ -58,11 +58,10 @@ def test_a_wrong_setting_names_its_flag() -> None:
         OperatorSettings.load(workers=0)
 
 
-def test_a_status_field_that_is_gone_is_taken_away() -> None:
-    assert cleared({"findings": {"node": "a"}, "phase": "Running"}, {"phase": "Failed"}) == {
-        "findings": None,
-        "phase": "Failed",
-    }
+def test_a_status_loses_what_is_gone_and_keeps_what_a_newer_operator_added() -> None:
+    before = {"findings": {"node": "a"}, "phase": "Running"}
+
+    assert rewritten({**before, "new": 1}, before, {"phase": "Failed"}) == {"new": 1, "phase": "Failed"}
 
 
 def test_a_hang_has_an_infinite_effect() -> None:

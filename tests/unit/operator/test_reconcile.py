@@ -220,6 +220,14 @@ def test_each_change_is_told_once() -> None:
     assert decide(settled(running())).actions == ()
 
 
+def test_that_a_job_is_suspended_is_told_unless_it_was_made_so() -> None:
+    made_so = decide(seen(suspend=True))
+    later = decide(running(suspend=True, children=(child(stopped="SuspendedByUser"),), pods=()))
+
+    assert [action for action in made_so.actions if isinstance(action, Tell)] == []
+    assert Reason.SUSPENDED_BY_USER in [action.reason for action in later.actions if isinstance(action, Tell)]
+
+
 def test_times_of_conditions_change_with_what_they_say_alone() -> None:
     view = settled(running())
 

@@ -196,7 +196,7 @@ def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: 
     lasting = steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
     lasting |= suspicion.page_steps <= PAGE_STEPS and seconds >= PAGE_SECONDS
     large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
-    return suspicion.pages and lasting and large and cost >= PAGE_COST
+    return suspicion.pages and not suspicion.fading and lasting and large and cost >= PAGE_COST
 
 
 def _worth_telling(finding: Finding, before: Finding | None) -> bool:

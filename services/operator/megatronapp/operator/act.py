@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trainingjob import Metadata, Status, TrainingJob
+from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.operator import names, nodes, paths
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, Tell
 from megatronapp.operator.api import MERGE_PATCH, STRATEGIC_PATCH, Api, ConflictError, GoneError, RefusedError
@@ -26,13 +26,14 @@ class Actor:
         self._api = api
         self._identity = identity
 
-    async def write_status(self, meta: Metadata, before: Status | None, after: Status) -> dict[str, Any]:
-        """The object as it is now. Raises ConflictError when it is no longer the one that was looked at."""
-        body = {
-            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
-            "status": cleared(_dumped(before), _dumped(after)),
-        }
-        return await self._api.patch(paths.status(Key(meta.namespace, meta.name)), body, MERGE_PATCH)
+    async def write_status(self, body: dict[str, Any], before: Status | None, after: Status) -> dict[str, Any]:
+        """The object as it is now. Raises ConflictError when it is no longer `body`, the one that was looked at.
+
+        Replaced as a whole: a patch costs the API server half as much again.
+        """
+        status = rewritten(body.get("status") or {}, _dumped(before), _dumped(after))
+        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._api.replace(paths.status(key), {**body, "status": status})
 
     async def do(self, action: Action, seen: Seen) -> dict[str, Any] | None:
         """The object that was made or changed. Raises RefusedError for one that the server does not take."""
@@ -138,9 +139,9 @@ class Actor:
             return
 
 
-def cleared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """A merge patch from one status to another: what is gone is set to null."""
-    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+def rewritten(there: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The status that is there, with what was read of it put anew: what a newer operator added stays."""
+    return {**{name: value for name, value in there.items() if name not in before}, **after}
 
 
 def _dumped(status: Status | None) -> dict[str, Any]:

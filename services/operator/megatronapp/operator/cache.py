@@ -8,7 +8,7 @@ from typing import Any
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import ChildJob, Node, Pod, version_of
 from megatronapp.operator.shelf import Shelf
-from megatronapp.operator.watched import Watched
+from megatronapp.operator.watched import Watched, plain
 
 Body = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Cache:
         return Nodes(self._watched.nodes)
 
     def wrote_job(self, key: Key, body: Body) -> None:
-        self._own_jobs[key] = body
+        self._own_jobs[key] = plain(body)
 
     def wrote_child(self, key: Key, body: Body) -> None:
         child = ChildJob.of(body)

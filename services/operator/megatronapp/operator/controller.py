@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trainingjob import Metadata, Status, TrainingJob
+from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.core.trainingjob.job import first_message
 from megatronapp.core.trainingjob.spec import MANAGER
 from megatronapp.operator import nodes, remediate
@@ -85,7 +85,7 @@ class Controller:
         if job.spec.managed_by != MANAGER:
             return None
         seen = self._observe(key, job, now)
-        return await self._act(key, seen)
+        return await self._act(key, body, seen)
 
     def _observe(self, key: Key, job: TrainingJob, now: datetime) -> Seen:
         uid = job.metadata.uid
@@ -103,9 +103,9 @@ class Controller:
             breaker=self._circuit(job, now),
         )
 
-    async def _act(self, key: Key, seen: Seen) -> float | None:
+    async def _act(self, key: Key, body: dict[str, Any], seen: Seen) -> float | None:
         decision = decide(seen)
-        await self._write_status(key, seen.job.metadata, seen.job.status, decision.status)
+        await self._write_status(key, body, seen.job.status, decision.status)
         for action in decision.actions:
             try:
                 await self._do(key, action, seen)
@@ -113,11 +113,11 @@ class Controller:
                 return await self._refused(key, seen, str(error))
         return decision.again_seconds
 
-    async def _write_status(self, key: Key, meta: Metadata, before: Status | None, after: Status) -> None:
+    async def _write_status(self, key: Key, body: dict[str, Any], before: Status | None, after: Status) -> None:
         if after == before:
             return
         try:
-            self._cache.wrote_job(key, await self._actor.write_status(meta, before, after))
+            self._cache.wrote_job(key, await self._actor.write_status(body, before, after))
         except GoneError:
             self._cache.forget(key)
         self._metrics.note(key, before or Status(), after)
@@ -142,15 +142,15 @@ class Controller:
             return None
         again = replace(seen, job=parsed(body), refusal=self._refusals[key])
         decision = decide(again)
-        await self._write_status(key, again.job.metadata, again.job.status, decision.status)
+        await self._write_status(key, body, again.job.status, decision.status)
         return decision.again_seconds
 
     async def _refuse_spec(self, key: Key, body: dict[str, Any], error: ValidationError, now: datetime) -> None:
         """A spec that passed the server's rules but not the model's own: nothing is made of it."""
         before = Status.model_validate(body["status"]) if body.get("status") else None
-        meta = Metadata.model_validate(body["metadata"])
-        status = refused_spec(before or Status(), meta.generation, first_message(error), now)
-        await self._write_status(key, meta, before, status)
+        generation = body["metadata"].get("generation", 0)
+        status = refused_spec(before or Status(), generation, first_message(error), now)
+        await self._write_status(key, body, before, status)
 
     def _refusal(self, key: Key, job: TrainingJob, now: datetime) -> Refusal | None:
         """The last refusal, while it holds: until the spec is changed or its time is up."""

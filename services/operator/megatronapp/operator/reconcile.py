@@ -166,13 +166,16 @@ def _decide_ended(seen: Seen) -> Decision:
 
 
 def _events(before: Status, after: Status) -> tuple[Tell, ...]:
-    """An event for each condition that has become true, or is true for another reason."""
+    """An event for each condition that has become true, or is true for another reason. That a job is suspended which
+    was made so is no news."""
     old = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
     warnings = {ConditionType.FAILED, ConditionType.RESTARTING, ConditionType.DEGRADED, ConditionType.INVALID_TEMPLATE}
     return tuple(
         Tell(condition.type in warnings, condition.reason, condition.message)
         for condition in after.conditions
-        if condition.status == "True" and old.get(condition.type) != ("True", condition.reason)
+        if condition.status == "True"
+        and old.get(condition.type) != ("True", condition.reason)
+        and (before.attempt or condition.type is not ConditionType.SUSPENDED)
     )
 
 

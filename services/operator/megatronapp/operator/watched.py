@@ -17,7 +17,7 @@ class Watched:
     """A shelf for each kind; by TrainingJob, nodes by their name."""
 
     def __init__(self) -> None:
-        self.jobs: Shelf[Key, Body] = Shelf(_own_key, _plain)
+        self.jobs: Shelf[Key, Body] = Shelf(_own_key, plain)
         self.children: Shelf[Key, ChildJob] = Shelf(Key.of_child, ChildJob.of)
         self.pods: Shelf[Key, Pod] = Shelf(Key.of_child, Pod.of)
         self.services: Shelf[Key, str] = Shelf(Key.of_child, lambda body: owner_uid(body["metadata"]))
@@ -49,7 +49,7 @@ class Watched:
         return {key for key in self.pods if any(pod.node in nodes for pod in self.pods.get(key))} if nodes else set()
 
 
-def _plain(body: Body) -> Body:
+def plain(body: Body) -> Body:
     """Without what only other appliers need."""
     return {**body, "metadata": {name: value for name, value in body["metadata"].items() if name != "managedFields"}}
 

@@ -1,7 +1,7 @@
 {{/* Exactly what the operator uses; the audit log of the end-to-end test is compared with it. */}}
 {{- define "megatronapp.operatorRules" -}}
 - {apiGroups: [megatronapp.io], resources: [trainingjobs], verbs: [list, watch]}
-- {apiGroups: [megatronapp.io], resources: [trainingjobs/status], verbs: [patch]}
+- {apiGroups: [megatronapp.io], resources: [trainingjobs/status], verbs: [update]}
 - {apiGroups: [batch], resources: [jobs], verbs: [list, watch, create, patch, delete]}
 - {apiGroups: [""], resources: [services], verbs: [list, watch, create, delete]}
 {{- if .Values.networkPolicy.enabled }}

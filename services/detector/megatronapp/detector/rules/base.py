@@ -23,6 +23,9 @@ PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
 EARLY_PAGE_STEPS = WARM_UP
 """CPU ranks that are slow before they have a history: only what lasts as long as one takes."""
+STARVED_PAGE_STEPS = 12
+"""What CPU ranks spend in wall time: a message ends when its receiver takes it, and that one may lack a processor for
+seconds."""
 BURST_SECONDS = 2.0
 """On shared CPUs other load slows a rank for moments, however many steps these are."""
 DISPUTED = 0.85
@@ -83,9 +86,11 @@ class Suspicion:
     """Time that the ranks themselves lose in a step."""
     pages: bool = True
     page_steps: int = PAGE_STEPS
-    page_seconds: float = 0.0
-    """It must have lasted for both before it pages."""
     """Steps that it must last before it pages."""
+    page_seconds: float = 0.0
+    """And so many seconds."""
+    fading: bool = False
+    """The newest steps hardly show it: no time to wake somebody."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Compute time of each rank ÷ expected that costs as much, for the what-if; empty: the cost is cost_ratio."""
     cost_ratio: float = 1.0
@@ -119,12 +124,12 @@ def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
     return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 
-def patience(view: View, since_step: int) -> int:
+def patience(view: View, since_step: int, on_cpu: int = PATIENT_PAGE_STEPS) -> int:
     """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
     if not view.on_cpu():
         return PAGE_STEPS
     early = since_step < view.first_step + WARM_UP
-    return EARLY_PAGE_STEPS if early else PATIENT_PAGE_STEPS
+    return EARLY_PAGE_STEPS if early else on_cpu
 
 
 def patience_seconds(view: View) -> float:

@@ -77,6 +77,7 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
         lost_seconds=seconds * (1 - 1 / ratio),
         page_steps=patience(view, since),
         page_seconds=patience_seconds(view),
+        fading=monitor.fading(rank),
         slow={rank: ratio},
     )
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import PATIENT_PAGE_STEPS, Suspicion, View, confidence, evidence, percent
+from megatronapp.detector.rules.base import (
+    PATIENT_PAGE_STEPS,
+    Suspicion,
+    View,
+    confidence,
+    evidence,
+    patience_seconds,
+    percent,
+)
 
 CAUSES = {
     "data_wait": (Cause.DATA_LOADING, "waits for its data"),
@@ -56,6 +64,8 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         lost_seconds=lost,
         pages=signal not in TICKETS,
         page_steps=PATIENT_PAGE_STEPS,
+        page_seconds=patience_seconds(view),
+        fading=monitor.fading(rank),
         slow={} if signal in TICKETS else {rank: ratio},
         cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
     )

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, patience_seconds
+from megatronapp.detector.rules.base import (
+    STARVED_PAGE_STEPS,
+    Suspicion,
+    View,
+    confidence,
+    evidence,
+    patience,
+    patience_seconds,
+)
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.signals.transfers import CollectiveKey, MessageKey, TransferKey
 
@@ -63,6 +71,7 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
         lost_seconds=lost,
         page_steps=patience(view, since),
         page_seconds=patience_seconds(view),
+        fading=monitor.fading(item),
         cost_ratio=1 + lost / view.step_seconds,
         involved=_neighbours(view, {end for k, _ in links for end in k[:2]}),
     )
@@ -103,8 +112,9 @@ def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        page_steps=patience(view, since),
+        page_steps=patience(view, since, on_cpu=STARVED_PAGE_STEPS),
         page_seconds=patience_seconds(view),
+        fading=monitor.fading(rank),
         cost_ratio=1 + share,
         involved=tuple(int(peer) for peer in np.unique(view.messages.peer[view.messages.sender == rank])),
     )

@@ -38,6 +38,8 @@ class Noise:
     """Effects below are never worth a finding, however certain."""
     changes: bool = True
     """False: only the offset is judged, never a change against the item's own history."""
+    bursts: bool = False
+    """Nothing in most steps and much in some: the upper tail is the scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,10 @@ class Monitor:
         for item in np.flatnonzero(self.alarmed):
             self._clear(int(item))
         self._change.rows[:], self._offset.rows[:] = 0.0, 0.0
+
+    def fading(self, item: int) -> bool:
+        """Whether the newest steps hardly show what the item is alarmed for."""
+        return bool(self._recovery[item] <= -sequential.FADING)
 
     def excess(self, item: int) -> Floats:
         """Newest first: what the item's values lay above its baseline, up to RECENT steps; nan: not measured."""
@@ -180,7 +186,9 @@ class Monitor:
         clean = self._clean.rows[ready]
         center = scale.location(clean)
         residuals = clean - center[:, None]
-        own = scale.scale(residuals, np.zeros(len(center)))
+        own = scale.scale(clean, center)
+        if self.noise.bursts:
+            own = np.fmax(own, scale.tail(clean, center))
         factor = scale.correlation_factor(residuals[:, ::-1])
         samples = np.minimum(self._cleaned[ready], CLEAN)
         upper = scale.upper_bound(scale.pooled(own, samples), samples)

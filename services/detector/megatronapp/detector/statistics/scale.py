@@ -9,6 +9,9 @@ from megatronapp.detector.steps import Floats, Ints
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 MAD_ERROR = 1.17
+TAIL = 0.95
+TAIL_TO_SIGMA = 0.61
+"""A normal distribution's standard deviation over its 95th percentile."""
 POOLED = 20
 MAX_CORRELATION_FACTOR = 3.0
 
@@ -21,6 +24,14 @@ def location(series: Floats) -> Floats:
 def scale(series: Floats, center: Floats) -> Floats:
     """Standard deviation of each row by its median absolute deviation from center, one a row."""
     return MAD_TO_SIGMA * _median_rows(np.abs(series - center[:, None]))
+
+
+def tail(series: Floats, center: Floats) -> Floats:
+    """The same by how far the largest twentieth lies above center: the median tells nothing of noise that is nothing in
+    most steps and much in some."""
+    ordered = np.sort(series, axis=1)
+    last = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
+    return TAIL_TO_SIGMA * (ordered[np.arange(len(ordered)), np.round(TAIL * last).astype(np.int64)] - center)
 
 
 def pooled(sigma: Floats, samples: Ints) -> Floats:

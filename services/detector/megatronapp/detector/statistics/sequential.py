@@ -55,3 +55,5 @@ def recovery(state: Floats, residual: Floats, effect: Floats) -> Floats:
 
 
 RECOVERED = 16.0
+FADING = 4.0
+"""State of a recovery that has more than begun: a step without the effect, where that is large."""
