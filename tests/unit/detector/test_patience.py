@@ -32,3 +32,20 @@ def test_what_slows_a_cpu_rank_for_seconds_pages() -> None:
     assert found.paged_ranks() == {1}
     first = next(finding for _, finding in found.said if finding.page)
     assert first.updated_unix_ns - first.since_unix_ns >= 2e9
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("link", 11), ("host", 5)])
+def test_what_cpu_ranks_wait_for_in_a_burst_pages_nobody(kind: str, steps: int) -> None:
+    burst = Fault(kind, (1,), ONSET, 0.3, to_step=ONSET + steps - 1)
+
+    found = detect(Job(Layout(), CPU, (burst,), seed=1, on_cpu=True), LAST)
+
+    assert found.opened()
+    assert not found.paged_ranks()
+
+
+@pytest.mark.parametrize("kind", ["link", "host"])
+def test_what_cpu_ranks_wait_for_for_good_pages(kind: str) -> None:
+    found = detect(Job(Layout(), CPU, (Fault(kind, (1,), ONSET, 0.3),), seed=1, on_cpu=True), LAST)
+
+    assert found.paged_ranks() == {1}

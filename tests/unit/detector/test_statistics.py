@@ -41,6 +41,21 @@ def test_scale_ignores_outliers() -> None:
     assert sigma == pytest.approx(np.full(5, 2.2), rel=0.2)
 
 
+def test_the_tail_sees_bursts_that_the_median_does_not() -> None:
+    series = np.random.default_rng(0).normal(0, 0.001, (5, 400))
+    series[:, ::10] = 0.2
+    center = scale.location(series)
+
+    assert scale.scale(series, center) == pytest.approx(np.full(5, 0.001), rel=0.3)
+    assert scale.tail(series, center) == pytest.approx(np.full(5, 0.12), rel=0.1)
+
+
+def test_the_tail_of_normal_noise_is_its_standard_deviation() -> None:
+    series = np.random.default_rng(1).normal(3.0, 2.0, (5, 2000))
+
+    assert scale.tail(series, scale.location(series)) == pytest.approx(np.full(5, 2.0), rel=0.1)
+
+
 def test_serial_correlation_widens_and_independence_does_not() -> None:
     random = np.random.default_rng(1)
     white = random.normal(size=(20, 200))

@@ -221,8 +221,10 @@ def test_each_change_is_told_once() -> None:
 
 
 def test_that_a_job_is_suspended_is_told_unless_it_was_made_so() -> None:
-    made_so = decide(seen(suspend=True))
-    later = decide(running(suspend=True, children=(child(stopped="SuspendedByUser"),), pods=()))
+    made_so = decide(seen(training_job(suspend=True)))
+    later = decide(
+        running(training_job(Status(attempt=1), suspend=True), children=(child(stopped="SuspendedByUser"),), pods=())
+    )
 
     assert [action for action in made_so.actions if isinstance(action, Tell)] == []
     assert Reason.SUSPENDED_BY_USER in [action.reason for action in later.actions if isinstance(action, Tell)]

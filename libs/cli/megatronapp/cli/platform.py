@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,10 @@ class Platform:
 
 @asynccontextmanager
 async def platform(options: Options) -> AsyncIterator[Platform]:
-    """Start all services; stop them in reverse order at the end. Raises UsageError when a port is taken."""
+    """Start all services; stop them in reverse order at the end. Raises UsageError when a port is taken.
+
+    The body is cancelled when a service's background task fails, and what it failed with is raised.
+    """
     bus, registry = MemoryBus(), CollectorRegistry()
     pods, people = (SecretStr(secrets.token_urlsafe(32)) for _ in range(2))
     tokens = StaticTokens(pods=pods, operator=people)
@@ -64,6 +67,32 @@ async def platform(options: Options) -> AsyncIterator[Platform]:
 async def _start(stack: AsyncExitStack, service: Service) -> None:
     await service.start()
     stack.push_async_callback(service.stop)
+    stack.enter_context(_failing_with(service.tasks))
+
+
+@contextmanager
+def _failing_with(tasks: Sequence[asyncio.Task[None]]) -> Iterator[None]:
+    """A platform that is half alive finds nothing and says so to nobody."""
+    body, failures = asyncio.current_task(), list[BaseException]()
+
+    def ended(task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and body is not None:
+            failures.append(failure)
+            body.cancel()
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failures and body is not None:
+            body.uncancel()
+            raise failures[0] from None
+        raise
+    finally:
+        for task in tasks:
+            task.remove_done_callback(ended)
 
 
 async def _start_page(

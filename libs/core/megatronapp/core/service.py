@@ -88,12 +88,16 @@ def main(
     prog: str,
     serve: Callable[[Settings], Coroutine[Any, Any, None]],
     argv: Sequence[str] | None = None,
+    run_loop: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
-    """A service as a program: settings, logging, `serve` until it is told to stop; returns the exit code."""
+    """A service as a program: settings, logging, `serve` until it is told to stop; returns the exit code.
+
+    `run_loop` runs a coroutine in an event loop of its choice.
+    """
     try:
         settings = load_settings(kind, prog, argv)
         logging.configure(settings.log_level, settings.log_format)
-        asyncio.run(serve(settings))
+        run_loop(serve(settings))
     except MegatronAppError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.service import main, run
@@ -17,4 +18,4 @@ async def serve(settings: OperatorSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(OperatorSettings, "python -m megatronapp.operator", serve))
+    sys.exit(main(OperatorSettings, "python -m megatronapp.operator", serve, run_loop=uvloop.run))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import kopf
+import orjson
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, UnavailableError
 
@@ -95,7 +95,7 @@ class Api:
         await self._request("DELETE", path, {"propagationPolicy": "Background"})
 
     async def _request(self, method: str, path: str, body: Body | None = None, content_type: str = JSON) -> Body:
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else orjson.dumps(body)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self._session.request(
@@ -133,7 +133,7 @@ class Answer(NamedTuple):
 
 def _checked(answer: Answer) -> Body:
     if answer.status < 300:
-        body: Body = json.loads(answer.body)
+        body: Body = orjson.loads(answer.body)
         return body
     message = _message(answer)
     if answer.status == 404:
@@ -147,7 +147,7 @@ def _checked(answer: Answer) -> Body:
 
 def _message(answer: Answer) -> str:
     try:
-        return str(json.loads(answer.body)["message"])
+        return str(orjson.loads(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
         return f"the API server answers {answer.status}"
 
