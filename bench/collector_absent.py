@@ -11,47 +11,25 @@ less up, with its 95 % interval. Unknown flags go to the trainer.
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from bench.trace_overhead import BLOCK, COMMON, PRESETS, interval95
+from bench import _blocks
+from bench._blocks import Blocks, Timings
 
-MODES = ("up", "killed")
-SETTLING = 2
+BLOCKS = Blocks(modes=("up", "killed"), settling=2)
 START_SECONDS = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.collector_absent", description=__doc__)
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="tiny")
-    parser.add_argument("--steps", type=int, default=100, help="counted steps of each mode, in blocks of 10")
-    options, flags = parser.parse_known_args(argv)
-    warnings.filterwarnings("ignore")
-    rounds = max(math.ceil(options.steps / BLOCK), 2)
-    iterations = rounds * len(MODES) * (BLOCK + SETTLING) + 1
-    report = run([*PRESETS[options.preset].split(), *COMMON.split(), *flags, f"--train-iters={iterations}"])
-    if report is not None:
-        print(json.dumps(report, indent=2), flush=True)
-    return 0
-
-
-def mode_of(step: int) -> tuple[str, int, bool]:
-    """(mode, round, counted) of a step, which counts from 1. Rounds alternate in which mode comes first."""
-    block, position = divmod(step - 1, BLOCK + SETTLING)
-    turn, place = divmod(block, len(MODES))
-    return MODES[(place + turn) % len(MODES)], turn, position >= SETTLING
+    return _blocks.main("collector_absent", __doc__, BLOCKS, run, argv)
 
 
 class SwitchedCollector:
@@ -90,7 +68,7 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     from megatronapp.trainer.plugins.scan.flags import ScanSettings
     from megatronapp.trainer.plugins.scan.window import Window
 
-    seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
+    timings = Timings(BLOCKS)
     facts: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(prefix="collector-absent-"))
     first = os.environ.get("RANK", "0") == "0"
@@ -111,11 +89,9 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
         def step_begin(self, step: int) -> None:
             now = time.perf_counter()
             if step > 1:
-                mode, turn, counted = mode_of(step - 1)
-                if counted:
-                    seconds[mode, turn].append(now - self._began)
+                timings.add(step - 1, now - self._began)
             if collector is not None:
-                collector.switch(up=mode_of(step)[0] == "up")
+                collector.switch(up=BLOCKS.mode_of(step)[0] == "up")
             self._began = time.perf_counter()
             super().step_begin(step)
 
@@ -128,21 +104,10 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     finally:
         if collector is not None:
             collector.switch(up=False)
-    return summary(seconds, facts) if first else None
-
-
-def summary(seconds: dict[tuple[str, int], list[float]], facts: dict[str, Any]) -> dict[str, Any]:
-    turns = sorted({turn for _, turn in seconds})
-    median = {key: statistics.median(values) for key, values in seconds.items()}
-    usual = statistics.mean(median["up", turn] for turn in turns)
-    mean, half = interval95([(median["killed", turn] - median["up", turn]) / usual for turn in turns])
-    return {
-        **facts,
-        "step_seconds_up": round(usual, 6),
-        "killed_less_up_ratio": round(mean, 5),
-        "interval_95": [round(mean - half, 5), round(mean + half, 5)],
-        "steps": sum(len(values) for (mode, _), values in seconds.items() if mode == "killed"),
-    }
+    if not first:
+        return None
+    killed = timings.against_first("killed")
+    return {**facts, "step_seconds_up": round(timings.usual_seconds(), 6), "killed": killed}
 
 
 def _agreed(port: int) -> int:

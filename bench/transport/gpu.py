@@ -90,10 +90,7 @@ class Native:
             self._pass(EXCHANGE_BYTES, EXCHANGES, sends=True, receives=True)
 
     def finish(self) -> None:
-        torch.cuda.synchronize()
-        for handle in self._open:
-            handle.wait()
-        self._open.clear()
+        finish(self._open)
 
 
 class Nccl:
@@ -131,6 +128,14 @@ class Nccl:
 
     def finish(self) -> None:
         torch.cuda.synchronize()
+
+
+def finish(handles: list[Any]) -> None:
+    """Wait until the device and all messages are done, and forget these."""
+    torch.cuda.synchronize()
+    for handle in handles:
+        handle.wait()
+    handles.clear()
 
 
 def timed(action: Callable[[int, int], None], finish: Callable[[], None], size: int) -> float:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from bench.transport.gpu import WINDOW, spawn, timed
+from bench.transport.gpu import WINDOW, finish, spawn, timed
 from megatronapp.rdma import Config, Engine, Tag, neighbours
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
@@ -59,10 +59,7 @@ class Native:
             handle.wait_stream()
 
     def finish(self) -> None:
-        torch.cuda.synchronize()
-        for handle in self._open:
-            handle.wait()
-        self._open.clear()
+        finish(self._open)
 
 
 class Nccl:
