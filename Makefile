@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # Run a command on the page's sources, where Node is installed
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e e2e-cluster clean
+.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e e2e-cluster e2e-operator clean
 
 setup: $(VENV)/.done ui
 
@@ -65,6 +65,10 @@ e2e: setup
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup
 	$(BIN)/pytest -m cluster tests/e2e $(JUNIT)
+
+# The part of it that needs no images of ours: the operator, run beside the cluster
+e2e-operator: setup
+	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py $(JUNIT)
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto

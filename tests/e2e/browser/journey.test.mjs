@@ -118,6 +118,22 @@ test('a list of keys opens and closes, and / searches', async () => {
   await page.getByRole('row').nth(1).waitFor()
 })
 
+test('the weekly report counts incidents and names who comes back', { skip: process.env.SHORT_WALK && 'a short walk' }, async () => {
+  await page.keyboard.press('g')
+  await page.keyboard.press('h')
+  await page.getByRole('link', { name: 'Weekly report' }).click()
+  await page.waitForURL('**/report')
+  await page.getByRole('heading', { name: 'Weekly report' }).waitFor()
+  const cells = (name) => page.getByRole('row', { name }).getByRole('cell').allTextContents()
+  assert.deepEqual((await cells(/^P1/)).slice(0, 2), ['3', '1'])
+  assert.deepEqual(await cells(/^compute/), ['2'])
+  assert.deepEqual(await cells(/node-1/), ['SlowGpu', '2'])
+  if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/report.png` })
+  const [markdown] = await Promise.all([page.waitForResponse('**/report*'), page.getByRole('link', { name: 'As Markdown' }).click()])
+  assert.match(await markdown.text(), /\| node \| node-1 \| 2 \|/)
+  await page.goto(`${origin}/jobs`)
+})
+
 test('the page speaks Chinese', async () => {
   await page.getByRole('button', { name: '中文' }).click()
   await page.getByRole('heading', { name: '任务' }).waitFor()
@@ -135,7 +151,7 @@ test('every page is accessible in every theme, and nothing moves while it loads'
         for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value
       }).observe({ type: 'layout-shift', buffered: true })
     })
-    for (const path of ['/jobs', run, `${run}/timeline?rank=${slowRank}`, '/health', '/nowhere']) {
+    for (const path of ['/jobs', run, `${run}/timeline?rank=${slowRank}`, '/health', '/report', '/nowhere']) {
       await own.goto(origin + path)
       await own.locator('h1, h2').first().waitFor()
       await own.waitForTimeout(1000)

@@ -149,7 +149,7 @@ def test_suspend_lets_pods_go_and_resume_begins_another_attempt(cluster: Cluster
 
     cluster.apply(job("paused", GRACEFUL, suspend=True))
     told = wait_phase(cluster, "paused", "Suspended")
-    assert pods(cluster, "paused") == []
+    assert {pod["status"]["phase"] for pod in pods(cluster, "paused")} <= {"Succeeded", "Failed"}
     assert "startTime" not in told
 
     cluster.apply(job("paused", GRACEFUL))
