@@ -12,7 +12,14 @@ import pytest
 from tests.e2e.kubernetes import monitoring
 from tests.e2e.kubernetes.monitoring import Monitoring
 from tests.support import images
-from tests.support.cluster import PYTHON_IMAGE, Cluster, NoClusterError, OperatorProcess, Release
+from tests.support.cluster import (
+    PYTHON_IMAGE,
+    Cluster,
+    CommandError,
+    NoClusterError,
+    OperatorProcess,
+    Release,
+)
 
 
 @pytest.fixture(scope="session")
@@ -20,11 +27,19 @@ def whole_cluster() -> Iterator[Cluster]:
     try:
         with Cluster.at_hand() as cluster:
             cluster.install_definition()
-            if cluster.is_test_cluster and not cluster.has_image(PYTHON_IMAGE):
-                cluster.tool("image", PYTHON_IMAGE, "python3", "python3-venv", "python3-pip")
+            _provide_python(cluster)
             yield cluster
     except NoClusterError as error:
         pytest.skip(str(error))
+
+
+def _provide_python(cluster: Cluster) -> None:
+    if not cluster.is_test_cluster or cluster.has_image(PYTHON_IMAGE):
+        return
+    try:
+        cluster.tool("image", PYTHON_IMAGE, "python3", "python3-venv", "python3-pip")
+    except CommandError as error:
+        raise NoClusterError(f"the test cluster does not start, for want of {PYTHON_IMAGE}: {error.stderr}") from error
 
 
 @pytest.fixture
