@@ -80,6 +80,19 @@ def test_what_does_not_page_now_is_not_found(story: Story, finding: Finding) -> 
     assert story.found == []
 
 
+def test_a_suspicion_from_before_the_fault_counts_from_its_page(story: Story) -> None:
+    early = slow((2,), page=False, opened_step=29)
+    story.find(early)
+    story.hear(summary(2, 31, start_ns=8 * SECOND))
+    for rank in range(4):
+        story.hear(summary(rank, 35))
+    story.find(early.model_copy(update={"page": True, "updated_unix_ns": 105 * SECOND}))
+
+    verdict = story.verdict()
+
+    assert (verdict["detection_steps"], verdict["detection_seconds"]) == (5, 4.0)
+
+
 def test_a_wrong_rank_shows_as_found_beside_the_right_one(story: Story) -> None:
     story.find(slow((2,)))
     story.find(slow((3,)))

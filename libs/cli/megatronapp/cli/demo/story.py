@@ -32,6 +32,8 @@ class Story:
     total_steps: int = 0
     loss: float | None = None
     first_slow_unix_ns: int | None = None
+    paged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By finding: the step and the time (Unix, ns) at which it first paged."""
 
     @property
     def from_step(self) -> int:
@@ -66,21 +68,30 @@ class Story:
     def find(self, finding: Finding) -> None:
         """Take in a new or changed finding."""
         self.findings[finding.id] = finding
+        if finding.page:
+            self.paged.setdefault(finding.id, (self.step, finding.updated_unix_ns))
 
     def verdict(self) -> dict[str, Any]:
         """The result of `demo --check`: whom the fault hit, whom the platform named, and how fast."""
         right = [f for f in self.findings.values() if f.page and set(f.ranks) & set(self.injected)]
         first = min(right, key=lambda finding: finding.opened_unix_ns, default=None)
+        step, unix_ns = self._found_at(first) if first else (None, None)
         seconds = None
-        if first and self.first_slow_unix_ns:
-            seconds = round((first.opened_unix_ns - self.first_slow_unix_ns) / 1e9, 3)
+        if unix_ns and self.first_slow_unix_ns:
+            seconds = round((unix_ns - self.first_slow_unix_ns) / 1e9, 3)
         return {
             "injected": self.injected,
             "found": self.found,
-            "detection_steps": first.opened_step - self.from_step + 1 if first else None,
+            "detection_steps": step - self.from_step + 1 if step is not None else None,
             "detection_seconds": seconds,
             "cause": str(first.cause) if first else None,
         }
+
+    def _found_at(self, finding: Finding) -> tuple[int, int]:
+        """Step and time of its opening; of its page, where it had been open as a mere suspicion before the fault."""
+        if finding.opened_step >= self.from_step:
+            return finding.opened_step, finding.opened_unix_ns
+        return self.paged[finding.id]
 
     def _is_hit(self, rank: int, view: RankView) -> bool:
         place = view.placement
