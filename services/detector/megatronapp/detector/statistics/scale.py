@@ -31,7 +31,8 @@ def tail(series: Floats, center: Floats) -> Floats:
     most steps and much in some."""
     ordered = np.sort(series, axis=1)
     last = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
-    return TAIL_TO_SIGMA * (ordered[np.arange(len(ordered)), np.round(TAIL * last).astype(np.int64)] - center)
+    largest: Floats = ordered[np.arange(len(ordered)), np.round(TAIL * last).astype(np.int64)]
+    return TAIL_TO_SIGMA * (largest - center)
 
 
 def pooled(sigma: Floats, samples: Ints) -> Floats:
