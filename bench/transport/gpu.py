@@ -6,6 +6,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20, 128 << 20)
 ROUNDS = 7
 WINDOW = 4
 PRODUCT = 8192
+PRODUCTS = 45
 EXCHANGES = 4
 EXCHANGE_BYTES = 16 << 20
 
@@ -41,53 +43,59 @@ class Native:
         self.sent = [torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda") for _ in range(WINDOW)]
         self.received = [torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda") for _ in range(WINDOW)]
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.resize(max(SIZES))
+
+    def resize(self, size: int) -> None:
+        """To messages of so many bytes: to take a part of a tensor each time would cost as much as to send it."""
+        self.sending = [buffer[:size] for buffer in self.sent]
+        self.receiving = [buffer[:size] for buffer in self.received]
 
     def _tag(self, i: int) -> Tag:
         return Tag(1, microbatch=i, step=self._step)
 
-    def _send(self, i: int, size: int) -> None:
-        self._open.append(self._engine.isend(self.sent[i % WINDOW][:size], self._other, self._tag(i)))
+    def _send(self, i: int) -> None:
+        self._open.append(self._engine.isend(self.sending[i % WINDOW], self._other, self._tag(i)))
 
-    def _receive(self, i: int, size: int) -> Any:
-        handle = self._engine.irecv(self.received[i % WINDOW][:size], self._other, self._tag(i))
+    def _receive(self, i: int) -> Any:
+        handle = self._engine.irecv(self.receiving[i % WINDOW], self._other, self._tag(i))
         self._open.append(handle)
         return handle
 
-    def one_way(self, size: int, count: int) -> None:
+    def one_way(self, count: int) -> None:
         self._step += 1
-        self._pass(size, count, sends=self._engine.rank == 0, receives=self._engine.rank == 1)
+        self._pass(count, sends=self._engine.rank == 0, receives=self._engine.rank == 1)
 
-    def both_ways(self, size: int, count: int) -> None:
+    def both_ways(self, count: int) -> None:
         self._step += 1
-        self._pass(size, count, sends=True, receives=True)
+        self._pass(count, sends=True, receives=True)
 
-    def _pass(self, size: int, count: int, *, sends: bool, receives: bool) -> None:
+    def _pass(self, count: int, *, sends: bool, receives: bool) -> None:
         posted: list[Any] = []
         for i in range(count):
             if receives:
                 if len(posted) == WINDOW:
                     posted.pop(0).wait_stream()
-                posted.append(self._receive(i, size))
+                posted.append(self._receive(i))
             if sends:
-                self._send(i, size)
+                self._send(i)
         for handle in posted:
             handle.wait_stream()
 
-    def ping_pong(self, size: int, count: int) -> None:
+    def ping_pong(self, count: int) -> None:
         self._step += 1
         first = self._engine.rank == 0
         for i in range(count):
-            receive = self._receive(i, size)
+            receive = self._receive(i)
             if not first:
                 receive.wait_stream()
-            self._send(i, size)
+            self._send(i)
             if first:
                 receive.wait_stream()
 
     def exchange_beside(self) -> None:
         self._step += 1
         with torch.cuda.stream(self._side):
-            self._pass(EXCHANGE_BYTES, EXCHANGES, sends=True, receives=True)
+            self._pass(EXCHANGES, sends=True, receives=True)
 
     def finish(self) -> None:
         finish(self._open)
@@ -99,32 +107,36 @@ class Nccl:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._other = 1 - rank
-        self.sent = torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda")
-        self.received = torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda")
+        self._sent = torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda")
+        self._received = torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda")
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.resize(max(SIZES))
 
-    def one_way(self, size: int, count: int) -> None:
-        for _ in range(count):
-            dist.send(self.sent[:size], 1) if self._rank == 0 else dist.recv(self.received[:size], 0)
+    def resize(self, size: int) -> None:
+        self.sending, self.receiving = self._sent[:size], self._received[:size]
 
-    def both_ways(self, size: int, count: int) -> None:
+    def one_way(self, count: int) -> None:
         for _ in range(count):
-            send = dist.P2POp(dist.isend, self.sent[:size], self._other)
-            receive = dist.P2POp(dist.irecv, self.received[:size], self._other)
+            dist.send(self.sending, 1) if self._rank == 0 else dist.recv(self.receiving, 0)
+
+    def both_ways(self, count: int) -> None:
+        for _ in range(count):
+            send = dist.P2POp(dist.isend, self.sending, self._other)
+            receive = dist.P2POp(dist.irecv, self.receiving, self._other)
             for work in dist.batch_isend_irecv([send, receive]):
                 work.wait()
 
-    def ping_pong(self, size: int, count: int) -> None:
+    def ping_pong(self, count: int) -> None:
         for _ in range(count):
             for turn in range(2):
                 if turn == self._rank:
-                    dist.send(self.sent[:size], self._other)
+                    dist.send(self.sending, self._other)
                 else:
-                    dist.recv(self.received[:size], self._other)
+                    dist.recv(self.receiving, self._other)
 
     def exchange_beside(self) -> None:
         with torch.cuda.stream(self._side):
-            self.both_ways(EXCHANGE_BYTES, EXCHANGES)
+            self.both_ways(EXCHANGES)
 
     def finish(self) -> None:
         torch.cuda.synchronize()
@@ -138,14 +150,14 @@ def finish(handles: list[Any]) -> None:
     handles.clear()
 
 
-def timed(action: Callable[[int, int], None], finish: Callable[[], None], size: int) -> float:
-    """Median seconds a message, of the rank that needs longer."""
+def timed(action: Callable[[int], None], finish: Callable[[], None], size: int) -> float:
+    """Median seconds a message, of the rank that needs longer. `action(count)` moves that many."""
     count, took = messages(size), []
     for i in range(ROUNDS + 1):
         finish()
         dist.barrier()
         start = time.perf_counter()
-        action(size, count)
+        action(count)
         torch.cuda.synchronize()
         took.append((time.perf_counter() - start) / count)
         finish()
@@ -171,21 +183,25 @@ def bare_copy(size: int) -> float:
     return statistics.median(took)
 
 
-def product_milliseconds(matrix: torch.Tensor, beside: Native | Nccl | None) -> float:
-    """Of a matrix product, alone or while messages move."""
-    times: list[float] = []
-    for _ in range(25):
-        torch.cuda.synchronize()
-        dist.barrier()
-        if beside is not None:
-            beside.exchange_beside()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        torch.mm(matrix, matrix)
-        end.record()
-        (beside.finish if beside is not None else torch.cuda.synchronize)()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[5:])
+def product_milliseconds(ways: list[Native | Nccl]) -> dict[str, float]:
+    """Of a matrix product, alone and while messages move, in turns: the GPU's clock changes with its warmth."""
+    matrix = torch.randn(PRODUCT, PRODUCT, dtype=torch.bfloat16, device="cuda")
+    for way in ways:
+        way.resize(EXCHANGE_BYTES)
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in range(PRODUCTS):
+        for beside in (None, *ways):
+            torch.cuda.synchronize()
+            dist.barrier()
+            if beside is not None:
+                beside.exchange_beside()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            torch.mm(matrix, matrix)
+            end.record()
+            (beside.finish if beside is not None else torch.cuda.synchronize)()
+            times["alone" if beside is None else beside.name].append(begin.elapsed_time(end))
+    return {name: statistics.median(taken[5:]) for name, taken in times.items()}
 
 
 def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
@@ -200,15 +216,14 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     for size in SIZES:
         for measure in ("one_way", "both_ways", "ping_pong"):
             for way in ways:
+                way.resize(size)
                 found[measure, way.name, size] = timed(getattr(way, measure), way.finish, size)
         dist.barrier()
         if rank == 0:
             found["one_way", "bare copy", size] = bare_copy(size)
         dist.barrier()
-    matrix = torch.randn(PRODUCT, PRODUCT, dtype=torch.bfloat16, device="cuda")
-    found["product", "alone", PRODUCT] = product_milliseconds(matrix, None)
-    for way in ways:
-        found["product", way.name, PRODUCT] = product_milliseconds(matrix, way)
+    for name, milliseconds in product_milliseconds(ways).items():
+        found["product", name, PRODUCT] = milliseconds
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")
     dist.barrier()

@@ -31,8 +31,12 @@ class Native:
         self._open: list[Any] = []
         shape = (WINDOW, len(partners), max(SIZES))
         self._sent, self._received = (torch.zeros(shape, dtype=torch.uint8, device="cuda") for _ in range(2))
+        self.resize(max(SIZES))
 
-    def exchange(self, size: int, count: int) -> None:
+    def resize(self, size: int) -> None:
+        self._sending, self._receiving = parts(self._sent, size), parts(self._received, size)
+
+    def exchange(self, count: int) -> None:
         self._step += 1
         rounds: list[list[Any]] = []
         for i in range(count):
@@ -41,13 +45,12 @@ class Native:
             tag, place = Tag(self._kind, microbatch=i, step=self._step), i % WINDOW
             rounds.append(
                 [
-                    self._engine.irecv(self._received[place, j, :size], partner, tag)
+                    self._engine.irecv(self._receiving[place][j], partner, tag)
                     for j, partner in enumerate(self._partners)
                 ]
             )
             sends = [
-                self._engine.isend(self._sent[place, j, :size], partner, tag)
-                for j, partner in enumerate(self._partners)
+                self._engine.isend(self._sending[place][j], partner, tag) for j, partner in enumerate(self._partners)
             ]
             self._open += sends + rounds[-1]
         for handles in rounds:
@@ -67,20 +70,29 @@ class Nccl:
 
     def __init__(self, partners: Sequence[int]) -> None:
         self._partners = partners
-        shape = (len(partners), max(SIZES))
+        shape = (1, len(partners), max(SIZES))
         self._sent, self._received = (torch.zeros(shape, dtype=torch.uint8, device="cuda") for _ in range(2))
+        self.resize(max(SIZES))
 
-    def exchange(self, size: int, count: int) -> None:
+    def resize(self, size: int) -> None:
+        (self._sending,), (self._receiving,) = parts(self._sent, size), parts(self._received, size)
+
+    def exchange(self, count: int) -> None:
         for _ in range(count):
             operations = []
             for j, partner in enumerate(self._partners):
-                operations.append(dist.P2POp(dist.isend, self._sent[j, :size], partner))
-                operations.append(dist.P2POp(dist.irecv, self._received[j, :size], partner))
+                operations.append(dist.P2POp(dist.isend, self._sending[j], partner))
+                operations.append(dist.P2POp(dist.irecv, self._receiving[j], partner))
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
 
     def finish(self) -> None:
         torch.cuda.synchronize()
+
+
+def parts(buffers: torch.Tensor, size: int) -> list[list[torch.Tensor]]:
+    """`size` bytes of each, by window and partner."""
+    return [[buffer[:size] for buffer in row] for row in buffers]
 
 
 def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
@@ -96,6 +108,7 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     for kind, (shape, partners) in enumerate(shapes.items()):
         for way in (Native(engine, partners, kind), Nccl(partners)):
             for size in SIZES:
+                way.resize(size)
                 found[shape, way.name, size] = timed(way.exchange, way.finish, size) / len(partners)
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")

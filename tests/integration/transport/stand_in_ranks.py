@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import sys
+from typing import Any
 
 import torch
 
@@ -39,11 +40,26 @@ def pair(lane: str) -> list[_native.Engine]:
     return engines
 
 
-def post(engine: _native.Engine, direction: Direction, tensor: torch.Tensor, peer: int, number: int) -> object:
+class OnGpu:
+    """A tensor that says it is on a GPU: to the stand-in all memory is."""
+
+    is_cuda = True
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+
+def post(engine: _native.Engine, direction: Direction, tensor: torch.Tensor, peer: int, number: int) -> _native.Message:
     source = 1 - peer if direction == Direction.SEND else peer
-    tag = Tag(1, microbatch=number).pack(source)
-    address, size = tensor.data_ptr(), tensor.nbytes
-    return engine.post(direction, peer, tag, address, size, 0, tuple(tensor.shape), True, 0, SECONDS)
+    on_gpu: Any = OnGpu(tensor)
+    message = engine.post(
+        _native.Message, None, set(), direction, peer, source, Tag(1, microbatch=number), on_gpu, 0, SECONDS
+    )
+    assert message is not None
+    return message
 
 
 def content(size: int, seed: int) -> torch.Tensor:
@@ -56,14 +72,14 @@ def exchange(engines: list[_native.Engine], chance: random.Random) -> None:
     sent = {key: content(size, hash(key)) for key, size in sizes.items()}
     received = {key: torch.zeros(size, dtype=torch.uint8) for key, size in sizes.items()}
     plan = [(direction, key) for direction in (Direction.SEND, Direction.RECEIVE) for key in sizes]
-    operations = []
+    messages = []
     for direction, (source, i) in chance.sample(plan, len(plan)):
         rank = source if direction == Direction.SEND else 1 - source
         tensor = (sent if direction == Direction.SEND else received)[source, i]
-        operations.append((engines[rank], post(engines[rank], direction, tensor, 1 - rank, i)))
-    for engine, operation in chance.sample(operations, len(operations)):
-        assert engine.wait(operation, SECONDS)
-        assert operation.status == Status.DONE, operation.reason
+        messages.append((engines[rank], post(engines[rank], direction, tensor, 1 - rank, i)))
+    for engine, message in chance.sample(messages, len(messages)):
+        assert engine.wait(message, SECONDS)
+        assert message.status == Status.DONE, message.reason
     assert all(torch.equal(received[key], sent[key]) for key in sizes)
 
 
@@ -72,9 +88,9 @@ def lose_a_peer(engines: list[_native.Engine]) -> None:
     waiting = post(engines[0], Direction.RECEIVE, tensors[0], 1, MESSAGES)
     held = post(engines[0], Direction.SEND, tensors[1], 1, MESSAGES)
     engines[1].abort("over")
-    for operation in (waiting, held):
-        assert engines[0].wait(operation, SECONDS)
-        assert operation.status == Status.PEER_LOST
+    for message in (waiting, held):
+        assert engines[0].wait(message, SECONDS)
+        assert message.status == Status.PEER_LOST
     engines[0].close(1.0)
     engines[1].close(1.0)
 

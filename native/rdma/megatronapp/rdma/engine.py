@@ -66,9 +66,9 @@ class Engine:
         self._offer = make_offer(self.native, rank, self.config)
         self._peers: dict[int, Met] = {}
         self._device = -1
-        self._live: dict[int, Handle] = {}
+        self._open: set[Handle] = set()
         self._ended: deque[Completion] = deque()
-        self._arrived: dict[int, Handle] = {}
+        self._arrived: dict[Handle, None] = {}
         self._quarantine: list[Handle] = []
         self._aborted: str | None = None
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class Engine:
         GPU memory is read after what `stream` (default: the current one) holds now. Raises ValueError for a tensor
         that can't be moved, TagError for a tag that was used, PeerLostError when the peer is gone.
         """
-        return self._post(Direction.SEND, tensor, dst, tag, tag.pack(self.rank), stream, deadline_seconds)
+        return self._post(Direction.SEND, tensor, dst, self.rank, tag, stream, deadline_seconds)
 
     def irecv(
         self,
@@ -153,45 +153,43 @@ class Engine:
         current one) holds now. Raises as `isend`.
         """
         tensor = out if isinstance(out, torch.Tensor) else tensors.allocate(out)
-        return self._post(Direction.RECEIVE, tensor, src, tag, tag.pack(src), stream, deadline_seconds)
+        return self._post(Direction.RECEIVE, tensor, src, src, tag, stream, deadline_seconds)
 
     def _post(
         self,
         direction: Direction,
         tensor: torch.Tensor,
         peer: int,
+        source: int,
         tag: Tag,
-        packed: int,
         stream: torch.cuda.Stream | None,
         deadline_seconds: float | None,
     ) -> Handle:
         self._usable()
-        described = tensors.describe(tensor)
-        address, size, dtype, shape, cuda = described
-        pointer = self._stream_of(tensor, peer, stream) if cuda else 0
         seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
         if seconds <= 0:
             raise ValueError(f"deadline_seconds {seconds:g} must be positive: it ends the connection")
+        pointer = self._stream_of(tensor, peer, stream) if getattr(tensor, "is_cuda", False) else 0
         try:
-            with self._lock:  # an operation is known here before it can be told of
-                operation = self.native.post(
-                    direction, peer, packed, address, size, dtype, shape, cuda, pointer, seconds
-                )
-                handle = Handle(self, operation, direction, peer, tag, tensor, described)
-                self._live[handle.id] = handle
+            handle = self.native.post(Handle, self, self._open, direction, peer, source, tag, tensor, pointer, seconds)
+        except AttributeError:
+            raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can") from None
         except (IndexError, ValueError, RuntimeError) as error:
-            raise self._refusal(error, peer, tag) from None
-        if not (operation.good or operation.pending) and operation.status in (Status.PEER_LOST, Status.ABORTED):
+            raise self._refusal(error, peer, source, tag) from None
+        if handle is None:
+            raise ValueError(tensors.refusal(tensor))
+        if handle.failed and handle.status in (Status.PEER_LOST, Status.ABORTED):
             self.taken(handle)
             handle.raise_for_status()
         return handle
 
-    def _refusal(self, error: Exception, peer: int, tag: Tag) -> TransportError:
+    def _refusal(self, error: Exception, peer: int, source: int, tag: Tag) -> TransportError:
         if isinstance(error, IndexError):
             if peer == self.rank:
                 return TransportError(f"rank {peer} is this rank: copy the tensor instead")
             return TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks")
         if isinstance(error, ValueError):
+            tag.pack(source)  # says it better, if that is what is wrong
             return TagError(f"{tag} and rank {peer}: {error}")
         return LaneUnavailableError(f"{tag} and rank {peer}: {error}")
 
@@ -220,7 +218,7 @@ class Engine:
         self._reap()
         return {
             handle.tag.microbatch
-            for handle in list(self._arrived.values())
+            for handle in list(self._arrived)
             if handle.tag.kind == kind and handle.tag.chunk == chunk and step in (None, handle.tag.step)
         }
 
@@ -230,32 +228,32 @@ class Engine:
 
     def _reap(self) -> None:
         self._usable()
-        operations = self.native.drain()
+        ended = self.native.drain()
         with self._lock:
-            for operation in operations:
-                handle = self._live.pop(operation.id, None)
-                if handle is None:
+            for handle in ended:
+                if handle not in self._open:
                     continue
-                if handle.direction == Direction.RECEIVE and operation.status == Status.DONE and not handle.seen:
-                    self._arrived[operation.id] = handle
+                self._open.remove(handle)
+                if handle.direction == Direction.RECEIVE and handle.good and not handle.seen:
+                    self._arrived[handle] = None
                 self._keep_if_lost(handle)
-                told = Completion(handle.tag, handle, operation.status, handle.nbytes, operation.done_ns)
-                self._ended.append(told)
+                self._ended.append(Completion(handle.tag, handle, handle.status, handle.nbytes, handle.done_ns))
 
     def taken(self, handle: Handle) -> None:
         """The handle was waited for."""
         with self._lock:
-            self._live.pop(handle.id, None)
-            self._arrived.pop(handle.id, None)
-            self._keep_if_lost(handle)
+            self._open.discard(handle)
+            self._arrived.pop(handle, None)
+            if handle.failed:
+                self._keep_if_lost(handle)
 
     def not_new(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""
-        self._arrived.pop(handle.id, None)
+        self._arrived.pop(handle, None)
 
     def _keep_if_lost(self, handle: Handle) -> None:
         """A peer that is only given up may still write into a buffer: it is not used again before the end."""
-        if handle.error() is not None and self._peers[handle.peer].route.cpu != "shm":
+        if handle.failed and self._peers[handle.peer].route.cpu != "shm":
             self._quarantine.append(handle)
 
     # ---- failure and end

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from megatronapp.rdma import tensors
-from megatronapp.rdma._native import Direction, Operation, Status
+from megatronapp.rdma import _native, tensors
+from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.errors import (
     CancelledError,
     CorruptDataError,
@@ -25,48 +25,14 @@ if TYPE_CHECKING:
 SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
 
 
-class Handle:
+class Handle(_native.Message):
     """One `isend` or `irecv`. Wait for each, or `poll` the engine: until then its tensor is kept alive."""
 
-    __slots__ = ("_described", "_engine", "_memory", "_operation", "direction", "id", "peer", "seen", "tag", "tensor")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        engine: Engine,
-        operation: Operation,
-        direction: Direction,
-        peer: int,
-        tag: Tag,
-        tensor: torch.Tensor,
-        described: tensors.Described,
-    ) -> None:
-        self._engine = engine
-        self._operation = operation
-        self._described = described
-        self.id = operation.id
-        self.direction = direction
-        self.peer = peer
-        self.tag = tag
-        self.tensor = tensor.detach() if tensor.requires_grad else tensor
-        self._memory = tensor.untyped_storage()
-        """Kept for itself: the program may give the tensor other memory meanwhile."""
-        self.seen = False
-        """A stream waits for it: it is not news any more when it arrives."""
-
-    @property
-    def nbytes(self) -> int:
-        return self._described.bytes
-
-    @property
-    def done_ns(self) -> int:
-        """When it ended, on the monotonic clock; 0 before."""
-        return self._operation.done_ns
-
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self._operation.pending
-
-    is_completed = done
+    engine: Engine
+    tag: Tag
+    is_completed = _native.Message.done
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it has ended; this thread moves messages meanwhile. Returns True, as torch's Work does.
@@ -74,17 +40,18 @@ class Handle:
         Raises the error with which it ended. Raises TransferTimeoutError after `timeout` seconds; the message stays
         under way and can be waited for again.
         """
-        operation = self._operation
+        native = self.engine.native
         if timeout is None:
-            while not self._engine.native.wait(operation, SLICE_SECONDS):
+            while not native.wait(self, SLICE_SECONDS):
                 pass
         else:
             deadline = time.monotonic() + timeout
-            while not self._engine.native.wait(operation, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
+            while not native.wait(self, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise TransferTimeoutError(f"{self}: not there after {timeout} s")
-        self._engine.taken(self)
-        self.raise_for_status()
+        self.engine.taken(self)
+        if self.failed:
+            self.raise_for_status()
         return True
 
     def wait_stream(self, stream: torch.cuda.Stream | None = None) -> None:
@@ -93,43 +60,41 @@ class Handle:
         When the peer is lost meanwhile the stream is let go as well: call `engine.check()` before its results are
         used. Of host memory the host waits.
         """
-        if self._described.cuda:
+        if self.cuda:
             handle = tensors.current_stream(self.tensor.get_device()) if stream is None else stream.cuda_stream
-            if self._engine.native.wait_stream(self._operation, handle):
+            if self.engine.native.wait_stream(self, handle):
                 self.seen = True
-                self._engine.not_new(self)
+                self.engine.not_new(self)
                 return
         self.wait()
 
     def cancel(self) -> None:
         """Take it back if the peer has not matched it yet: it then ends with CancelledError, else as it would have."""
-        self._engine.native.cancel(self._operation)
+        self.engine.native.cancel(self)
 
     def error(self) -> TransportError | None:
         """With what it ended; None while it is under way and when it ended well."""
-        operation = self._operation
-        if operation.pending or operation.good:
+        if not self.failed:
             return None
-        status = operation.status
+        status = self.status
         if status == Status.PEER_LOST:
-            return PeerLostError(self.peer, operation.reason)
+            return PeerLostError(self.peer, self.reason)
         if status == Status.TIMED_OUT:
             return TransferTimeoutError(f"{self}: not matched by its deadline")
         if status == Status.CANCELLED:
             return CancelledError(f"{self}: cancelled")
         if status == Status.CORRUPT:
-            return CorruptDataError(f"{self}: {operation.reason}")
+            return CorruptDataError(f"{self}: {self.reason}")
         if status == Status.MISMATCH:
             return self._mismatch()
-        return EngineClosedError(f"{self}: {operation.reason}")
+        return EngineClosedError(f"{self}: {self.reason}")
 
     def raise_for_status(self) -> None:
-        if not self._operation.good and (error := self.error()) is not None:
+        if (error := self.error()) is not None:
             raise error
 
     def _mismatch(self) -> TransportError:
-        address_less = self._described[2:] + self._described[1:2]
-        mine, other = tensors.text(address_less), tensors.text(self._operation.other)
+        mine, other = tensors.text(self.described), tensors.text(self.other)
         peer = f"rank {self.peer}"
         if self.direction == Direction.SEND:
             return tensors.mismatch(str(self.tag), "this rank", mine, peer, other)

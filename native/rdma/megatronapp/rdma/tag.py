@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-STEPS = 4096
+from megatronapp.rdma import _native
 
 
 class Kind(IntEnum):
@@ -28,8 +28,7 @@ class Tag(NamedTuple):
 
     def pack(self, source: int) -> int:
         """64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Raises ValueError."""
-        kind, chunk, microbatch, step, slot = self
-        # What is left of each beyond its bits; of a negative number it is -1.
-        if kind >> 4 or chunk >> 8 or microbatch >> 20 or slot >> 4 or source >> 16:
-            raise ValueError(f"{self} of rank {source} does not fit: {Tag.__doc__}")
-        return kind << 60 | (step % STEPS) << 48 | chunk << 40 | microbatch << 20 | slot << 16 | source
+        try:
+            return _native.pack_tag(self, source)
+        except ValueError:
+            raise ValueError(f"{self} of rank {source} does not fit: {Tag.__doc__}") from None

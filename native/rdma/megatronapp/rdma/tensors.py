@@ -11,29 +11,9 @@ import torch
 from megatronapp.rdma import _native
 from megatronapp.rdma.errors import MismatchError
 
-# In this order on the wire.
-DTYPES: tuple[torch.dtype, ...] = (
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-)
-_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
+DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in _native.dtype_names())
+"""In this order on the wire."""
 MOST_DIMENSIONS = 8
-_made = tuple.__new__
 
 
 class Spec(NamedTuple):
@@ -44,31 +24,8 @@ class Spec(NamedTuple):
     device: torch.device | str = "cpu"
 
 
-class Described(NamedTuple):
-    """As the native engine takes it."""
-
-    address: int
-    bytes: int
-    dtype: int
-    shape: tuple[int, ...]
-    cuda: bool
-
-
-def describe(tensor: torch.Tensor) -> Described:
-    """Raises ValueError for a tensor that is not one plain piece of CPU or CUDA memory, TypeError for none at all."""
-    try:
-        cuda = tensor.is_cuda
-        plain = tensor.layout is torch.strided and (cuda or tensor.is_cpu) and tensor.is_contiguous()
-        number = _NUMBERS.get(tensor.dtype)
-        if not plain or number is None or tensor.is_conj() or tensor.is_neg() or tensor.dim() > MOST_DIMENSIONS:
-            raise ValueError(_refusal(tensor))
-        # Made without the class's own constructor, which takes as long as all the questions: this is asked each time.
-        return _made(Described, (tensor.data_ptr(), tensor.nbytes, number, tensor.shape, cuda))
-    except AttributeError:
-        raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can") from None
-
-
-def _refusal(tensor: torch.Tensor) -> str:
+def refusal(tensor: torch.Tensor) -> str:
+    """Why a tensor can't be moved: it is not one plain piece of CPU or CUDA memory."""
     if tensor.layout is not torch.strided or not (tensor.is_cuda or tensor.is_cpu):
         return f"a {tensor.layout} tensor on {tensor.device} can't be moved: only dense ones on cpu or cuda"
     if not tensor.is_contiguous():
@@ -86,9 +43,9 @@ def current_stream(device: int) -> int:
     return handle
 
 
-def text(described: tuple[int, tuple[int, ...], bool, int]) -> str:
-    """A tensor in words, from the native engine's description."""
-    dtype, shape, cuda, _ = described
+def text(described: tuple[int, tuple[int, ...], bool]) -> str:
+    """A tensor in words, from the native engine's description: dtype, shape, whether on a GPU."""
+    dtype, shape, cuda = described
     return f"{str(DTYPES[dtype]).removeprefix('torch.')} {list(shape)} on {'cuda' if cuda else 'cpu'}"
 
 

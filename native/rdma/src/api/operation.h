@@ -54,6 +54,8 @@ struct Operation {
     void* event = nullptr;  // CUDA: after the work that fills the buffer
     void* request = nullptr;  // UCX
 
+    void* owner = nullptr;  // the bindings' own, under the interpreter's lock
+
     bool pending() const { return status.load(std::memory_order_acquire) == Status::kPending; }
 };
 

@@ -2,11 +2,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cstring>
 #include <exception>
 #include <system_error>
 
+#include "bindings/message.h"
+#include "bindings/tensor.h"
 #include "core/engine.h"
+#include "core/window.h"
 #include "lanes/copy.h"
 
 namespace py = pybind11;
@@ -16,36 +18,88 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-Descriptor descriptor(std::uint64_t bytes, std::uint8_t dtype, const py::tuple& shape, bool cuda) {
-    Descriptor what;
-    if (shape.size() > kMaxDimensions) {
-        throw std::invalid_argument("a tensor of more than 8 dimensions");
+constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its step
+
+// 64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16.
+std::uint64_t pack_tag(const py::tuple& tag, int source) {
+    std::uint64_t fields[5];
+    bool fits = tag.size() == 5 && source >= 0 && source <= 0xffff;
+    for (std::size_t i = 0; fits && i < 5; ++i) {
+        const long long value = PyLong_AsLongLong(PyTuple_GET_ITEM(tag.ptr(), static_cast<Py_ssize_t>(i)));
+        if (value == -1 && PyErr_Occurred() != nullptr) {
+            throw py::error_already_set();
+        }
+        fields[i] = static_cast<std::uint64_t>(value);
+        fits = i == 3 || fields[i] <= kFieldMax[i];
     }
-    what.bytes = bytes;
-    what.dtype = dtype;
-    what.dimensions = static_cast<std::uint8_t>(shape.size());
-    what.memory = cuda ? Memory::kCuda : Memory::kHost;
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-        what.shape[i] = shape[i].cast<std::int64_t>();
+    if (!fits) {
+        throw py::value_error("does not fit");
     }
-    return what;
+    const auto [kind, chunk, microbatch, step, slot] = fields;
+    return kind << 60 | (step % kSteps) << kStepShift | chunk << 40 | microbatch << 20 | slot << 16 |
+           static_cast<std::uint64_t>(source);
 }
 
-py::tuple described(const Descriptor& what) {
-    py::tuple shape(what.dimensions);
-    for (std::size_t i = 0; i < what.dimensions; ++i) {
-        shape[i] = what.shape[i];
+// A message of `type`, in the set `open` before anybody can be told that it has ended; None for a tensor that can't be
+// moved.
+py::object post(Engine& engine, py::handle type, py::handle owner, py::set open, Direction direction, int peer,
+                int source, const py::tuple& tag, py::handle tensor, std::uintptr_t stream, double deadline_seconds) {
+    Tensor read;
+    if (!read_tensor(tensor, read)) {
+        return py::none();
     }
-    return py::make_tuple(what.dtype, shape, what.memory == Memory::kCuda, what.bytes);
+    const auto operation = std::make_shared<Operation>();
+    operation->direction = direction;
+    operation->peer = peer;
+    operation->tag = pack_tag(tag, source);
+    operation->what = read.what;
+    operation->data = read.data;
+    operation->stream = reinterpret_cast<void*>(stream);
+    const py::object kept = without_gradient(tensor);
+    py::object message = make_message(type, operation, owner, tag, kept, storage_of(kept));
+    open.add(message);
+    try {
+        py::gil_scoped_release unlocked;
+        engine.post(operation, deadline_seconds);
+    } catch (...) {
+        PySet_Discard(open.ptr(), message.ptr());
+        throw;
+    }
+    return message;
 }
 
-OperationPtr post(Engine& engine, Direction direction, int rank, std::uint64_t tag, std::uintptr_t data,
-                  std::uint64_t bytes, std::uint8_t dtype, const py::tuple& shape, bool cuda, std::uintptr_t stream,
-                  double deadline_seconds) {
-    const Descriptor what = descriptor(bytes, dtype, shape, cuda);
+bool wait(Engine& engine, py::handle message, double timeout_seconds) {
+    const OperationPtr operation = operation_of(message);
     py::gil_scoped_release unlocked;
-    return engine.post(direction, rank, tag, what, reinterpret_cast<char*>(data), reinterpret_cast<void*>(stream),
-                       deadline_seconds);
+    return engine.wait(operation, timeout_seconds);
+}
+
+bool wait_stream(Engine& engine, py::handle message, std::uintptr_t stream) {
+    const OperationPtr operation = operation_of(message);
+    py::gil_scoped_release unlocked;
+    return engine.wait_stream(operation, reinterpret_cast<void*>(stream));
+}
+
+void cancel(Engine& engine, py::handle message) {
+    const OperationPtr operation = operation_of(message);
+    py::gil_scoped_release unlocked;
+    engine.cancel(operation);
+}
+
+// Of those that nobody holds any more there is nothing to tell.
+py::list drain(Engine& engine) {
+    std::vector<OperationPtr> ended;
+    {
+        py::gil_scoped_release unlocked;
+        ended = engine.drain();
+    }
+    py::list messages;
+    for (const OperationPtr& operation : ended) {
+        if (operation->owner != nullptr) {
+            messages.append(py::handle(static_cast<PyObject*>(operation->owner)));
+        }
+    }
+    return messages;
 }
 
 Options options(
@@ -104,16 +158,7 @@ PYBIND11_MODULE(_native, module) {
 
     py::enum_<Direction>(module, "Direction").value("SEND", Direction::kSend).value("RECEIVE", Direction::kReceive);
 
-    py::class_<Operation, OperationPtr>(module, "Operation")
-        .def_readonly("id", &Operation::id)
-        .def_readonly("peer", &Operation::peer)
-        .def_readonly("tag", &Operation::tag)
-        .def_property_readonly("status", [](const Operation& o) { return o.status.load(std::memory_order_acquire); })
-        .def_property_readonly("pending", &Operation::pending)
-        .def_property_readonly("good", [](const Operation& o) { return o.status.load(std::memory_order_acquire) == Status::kDone; })
-        .def_property_readonly("reason", [](const Operation& o) { return o.reason; })
-        .def_property_readonly("other", [](const Operation& o) { return described(o.other); })
-        .def_property_readonly("done_ns", [](const Operation& o) { return o.done_ns; });
+    add_message_type(module);
 
     py::class_<Engine>(module, "Engine")
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
@@ -135,20 +180,17 @@ PYBIND11_MODULE(_native, module) {
             py::arg("ucx_address"), py::arg("staged"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
         .def("post", &post)
-        .def("wait", &Engine::wait, Unlocked())
-        .def(
-            "wait_stream",
-            [](Engine& engine, const OperationPtr& operation, std::uintptr_t stream) {
-                return engine.wait_stream(operation, reinterpret_cast<void*>(stream));
-            },
-            Unlocked())
-        .def("cancel", &Engine::cancel, Unlocked())
-        .def("drain", &Engine::drain, Unlocked())
+        .def("wait", &wait)
+        .def("wait_stream", &wait_stream)
+        .def("cancel", &cancel)
+        .def("drain", &drain)
         .def("descriptor", &Engine::descriptor, Unlocked())
         .def("failed", &Engine::failed, Unlocked())
         .def("abort", &Engine::abort, Unlocked())
         .def("close", &Engine::close, Unlocked());
 
+    module.def("pack_tag", &pack_tag);
+    module.def("dtype_names", &dtype_names);
     module.def("make_segment", &Segment::make);
     module.def("check_cuda_driver", [] { CudaDriver::get(); });
     module.def("is_shareable", &is_shareable);

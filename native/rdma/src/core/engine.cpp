@@ -78,18 +78,10 @@ std::string Engine::open_ucx() {
 
 // ---- operations
 
-OperationPtr Engine::post(Direction direction, int rank, std::uint64_t tag, const Descriptor& what, char* data,
-                          void* stream, double deadline_seconds) {
-    auto operation = std::make_shared<Operation>();
-    operation->direction = direction;
-    operation->peer = rank;
-    operation->tag = tag;
-    operation->what = what;
-    operation->data = data;
-    operation->stream = stream;
+void Engine::post(const OperationPtr& operation, double deadline_seconds) {
     operation->deadline_ns = now_ns() + seconds_to_ns(deadline_seconds);
     Turn turn(*this);
-    const auto found = peers_.find(rank);
+    const auto found = peers_.find(operation->peer);
     if (found == peers_.end()) {
         throw std::out_of_range("not connected");
     }
@@ -99,7 +91,7 @@ OperationPtr Engine::post(Direction direction, int rank, std::uint64_t tag, cons
         operation->reason = aborted_ ? abort_reason_ : peer.reason();
         operation->done_ns = now_ns();
         operation->status.store(aborted_ ? Status::kAborted : Status::kPeerLost, std::memory_order_release);
-        return operation;
+        return;
     }
     peer.post(operation);
     if (operation->pending() && operation->matched) {
@@ -108,7 +100,6 @@ OperationPtr Engine::post(Direction direction, int rank, std::uint64_t tag, cons
     if (operation->pending() && (operation->matched || peer.has_output() || peer.polled())) {
         kick();
     }
-    return operation;
 }
 
 void Engine::ended(const OperationPtr& operation) {

@@ -38,9 +38,9 @@ public:
     // UCX's address of this engine, for peers. Throws std::runtime_error where there is no UCX.
     std::string open_ucx();
 
-    // Throws std::invalid_argument for a tag that was used. An operation with a lost peer has failed when it returns.
-    OperationPtr post(Direction direction, int rank, std::uint64_t tag, const Descriptor& what, char* data,
-                      void* stream, double deadline_seconds);
+    // A new operation that says what is to be moved. Throws std::out_of_range for a peer that is not connected,
+    // std::invalid_argument for a tag that was used. With a lost peer it has failed when this returns.
+    void post(const OperationPtr& operation, double deadline_seconds);
     // Helps until it has ended or the time is over; whether it has ended.
     bool wait(const OperationPtr& operation, double timeout_seconds);
     // The stream goes on when the operation has ended. False: its lane has no streams, so the host must wait.

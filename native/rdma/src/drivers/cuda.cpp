@@ -23,6 +23,7 @@ CudaDriver::CudaDriver() {
     library.find(stream_synchronize, "cuStreamSynchronize");
     library.find(stream_wait_event, "cuStreamWaitEvent");
     library.find(stream_write, "cuStreamWriteValue32_v2");
+    library.find(stream_writes, "cuStreamBatchMemOp_v2");
     library.find(stream_wait, "cuStreamWaitValue32_v2");
     library.find(copy, "cuMemcpyAsync");
     library.find(event_create, "cuEventCreate");

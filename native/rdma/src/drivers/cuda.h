@@ -14,6 +14,17 @@ struct CudaIpcHandle {
     unsigned char bytes[64];
 };
 
+// CUstreamBatchMemOpParams.
+struct CudaStreamWrite {
+    unsigned operation = 2;  // CU_STREAM_MEM_OP_WRITE_VALUE_32
+    CudaAddress address;
+    std::uint64_t value;
+    unsigned flags = 0;
+    CudaAddress alias = 0;
+    std::uint64_t padding = 0;
+};
+static_assert(sizeof(CudaStreamWrite) == 48);
+
 struct CudaDriver {
     // The one of this process. Throws std::runtime_error where there is no driver.
     static const CudaDriver& get();
@@ -33,6 +44,7 @@ struct CudaDriver {
     int (*stream_synchronize)(void*);
     int (*stream_wait_event)(void*, void*, unsigned);
     int (*stream_write)(void*, CudaAddress, std::uint32_t, unsigned);
+    int (*stream_writes)(void*, unsigned, CudaStreamWrite*, unsigned);
     int (*stream_wait)(void*, CudaAddress, std::uint32_t, unsigned);
     int (*copy)(CudaAddress, CudaAddress, std::size_t, void*);
     int (*event_create)(void**, unsigned);

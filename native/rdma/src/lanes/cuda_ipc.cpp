@@ -204,17 +204,13 @@ void CudaIpcLane::start(const OperationPtr& send, const Message& ready) {
     }
 }
 
-bool CudaIpcLane::runs_at_once(const Matched& matched) const {
-    return reached(matched.ready) && driver_.event_query(matched.send->event) == 0;
-}
-
 // Whether it can't run before the other anyway: both ends have posted it later to the same streams.
 bool CudaIpcLane::comes_after(const Matched& matched, const Matched& earlier) {
     return matched.receive_stream == earlier.receive_stream && matched.send->stream == earlier.send->stream &&
            matched.send->receive > earlier.send->receive && matched.send->id > earlier.send->id;
 }
 
-// A message that has to wait on the GPU gets a stream of its own or one behind a message that comes before it anyway, and
+// A message that may have to wait on the GPU gets a stream of its own or one behind a message that comes before it anyway, and
 // one stream is always left for those that can run: else two ranks could wait for each other, each with the message that
 // the other needs behind another.
 CudaIpcLane::CopyStream* CudaIpcLane::stream_for(const Matched& matched, bool runs_at_once) {
@@ -234,24 +230,31 @@ CudaIpcLane::CopyStream* CudaIpcLane::stream_for(const Matched& matched, bool ru
 }
 
 bool CudaIpcLane::try_launch(const Matched& matched) {
-    const bool at_once = runs_at_once(matched);
-    CopyStream* chosen = stream_for(matched, at_once);
-    if (chosen == nullptr) {
-        return false;
-    }
     const Operation& send = *matched.send;
-    if (!at_once) {
+    const bool ready = reached(matched.ready);
+    CopyStream* chosen = stream_for(matched, false);
+    if (chosen != nullptr) {
         chosen->last = matched;
         check_cuda(driver_.stream_wait_event(chosen->stream, send.event, 0), "cuStreamWaitEvent");
-        wait(matched.ready, chosen->stream);
+        if (!ready) {
+            wait(matched.ready, chosen->stream);
+        }
+    } else if (ready && driver_.event_query(send.event) == 0) {  // asked last: it costs more than to wait
+        chosen = stream_for(matched, true);
+    }
+    if (chosen == nullptr) {
+        return false;
     }
     if (send.what.bytes != 0) {
         const auto from = reinterpret_cast<CudaAddress>(send.data);
         check_cuda(driver_.copy(matched.to, from, send.what.bytes, chosen->stream), "cuMemcpyAsync");
     }
-    for (const Flag& flag : {matched.done, send.flag}) {
-        check_cuda(driver_.stream_write(chosen->stream, flag.device, flag.value, 0), "cuStreamWriteValue32");
-    }
+    CudaStreamWrite writes[2];
+    writes[0].address = matched.done.device;
+    writes[0].value = matched.done.value;
+    writes[1].address = send.flag.device;
+    writes[1].value = send.flag.value;
+    check_cuda(driver_.stream_writes(chosen->stream, 2, writes, 0), "cuStreamBatchMemOp");
     launched_.push_back(matched);
     moving_.push_back(matched.send);
     return true;

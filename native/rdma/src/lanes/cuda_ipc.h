@@ -120,7 +120,7 @@ private:
     // One of a few streams, so that a message that waits on the GPU does not hold up another.
     struct CopyStream {
         void* stream = nullptr;
-        Matched last;  // launched before it could run; no send: none such
+        Matched last;  // launched while it might not run yet; no send: none such
         bool blocked() const { return last.send != nullptr && last.send->pending(); }
     };
 
@@ -128,7 +128,6 @@ private:
     bool try_launch(const Matched& matched);
     CopyStream* stream_for(const Matched& matched, bool runs_at_once);
     static bool comes_after(const Matched& matched, const Matched& earlier);
-    bool runs_at_once(const Matched& matched) const;
     void* take_event();
     static void reach(const Flag& flag);
     template <typename Operations>

@@ -126,6 +126,20 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     return of(stream).push([left] { wait_until([&] { return *left == 0; }); }), 0;
 }
 
+struct Write {
+    unsigned operation;
+    Address address;
+    std::uint64_t value;
+    std::uint64_t padding[3];
+};
+int cuStreamBatchMemOp_v2(void* stream, unsigned count, Write* writes, unsigned) {
+    for (unsigned i = 0; i < count; ++i) {
+        const Write write = writes[i];
+        of(stream).push([=] { word(write.address).store(static_cast<std::uint32_t>(write.value)); });
+    }
+    return 0;
+}
+
 int cuStreamWriteValue32_v2(void* stream, Address address, std::uint32_t value, unsigned) {
     return of(stream).push([=] { word(address).store(value); }), 0;
 }
