@@ -1,12 +1,13 @@
 """What many TrainingJobs cost the operator: cold start, steady state, idle, memory.
 
-    KUBECONFIG=… python -m bench.operator_jobs [--jobs 1000] [--fake-nodes]
+    KUBECONFIG=… python -m bench.operator_jobs [--jobs 1000] [--running | --fake-nodes]
 
-The jobs are suspended, so that no pod competes with what is measured; with --fake-nodes they run on kwok's nodes, a pod
-each, which soon ends: what is then called steady still moves. The operator is a process beside this one. Cold start:
-from its start until each job has its Service, its Job and its status. Steady state: each Job is labelled once, and
-looked at again. Goals on two cores: cold start < 15 s, p99 of a look < 50 ms in steady state, no write by a look that
-finds nothing to do, < 200 MiB.
+The jobs are suspended, so that no pod competes with what is measured. Such a job has one child, its Job; --running
+measures jobs that are not suspended and have all three, Job, Service and NetworkPolicy, but no place for their pods.
+With --fake-nodes they run on kwok's nodes, a pod each, which soon ends: what is then called steady still moves. The
+operator is a process beside this one. Cold start: from its start until each job has its children and its status. Steady
+state: each Job is labelled once, and looked at again. Goals on two cores: cold start < 15 s, p99 of a look < 50 ms in
+steady state, no write by a look that finds nothing to do, < 200 MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
@@ -35,23 +36,45 @@ from megatronapp.operator.app import login
 
 NAMESPACE = "bench-operator"
 JOBS = f"/apis/megatronapp.io/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
-CHILDREN = (f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", f"/api/v1/namespaces/{NAMESPACE}/services")
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 GOALS = {"cold_start_seconds": 15.0, "steady_p99_seconds": 0.05, "memory_mib": 200.0, "idle_writes": 0}
-PLACED = {"Running", "Succeeded"}
-"""kwok ends the pods of Jobs soon after they began."""
 KWOK = {"key": "kwok.x-k8s.io/node", "operator": "Exists"}
 
 
-def training_job(number: int, fake_nodes: bool) -> dict[str, Any]:
-    spec: dict[str, Any] = {"procPerNode": 1, "suspend": not fake_nodes}
-    if fake_nodes:
-        spec["scheduling"] = {"tolerations": [KWOK], "nodeSelector": {"type": "kwok"}}
+class Load(NamedTuple):
+    """What jobs are measured, and what each of them becomes."""
+
+    spec: dict[str, Any]
+    phases: frozenset[str]
+    """In one of which each job shall be."""
+    children: tuple[str, ...]
+    """Collections in each of which it shall have one object."""
+
+
+HELD = (f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",)
+WHOLE = (
+    *HELD,
+    f"/api/v1/namespaces/{NAMESPACE}/services",
+    f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies",
+)
+LOADS = {
+    "suspended": Load({"suspend": True}, frozenset({"Suspended"}), HELD),
+    "running": Load({"scheduling": {"nodeSelector": {"type": "nowhere"}}}, frozenset({"Pending"}), WHOLE),
+    # kwok ends the pods of Jobs soon after they began.
+    "fake-nodes": Load(
+        {"scheduling": {"tolerations": [KWOK], "nodeSelector": {"type": "kwok"}}},
+        frozenset({"Running", "Succeeded"}),
+        WHOLE,
+    ),
+}
+
+
+def training_job(number: int, load: Load) -> dict[str, Any]:
     return {
         "apiVersion": "megatronapp.io/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": f"job-{number}", "namespace": NAMESPACE},
-        "spec": spec,
+        "spec": {"procPerNode": 1, **load.spec},
     }
 
 
@@ -98,17 +121,21 @@ def operator() -> Iterator[Operator]:
         running.process.wait(30)
 
 
+OnObject = Callable[[str, dict[str, Any]], None]
+"""Collection and object."""
+
+
 class Watch:
     """What has become of the jobs, as the API server tells of it: asking it again and again would be measured too."""
 
-    def __init__(self, jobs: int, phases: set[str]) -> None:
+    def __init__(self, jobs: int, load: Load) -> None:
         self._settled = asyncio.Event()
-        self._jobs, self._phases = jobs, phases
+        self._jobs, self._load = jobs, load
         self._told: set[str] = set()
-        self._children: set[str] = set()
+        self._children: set[tuple[str, str]] = set()
 
     async def until_settled(self) -> None:
-        """Return when each job has its status, its Job and its Service. Raises what ends a watch before."""
+        """Return when each job has its status and its children. Raises what ends a watch before."""
         tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._settled.wait())]
         done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
@@ -127,23 +154,23 @@ class Watch:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(self._follow(client, JOBS, JSON, self._on_job))
-            for path in CHILDREN:
+            for path in self._load.children:
                 group.create_task(self._follow(client, path, METADATA, self._on_child))
 
-    async def _follow(self, client: httpx.AsyncClient, path: str, accept: str, on: Callable[[Any], None]) -> None:
-        query = {"watch": "1", "labelSelector": names.JOB_LABEL} if path in CHILDREN else {"watch": "1"}
+    async def _follow(self, client: httpx.AsyncClient, path: str, accept: str, on: OnObject) -> None:
+        query = {"watch": "1"} if path == JOBS else {"watch": "1", "labelSelector": names.JOB_LABEL}
         async with client.stream("GET", path, params=query, headers={"Accept": accept}) as answer:
             async for line in answer.aiter_lines():
-                on(json.loads(line)["object"])
-                if len(self._told) == self._jobs and len(self._children) == len(CHILDREN) * self._jobs:
+                on(path, json.loads(line)["object"])
+                if len(self._told) == self._jobs and len(self._children) == len(self._load.children) * self._jobs:
                     self._settled.set()
 
-    def _on_job(self, body: dict[str, Any]) -> None:
-        if (body.get("status") or {}).get("phase") in self._phases:
+    def _on_job(self, _: str, body: dict[str, Any]) -> None:
+        if (body.get("status") or {}).get("phase") in self._load.phases:
             self._told.add(body["metadata"]["name"])
 
-    def _on_child(self, body: dict[str, Any]) -> None:
-        self._children.add(body["metadata"]["name"])
+    def _on_child(self, path: str, body: dict[str, Any]) -> None:
+        self._children.add((path, body["metadata"]["name"]))
 
 
 def quantile(before: dict[str, float], after: dict[str, float], share: float) -> float:
@@ -181,13 +208,13 @@ async def namespace(api: Api) -> AsyncIterator[None]:
             await api.delete(f"/api/v1/namespaces/{NAMESPACE}")
 
 
-async def measure(jobs: int, fake_nodes: bool) -> dict[str, float]:
+async def measure(jobs: int, load: Load) -> dict[str, float]:
     api = Api.connect(login())
     async with namespace(api):
-        await each(jobs, lambda number: api.create(JOBS, training_job(number, fake_nodes)))
+        await each(jobs, lambda number: api.create(JOBS, training_job(number, load)))
         began = time.perf_counter()
         with operator() as running:
-            await Watch(jobs, PLACED if fake_nodes else {"Suspended"}).until_settled()
+            await Watch(jobs, load).until_settled()
             cold, cold_cpu = time.perf_counter() - began, running.cpu_seconds()
             await asyncio.sleep(5)
             before, cold_metrics = await versions(api), running.metrics()
@@ -201,6 +228,7 @@ async def measure(jobs: int, fake_nodes: bool) -> dict[str, float]:
     count = "megatronapp_operator_reconcile_seconds_count"
     return {
         "jobs": jobs,
+        "children_per_job": len(load.children),
         "cold_start_seconds": round(cold, 1),
         "cold_cpu_seconds": round(cold_cpu, 1),
         "cold_p99_seconds": quantile({}, cold_metrics, 0.99),
@@ -215,12 +243,16 @@ async def measure(jobs: int, fake_nodes: bool) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.operator_jobs", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--fake-nodes", action="store_true", help="let the jobs run, on kwok's nodes")
+    parser.add_argument("--running", dest="load", action="store_const", const="running", help="jobs with all children")
+    parser.add_argument(
+        "--fake-nodes", dest="load", action="store_const", const="fake-nodes", help="let the jobs run, on kwok's nodes"
+    )
+    parser.set_defaults(load="suspended")
     chosen = parser.parse_args()
     if not os.environ.get("KUBECONFIG"):
         print("no cluster: set KUBECONFIG to one with the TrainingJob definition installed")
         return 0
-    found = asyncio.run(measure(chosen.jobs, chosen.fake_nodes))
+    found = asyncio.run(measure(chosen.jobs, LOADS[chosen.load]))
     print(json.dumps({"measured": found, "goals": GOALS}, indent=1))
     return 0
 

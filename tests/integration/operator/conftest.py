@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 async def _api_of(handle: Handler) -> AsyncIterator[Api]:
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     api = Api(aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}"))

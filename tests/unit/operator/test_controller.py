@@ -117,7 +117,7 @@ def test_a_write_to_a_job_that_is_gone_is_forgotten(watched: Watched) -> None:
 
 def test_children_of_an_earlier_job_of_the_name_are_not_its_own(watched: Watched) -> None:
     found = Cache(watched)
-    watched.listed(JOBS, [child_body(1), child_body(2, run="another")], version=9)
+    watched.listed(JOBS, [child_body(1), child_body(2, run="another")])
 
     assert [one.attempt for one in found.children(KEY, UID)] == [1]
 

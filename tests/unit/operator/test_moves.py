@@ -57,6 +57,13 @@ def test_a_queue_decides_when_a_suspended_job_starts() -> None:
     assert choose(seen(job, children=(child(suspended=True),))) == Keep()
 
 
+def test_a_queue_is_given_an_attempt_of_its_own_when_the_first_was_not_made_for_it() -> None:
+    move = choose(seen(training_job(scheduling={"queue": "a"}), children=(child(suspended=True, held=True),)))
+
+    assert isinstance(move, Next)
+    assert not move.counts
+
+
 def test_suspending_lets_the_ranks_save() -> None:
     move = choose(running(training_job(suspend=True)))
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from megatronapp.core.trainingjob import ConditionType, Phase, Reason, Status
 from megatronapp.core.trainingjob.status import Condition, Progress
-from megatronapp.operator.actions import Create, Delete, MarkNode, StopJob, Tell, TripBreaker
-from megatronapp.operator.observed import format_time
+from megatronapp.operator.actions import Create, Delete, MarkNode, StartJob, StopJob, Tell, TripBreaker
+from megatronapp.operator.observed import ChildJob, format_time
 from megatronapp.operator.reconcile import Decision, decide
+from megatronapp.operator.render.job import digest, job_spec
 from megatronapp.operator.seen import Breaker, Limits, Refusal, Seen
 from tests.unit.operator.samples import NOW, child, pod, report, running, seen, suspicion, training_job
 
@@ -37,6 +38,44 @@ def test_a_new_job_gets_a_status_then_its_children() -> None:
     assert decision.status.nodes.summary == "0/2"
     kinds = [action.body["kind"] for action in decision.actions if isinstance(action, Create)]
     assert kinds == ["NetworkPolicy", "Service", "Job"]
+
+
+def test_a_job_made_suspended_gets_only_the_job_that_waits() -> None:
+    decision = decide(seen(training_job(suspend=True), service=False))
+
+    assert decision.status.phase is Phase.SUSPENDED
+    assert [action.body["kind"] for action in decision.actions if isinstance(action, Create)] == ["Job"]
+
+
+def test_service_and_policy_are_there_before_a_held_job_is_let_run() -> None:
+    waiting = seen(training_job(suspend=True), service=False)
+    job = next(action.body for action in decide(waiting).actions if isinstance(action, Create))
+    held = ChildJob.of({**job, "metadata": {**job["metadata"], "resourceVersion": "2"}})
+    resumed = training_job(decide(waiting).status, generation=2)
+
+    decision = decide(seen(resumed, children=(held,), service=False))
+
+    policy, service, start = (action for action in decision.actions if not isinstance(action, Tell))
+    assert isinstance(policy, Create)
+    assert isinstance(service, Create)
+    assert (policy.body["kind"], service.body["kind"]) == ("NetworkPolicy", "Service")
+    assert start == StartJob("gpt-1")
+
+
+def test_a_held_job_is_not_let_run_while_the_server_refuses_what_its_pods_need() -> None:
+    refusal = Refusal("exceeded quota: services", 1, NOW + timedelta(seconds=60))
+    current = digest(job_spec(seen().plan(1, 2, ())))
+
+    decision = decide(seen(children=(child(suspended=True, held=True, digest=current),), refusal=refusal))
+
+    assert not any(isinstance(action, StartJob | Create) for action in decision.actions)
+    assert decision.again_seconds == 60.0
+
+
+def test_a_job_that_is_suspended_after_a_run_keeps_service_and_policy() -> None:
+    stopped = running(training_job(Status(attempt=1), suspend=True), children=(child(stopped="SuspendedByUser"),))
+
+    assert not any(isinstance(action, Delete) for action in decide(stopped).actions)
 
 
 def test_a_job_that_runs_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Lists and events come by different connections, each late by its own time."""
+"""What is kept of the objects that lists and events tell of, and whom their news matter to."""
 
 from __future__ import annotations
 
@@ -13,29 +13,21 @@ from megatronapp.operator.shelf import Shelf
 from megatronapp.operator.watched import Watched
 
 
-def body(uid: str, version: int, group: str = "a") -> dict[str, Any]:
-    return {"metadata": {"uid": uid, "resourceVersion": str(version), "group": group}, "value": version}
+def body(uid: str, value: int, group: str = "a") -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "group": group}, "value": value}
 
 
 def shelf() -> Shelf[str, int]:
     return Shelf(lambda found: found["metadata"]["group"], lambda found: found["value"])
 
 
-def test_the_newer_version_wins_however_late_the_older_comes() -> None:
-    found = shelf()
-
-    assert found.put(body("x", 5)) == "a"
-    assert found.put(body("x", 4)) is None
-    assert found.get("a") == (5,)
-
-
 def test_what_changes_nothing_that_is_kept_is_no_news() -> None:
     found = shelf()
-    found.put(body("x", 1))
 
-    assert found.put({**body("x", 2), "value": 1}) is None
-    assert found.put(body("x", 2)) is None
-    assert found.put(body("x", 3)) == "a"
+    assert found.put(body("x", 1)) == "a"
+    assert found.put(body("x", 1)) is None
+    assert found.put(body("x", 2)) == "a"
+    assert found.get("a") == (2,)
 
 
 def test_what_a_list_no_longer_has_is_gone() -> None:
@@ -43,26 +35,8 @@ def test_what_a_list_no_longer_has_is_gone() -> None:
     found.put(body("x", 1))
     found.put(body("y", 2, "b"))
 
-    assert found.replace([body("x", 1)], version=7) == {"b"}
+    assert found.replace([body("x", 1)]) == {"b"}
     assert list(found) == ["a"]
-
-
-def test_what_is_newer_than_a_list_stays() -> None:
-    found = shelf()
-    found.put(body("x", 8))
-
-    assert found.replace([], version=7) == set()
-    assert found.get("a") == (8,)
-
-
-def test_a_list_does_not_bring_back_what_was_deleted_while_it_was_made() -> None:
-    found = shelf()
-    found.put(body("x", 1))
-    found.drop(body("x", 8))
-
-    found.replace([body("x", 1)], version=7)
-
-    assert len(found) == 0
 
 
 def test_an_object_that_moves_to_another_group_leaves_the_first() -> None:
@@ -73,36 +47,38 @@ def test_an_object_that_moves_to_another_group_leaves_the_first() -> None:
     assert (found.get("a"), found.get("b")) == ((), (2,))
 
 
+def test_an_object_that_comes_again_is_there_again() -> None:
+    found = shelf()
+    found.put(body("x", 1))
+
+    assert found.drop(body("x", 2)) == "a"
+    assert found.put(body("x", 3)) == "a"
+
+
+def test_an_object_that_was_never_heard_of_still_matters_when_it_goes() -> None:
+    assert shelf().drop(body("x", 1, "b")) == "b"
+
+
 @given(
     changes=st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=12),
     lost=st.integers(0, 12),
-    late=st.integers(0, 12),
+    listed=st.integers(0, 12),
 )
-def test_whatever_was_lost_before_a_list_and_however_late_it_comes_all_ends_in_what_is_there(
-    changes: list[tuple[str, bool]], lost: int, late: int
+def test_whatever_was_lost_before_a_list_all_ends_in_what_is_there(
+    changes: list[tuple[str, bool]], lost: int, listed: int
 ) -> None:
-    """The first events are lost in a gap; a list is made after it, and arrives when later events have been heard."""
-    found, made = shelf(), 0
-    server: dict[str, int] = {}
-    snapshot: list[dict[str, Any]] = []
-    following = []
-    for version, (name, wish_gone) in enumerate(changes, start=1):
-        uid = next((uid for uid in server if uid.startswith(name)), f"{name}{version}")
-        gone = wish_gone and uid in server
-        if gone:
-            del server[uid]
-        else:
-            server[uid] = version
-        if version <= lost:
-            snapshot, made = [body(uid, at) for uid, at in server.items()], version
-        else:
-            following.append((found.drop if gone else found.put, body(uid, version)))
-
-    for tell, event in following[:late]:
-        tell(event)
-    found.replace(snapshot, made)
-    for tell, event in following[late:]:
-        tell(event)
+    """Events are heard until the watch breaks, lost until a list is made, and heard again after it."""
+    found, server = shelf(), dict[str, int]()
+    for number, (uid, wish_gone) in enumerate(changes):
+        if number == max(lost, listed):
+            found.replace([body(uid, value) for uid, value in server.items()])
+        gone = wish_gone and server.pop(uid, None) is not None
+        if not gone:
+            server[uid] = number
+        if not lost <= number < listed:
+            (found.drop if gone else found.put)(body(uid, number))
+    if len(changes) <= max(lost, listed):
+        found.replace([body(uid, value) for uid, value in server.items()])
 
     assert sorted(found.get("a")) == sorted(server.values())
 
@@ -110,21 +86,20 @@ def test_whatever_was_lost_before_a_list_and_however_late_it_comes_all_ends_in_w
 # ---- whom news matter to
 
 
-def kubernetes(name: str, version: int, **more: Any) -> dict[str, Any]:
-    meta = {"name": name, "namespace": "team", "uid": name, "resourceVersion": str(version)}
-    return {"metadata": {**meta, "labels": {JOB_LABEL: "gpt"}}, **more}
+def kubernetes(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "team", "uid": name, "labels": {JOB_LABEL: "gpt"}}, **more}
 
 
 def test_a_node_matters_to_the_jobs_with_a_pod_on_it() -> None:
     found = Watched()
-    found.event(PODS, kubernetes("gpt-1-0", 1, spec={"nodeName": "n1"}), deleted=False)
+    found.event(PODS, kubernetes("gpt-1-0", spec={"nodeName": "n1"}), deleted=False)
 
-    assert found.event(NODES, kubernetes("n1", 2), deleted=False) == {Key("team", "gpt")}
-    assert found.event(NODES, kubernetes("n2", 3), deleted=False) == set()
-    assert found.listed(NODES, [kubernetes("n2", 3)], version=4) == {Key("team", "gpt")}
+    assert found.event(NODES, kubernetes("n1"), deleted=False) == {Key("team", "gpt")}
+    assert found.event(NODES, kubernetes("n2"), deleted=False) == set()
+    assert found.listed(NODES, [kubernetes("n2")]) == {Key("team", "gpt")}
 
 
 def test_a_deleted_child_matters_to_its_job() -> None:
     found = Watched()
 
-    assert found.event(JOBS, kubernetes("gpt-1", 2), deleted=True) == {Key("team", "gpt")}
+    assert found.event(JOBS, kubernetes("gpt-1"), deleted=True) == {Key("team", "gpt")}

@@ -83,6 +83,10 @@ class Life(RuleBasedStateMachine):
         assert len(live) <= 1
 
     @invariant()
+    def no_pod_is_without_its_service_and_policy(self) -> None:
+        assert not self.world.pods or (self.world.service and self.world.policy)
+
+    @invariant()
     def counts_only_grow(self) -> None:
         status = self.world.status
         if status is not None:
@@ -144,7 +148,32 @@ def _suspends_and_resumes(world: World, settle: Callable[[], None]) -> None:
     settle()
 
 
-STORIES = [_restarts_and_succeeds, _loses_a_node, _leaves_a_node, _suspends_and_resumes]
+def _made_suspended_it_is_resumed(world: World, settle: Callable[[], None]) -> None:
+    world.edit(suspend=True)
+    settle()
+    assert not world.service
+    assert not world.policy
+    world.edit(suspend=False)
+    settle()
+    assert world.service
+    assert world.policy
+
+
+def _made_suspended_it_is_changed_and_resumed(world: World, settle: Callable[[], None]) -> None:
+    world.edit(suspend=True)
+    settle()
+    world.edit(suspend=False, image="another")
+    settle()
+
+
+STORIES = [
+    _restarts_and_succeeds,
+    _loses_a_node,
+    _leaves_a_node,
+    _suspends_and_resumes,
+    _made_suspended_it_is_resumed,
+    _made_suspended_it_is_changed_and_resumed,
+]
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -166,6 +195,7 @@ def test_a_kill_before_any_write_changes_nothing_in_the_end(story: Story) -> Non
                 except KilledError:
                     world.killed = True  # type: ignore[attr-defined]
                     continue
+                assert not world.pods or (world.service and world.policy)
                 if moved + world.controllers() == 0:
                     return
 

@@ -6,7 +6,8 @@ import asyncio
 import base64
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -24,10 +25,20 @@ TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 TIMEOUT_SECONDS = 15.0
 MAX_PAUSE_SECONDS = 10.0
 ATTEMPTS = 4
-MAX_CONNECTIONS = 32
+WATCH_SECONDS = 240
+"""After so long the server ends a watch."""
 PAGE = 500
 
 Body = dict[str, Any]
+
+
+class Change(StrEnum):
+    """What an event of a watch says of an object."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
 
 
 class RefusedError(MegatronAppError):
@@ -51,12 +62,13 @@ class Api:
 
     @classmethod
     def connect(cls, login: kopf.ConnectionInfo) -> Api:
-        """With the credentials that kopf watches with. To be called where an event loop runs."""
+        """To be called where an event loop runs."""
         headers = {"Authorization": f"{login.scheme or 'Bearer'} {login.token}"} if login.token else {}
         in_cluster = TOKEN_FILE if TOKEN_FILE.exists() and login.token else None
         session = aiohttp.ClientSession(
             login.server,
-            connector=aiohttp.TCPConnector(ssl=tls_context(login), limit=MAX_CONNECTIONS),
+            # As many connections as there are watches and workers.
+            connector=aiohttp.TCPConnector(ssl=tls_context(login), limit=0),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
         )
@@ -79,6 +91,28 @@ class Api:
             if not meta.get("continue"):
                 return Listing(items, int(meta["resourceVersion"]))
             query["continue"] = meta["continue"]
+
+    async def watch(self, path: str, version: int, selector: str = "") -> AsyncGenerator[tuple[Change, Body], None]:
+        """What happens to the objects after `version`, until the server ends the watch; a bookmark says only that all
+        until its version was told. Raises UnavailableError when that is no longer known, or the connection breaks."""
+        query = {
+            "watch": "1",
+            "resourceVersion": str(version),
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+            **({"labelSelector": selector} if selector else {}),
+        }
+        patience = aiohttp.ClientTimeout(total=WATCH_SECONDS + TIMEOUT_SECONDS)
+        try:
+            async with self._session.get(
+                f"{path}?{urlencode(query)}", headers=self._headers(JSON), timeout=patience
+            ) as response:
+                if response.status != 200:
+                    raise _error(response.status, _message(await response.read(), response.status))
+                async for line in _lines(response.content):
+                    yield _event(line)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnavailableError(f"a watch has ended: {type(error).__name__}") from error
 
     async def create(self, path: str, body: Body) -> Body:
         """Unknown fields are refused, as a typo would otherwise be dropped in silence."""
@@ -135,21 +169,44 @@ def _checked(answer: Answer) -> Body:
     if answer.status < 300:
         body: Body = orjson.loads(answer.body)
         return body
-    message = _message(answer)
-    if answer.status == 404:
-        raise GoneError(message)
-    if answer.status == 409:
-        raise ConflictError(message)
-    if answer.status == 410:
-        raise UnavailableError(f"the API server no longer knows what was asked for: {message}")
-    raise RefusedError(message)
+    raise _error(answer.status, _message(answer.body, answer.status))
 
 
-def _message(answer: Answer) -> str:
+def _error(status: int, message: str) -> MegatronAppError:
+    if status == 404:
+        return GoneError(message)
+    if status == 409:
+        return ConflictError(message)
+    if status == 410:
+        return UnavailableError(f"the API server no longer knows what was asked for: {message}")
+    if status == 429 or status >= 500:
+        return UnavailableError(message)
+    return RefusedError(message)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Of any length: an object may have more than a megabyte."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _event(line: bytes) -> tuple[Change, Body]:
+    """Raises what the server says instead of an event."""
+    event = orjson.loads(line)
+    body: Body = event["object"]
+    if event["type"] == "ERROR":
+        raise _error(int(body.get("code") or 500), str(body.get("message")))
+    return Change(event["type"]), body
+
+
+def _message(body: bytes, status: int) -> str:
     try:
-        return str(orjson.loads(answer.body)["message"])
+        return str(orjson.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return f"the API server answers {answer.status}"
+        return f"the API server answers {status}"
 
 
 def _pause(answer: Answer, attempt: int) -> float:

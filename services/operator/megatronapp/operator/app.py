@@ -7,22 +7,21 @@ import contextlib
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, cast
 
 import kopf
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.operator import handlers, nodes
+from megatronapp.operator import nodes
 from megatronapp.operator.act import Actor
 from megatronapp.operator.api import Api, Body, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
+from megatronapp.operator.follower import Follower
 from megatronapp.operator.gateway import GatewayClient
-from megatronapp.operator.kinds import JOBS, Kind
+from megatronapp.operator.kinds import JOBS, KINDS, Kind
 from megatronapp.operator.lease import Lease
-from megatronapp.operator.lister import Lister
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
 from megatronapp.operator.settings import OperatorSettings
@@ -73,7 +72,7 @@ class Operator:
         return f"{self._settings.identity}_{os.getpid()}"
 
     async def _lead(self) -> None:
-        """Return when kopf was asked to stop (the signals are its). Raises what has ended one of the parts."""
+        """Hold the Lease and work, until cancelled. Raises what has ended one of the parts."""
         self._waiting = True
         await self._lease.acquire()
         self._waiting = False
@@ -82,7 +81,6 @@ class Operator:
         parts = Parts(self._settings, self._api, self._metrics, self._registry, breaker, self._identity())
         tasks = [
             asyncio.create_task(self._lease.keep(lambda: self._renewed(breaker)), name="lease"),
-            asyncio.create_task(parts.watch(), name="watch"),
             asyncio.create_task(parts.work(self._watching), name="work"),
         ]
         try:
@@ -101,7 +99,7 @@ class Operator:
 
 
 class Parts:
-    """Watches, queue and controller of a leading operator."""
+    """Followers, queue and controller of a leading operator."""
 
     def __init__(
         self,
@@ -112,50 +110,37 @@ class Parts:
         breaker: BreakerState,
         identity: str,
     ) -> None:
-        self._settings, self._metrics, self._identity = settings, metrics, identity
+        self._settings, self._metrics = settings, metrics
         self._watched = Watched()
         self._cache = cache = Cache(self._watched)
-        self._lister = Lister(api, settings.watch_namespaces, self._on_list)
+        spaces = settings.watch_namespaces
+        self._followers = [Follower(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
         self._actor = Actor(api, identity)
         self._controller = Controller(cache, self._actor, settings, metrics, breaker)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
         Phases(registry, lambda: [phase_of(cache, key) for key in cache.job_keys()])
 
-    async def watch(self) -> None:
-        """Run kopf until cancelled, or until it was told to stop."""
-        spaces = self._settings.watch_namespaces
-        await kopf.operator(
-            registry=handlers.registry(self._on_event, lambda **_: login()),
-            settings=handlers.settings(),
-            standalone=True,
-            # kopf would make one up from the user's name, which a container's user need not have.
-            identity=cast("Any", self._identity),
-            clusterwide=not spaces,
-            namespaces=spaces,
-        )
-
     async def work(self, watching: asyncio.Event) -> None:
         """Decide and act until cancelled; set `watching` when all that is there is known. Nothing is decided before."""
-        await self._lister.fill()
+        await asyncio.gather(*(follower.list() for follower in self._followers))
         watching.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._lister.run())
+            for follower in self._followers:
+                group.create_task(follower.watch())
             group.create_task(self._queue.run(self._settings.workers))
             group.create_task(self._release_nodes())
             if self._settings.gateway_url:
                 group.create_task(self._listen())
 
-    def _on_event(self, kind: Kind, body: Body, change: str | None) -> None:
-        if change is None:
-            self._lister.begun(kind)
-        if kind == JOBS and change == "DELETED":
+    def _on_event(self, kind: Kind, body: Body, deleted: bool) -> None:
+        if kind == JOBS and deleted:
             self._cache.deleted_child(Key.of_child(body), body["metadata"]["name"])
-        self._mark(self._watched.event(kind, body, change == "DELETED"))
+        self._mark(self._watched.event(kind, body, deleted))
 
     def _on_list(self, kind: Kind, bodies: Iterable[Body], version: int) -> None:
         if kind == JOBS:
             self._cache.listed_children(version)
-        self._mark(self._watched.listed(kind, bodies, version))
+        self._mark(self._watched.listed(kind, bodies))
 
     def _mark(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -18,10 +18,6 @@ class Kind(NamedTuple):
     """On labels; "" for all objects."""
     namespaced: bool = True
 
-    @property
-    def resource(self) -> tuple[str, str, str]:
-        return self.group, self.version, self.plural
-
 
 TRAINING_JOBS = Kind(GROUP, VERSION, PLURAL)
 JOBS = Kind("batch", "v1", "jobs", OF_TRAINING_JOBS)

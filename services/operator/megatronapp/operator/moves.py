@@ -128,13 +128,15 @@ def _missing(seen: Seen) -> Move | None:
 
 
 def _held(seen: Seen) -> Move | None:
-    """An attempt that is being stopped is waited for; one that was made suspended starts, if it is up to date."""
-    job = seen.current
+    """An attempt that is being stopped is waited for; one that was made suspended starts, if it is up to date. A queue
+    knows only of attempts that were made for it."""
+    job, queue = seen.current, seen.spec.scheduling.queue
     if job is None or job.stopped or job.failing:
         return Keep()
-    if not job.suspended or seen.spec.scheduling.queue:
+    if not job.suspended or (queue and not job.held):
         return None
-    return Start() if is_current(seen) else Next(Reason.RESUMED, "the spec was changed", False, seen.wanted_nodes)
+    fits = not queue and is_current(seen)
+    return Start() if fits else Next(Reason.RESUMED, "the spec was changed", False, seen.wanted_nodes)
 
 
 def _lost(seen: Seen) -> Move | None:

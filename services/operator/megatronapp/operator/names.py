@@ -14,6 +14,8 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "megatronapp-operator"
 STOPPED = f"{DOMAIN}/stopped"
 """On a Job that was told to stop: why. Such a Job never starts again."""
+HELD = f"{DOMAIN}/held"
+"""On a Job that was made suspended, as its TrainingJob was: nothing but the operator lets it start."""
 DIGEST = f"{DOMAIN}/digest"
 """On a Job: of what it was rendered from, so that one that has not started yet can be told to be out of date."""
 

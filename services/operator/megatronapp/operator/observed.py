@@ -42,6 +42,8 @@ class ChildJob:
     stopped: str = ""
     """Why it was told to stop; "" when it was not."""
     suspended: bool = False
+    held: bool = False
+    """Made suspended, for the user who wanted it so, not for a queue."""
     complete: bool = False
     failing: bool = False
     """A pod has failed, and the others are being ended."""
@@ -65,6 +67,7 @@ class ChildJob:
             digest=annotations.get(names.DIGEST, ""),
             stopped=annotations.get(names.STOPPED, ""),
             suspended=bool(spec.get("suspend")),
+            held=names.HELD in annotations,
             complete="Complete" in conditions,
             failing="FailureTarget" in conditions,
             failed="Failed" in conditions,

@@ -98,7 +98,7 @@ def _actions(seen: Seen, move: Move) -> tuple[Action, ...]:
     if isinstance(move, moves.Create):
         return _create(seen, seen.plan(seen.attempt, seen.wanted_nodes, seen.excluded))
     if isinstance(move, Start) and seen.current:
-        return (StartJob(seen.current.name),)
+        return _start(seen, seen.current.name)
     if isinstance(move, Stop) and seen.current:
         return (*_mark(seen, move), StopJob(seen.current.name, move.reason))
     if isinstance(move, Trip) and not seen.breaker.tripped:
@@ -111,12 +111,23 @@ def _actions(seen: Seen, move: Move) -> tuple[Action, ...]:
 def _create(seen: Seen, plan: Plan) -> tuple[Action, ...]:
     if seen.refusal is not None:
         return ()
-    # The policy is not watched: every attempt makes sure of it.
-    bodies = [render_network_policy(seen.job)] if plan.platform.network_policy else []
-    bodies += [] if seen.service else [render_service(seen.job)]
+    # What only pods need waits for them.
+    network = () if seen.spec.suspend else _network(seen)
     group = pod_group(plan)
     ranks = render_jobset(plan) if seen.spec.backend == "JobSet" else render_job(plan)
-    return tuple(Create(body) for body in (*bodies, *([group] if group else []), ranks))
+    return (*network, *(Create(body) for body in (*([group] if group else []), ranks)))
+
+
+def _start(seen: Seen, name: str) -> tuple[Action, ...]:
+    return (*_network(seen), StartJob(name)) if seen.refusal is None else ()
+
+
+def _network(seen: Seen) -> tuple[Create, ...]:
+    """Before any pod is let run: none is ever there without its policy."""
+    # The policy is not watched: every attempt makes sure of it.
+    policy = [render_network_policy(seen.job)] if seen.platform.network_policy else []
+    service = [] if seen.service else [render_service(seen.job)]
+    return tuple(Create(body) for body in (*policy, *service))
 
 
 def _mark(seen: Seen, move: Stop) -> tuple[Action, ...]:

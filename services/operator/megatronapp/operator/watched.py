@@ -1,4 +1,4 @@
-"""What the API server has told of each kind, as values. Handlers and lists fill it; the cache reads it."""
+"""What the API server has told of each kind, as values. Followers fill it; the cache reads it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Watched:
         key = shelf.drop(body) if deleted else shelf.put(body)
         return {key} if key else set()
 
-    def listed(self, kind: Kind, bodies: Iterable[Body], version: int) -> set[Key]:
+    def listed(self, kind: Kind, bodies: Iterable[Body]) -> set[Key]:
         """Take in a list of all objects of a kind. The TrainingJobs to which its news matter."""
         if kind == NODES:
-            return self.keys_on(self.nodes.replace(bodies, version))
-        return self._of_jobs[kind].replace(bodies, version)
+            return self.keys_on(self.nodes.replace(bodies))
+        return self._of_jobs[kind].replace(bodies)
 
     def keys_on(self, nodes: set[str]) -> set[Key]:
         """TrainingJobs with a pod on one of these nodes."""

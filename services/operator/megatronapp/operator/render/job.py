@@ -16,7 +16,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 def render_job(plan: Plan) -> dict[str, Any]:
     spec = job_spec(plan)
     metadata = plan.metadata(plan.name)
-    metadata["annotations"] = {names.DIGEST: digest(spec)}
+    metadata["annotations"] = annotations_of(plan, spec)
     if plan.spec.scheduling.queue and plan.spec.scheduling.gang != "Volcano":
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
     # With a queue `suspend` is Kueue's, unless the user wants it: two owners would flip it for ever.
@@ -40,6 +40,10 @@ def job_spec(plan: Plan) -> dict[str, Any]:
         on_exit = {"containerName": CONTAINER, "operator": "In", "values": sorted(set(codes))}
         found["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
     return found
+
+
+def annotations_of(plan: Plan, spec: dict[str, Any]) -> dict[str, str]:
+    return {names.DIGEST: digest(spec), **({names.HELD: "true"} if plan.spec.suspend else {})}
 
 
 def digest(spec: dict[str, Any]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatronapp.operator import names
-from megatronapp.operator.render.job import QUEUE_LABEL, digest, job_spec
+from megatronapp.operator.render.job import QUEUE_LABEL, annotations_of, job_spec
 from megatronapp.operator.render.plan import Plan
 
 REPLICATED_JOB = "ranks"
@@ -16,7 +15,7 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
     spec = job_spec(plan)
     metadata = plan.metadata(plan.name)
     # On the inner Job too: that is what is watched.
-    annotations = metadata["annotations"] = {names.DIGEST: digest(spec)}
+    told = metadata["annotations"] = annotations_of(plan, spec)
     if plan.spec.scheduling.queue:
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
     found: dict[str, Any] = {
@@ -26,7 +25,7 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
             {
                 "name": REPLICATED_JOB,
                 "replicas": 1,
-                "template": {"metadata": {"labels": plan.labels(), "annotations": annotations}, "spec": spec},
+                "template": {"metadata": {"labels": plan.labels(), "annotations": told}, "spec": spec},
             }
         ],
     }
