@@ -4,13 +4,18 @@ The cores of a virtual machine move: two samples of one thing can differ by five
 between two probes of the cores' distance and counts only if both agree, as near or as far.
 
 What is called "first" runs under SCHED_FIFO: its threads go before those of all other programs, as if the machine were
-quiet. It is compared only with what runs so too. gloo can't: its thread would never get a core beside a waiting one.
+quiet, and the measuring one before those that it starts. It is compared only with what runs so too. gloo can't: its
+thread would never get a core beside a waiting one.
+
+Receives are posted before a measurement begins, as a schedule posts those of a whole step. "Unaided" is moved by the
+progress thread alone: the measuring thread sleeps until the engine's descriptor says that something has ended.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import statistics
 import subprocess
 import tempfile
@@ -31,9 +36,8 @@ from megatronapp.rdma import Config, Engine, Spec, Tag
 NEAR_BELOW_NS = 120.0
 PROBE_ROUNDS = 2000
 WINDOW = 4
+WARM_BYTES = 1 << 20
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-
-UNAIDED_GLANCE_SECONDS = 20e-6
 
 Seconds = Callable[[int], float]
 Samples = dict[tuple[str, str, str, int], list[float]]
@@ -107,28 +111,40 @@ class Lane:
     """Whether the waiting thread moves messages, or only the progress thread does."""
     buffers: list[torch.Tensor] = field(default_factory=lambda: [written(max(SIZES)) for _ in range(WINDOW)])
     step: int = 0
+    news: select.epoll = field(default_factory=select.epoll)
+
+    def __post_init__(self) -> None:
+        if not self.helps:
+            self.news.register(self.engine.fileno(), select.EPOLLIN)
 
     def _wait(self, handle: Any) -> None:
         if not self.helps:
             while not handle.done():
-                time.sleep(UNAIDED_GLANCE_SECONDS)  # it must not take the core that the progress thread needs
+                self.news.poll()
+                self.engine.poll()
         handle.wait()
 
     def one_way(self, size: int) -> float:
         engine, count = self.engine, messages(size)
-        self.step += 1
+        buffers, tags = [buffer[:size] for buffer in self.buffers], self._tags(1, count)
+        handles: list[Any] = []
+        if engine.rank == 1:
+            handles = [engine.irecv(buffers[i % WINDOW], 0, tag) for i, tag in enumerate(tags)]
         self.meet()
         start = time.perf_counter()
-        handles: list[Any] = []
-        for i in range(count):
-            if len(handles) == WINDOW:
-                self._wait(handles.pop(0))
-            buffer, tag = self.buffers[i % WINDOW][:size], Tag(1, microbatch=i, step=self.step)
-            handles.append(engine.isend(buffer, 1, tag) if engine.rank == 0 else engine.irecv(buffer, 0, tag))
+        if engine.rank == 0:
+            for i, tag in enumerate(tags):
+                if len(handles) == WINDOW:
+                    self._wait(handles.pop(0))
+                handles.append(engine.isend(buffers[i % WINDOW], 1, tag))
         for handle in handles:
             self._wait(handle)
         self._answer()
         return (time.perf_counter() - start) / count
+
+    def _tags(self, kind: int, count: int) -> list[Tag]:
+        self.step += 1
+        return [Tag(kind, microbatch=i, step=self.step) for i in range(count)]
 
     def _answer(self) -> None:
         tag = Tag(2, step=self.step)
@@ -138,20 +154,24 @@ class Lane:
             self._wait(self.engine.isend(torch.zeros(1, dtype=torch.uint8), 0, tag))
 
     def half_round_trip(self, size: int) -> float:
-        engine, count, buffer = self.engine, round_trips(size), self.buffers[0][:size]
-        other = 1 - engine.rank
-        self.step += 1
+        engine, count = self.engine, round_trips(size)
+        first, other = engine.rank == 0, 1 - engine.rank
+        sent, received = self.buffers[0][:size], self.buffers[1][:size]
+        tags = self._tags(3, count)
+        receives = [engine.irecv(received, other, tag) for tag in tags]
+        sends: list[Any] = []
         self.meet()
         start = time.perf_counter()
-        for i in range(count):
-            tag = Tag(3, microbatch=i, step=self.step)
-            receive = engine.irecv(self.buffers[1][:size], other, tag)
-            if engine.rank == 1:
+        for i, receive in enumerate(receives):
+            if not first:
                 self._wait(receive)
-            self._wait(engine.isend(buffer, other, tag))
-            if engine.rank == 0:
+            sends.append(engine.isend(sent, other, tags[i]))
+            if first:
                 self._wait(receive)
-        return (time.perf_counter() - start) / count / 2
+        took = time.perf_counter() - start
+        for send in sends:
+            self._wait(send)
+        return took / count / 2
 
 
 class Gloo:
@@ -210,7 +230,7 @@ def contenders(cores: Cores, store: Any, *, may_be_first: bool) -> Iterator[Cont
         for lane in ("shm", "tcp"):
             for helps in (True, False) if lane == "shm" else (True,):
                 name = lane + " unaided" * (not helps) + " first" * first
-                with first_in_line() if first else nullcontext():  # the progress thread is as the one that starts it
+                with first_in_line(1) if first else nullcontext():  # the progress thread is as the one that starts it
                     config = Config(lanes=(lane,), require=(lane,))
                     engine = Engine(cores.rank, 2, store, job=name, config=config)
                 engine.connect([1 - cores.rank])
@@ -220,9 +240,9 @@ def contenders(cores: Cores, store: Any, *, may_be_first: bool) -> Iterator[Cont
 
 
 @contextmanager
-def first_in_line() -> Iterator[None]:
+def first_in_line(priority: int = 2) -> Iterator[None]:
     """This thread, and those that it starts meanwhile, before all others. Raises PermissionError."""
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
     try:
         yield
     finally:
@@ -282,6 +302,8 @@ def sample(cores: Cores, samples: Samples, contender: Contender, size: int, want
     if not go.item():
         return
     with order:
+        if size <= WARM_BYTES:
+            contender.action(size)  # what ran before has left its own things in the caches
         took = contender.action(size)
     if cores.near() == before:
         mine.append(took)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ class Native:
 
     name = "native"
 
-    def __init__(self, engine: Engine, partners: Sequence[int], kind: int) -> None:
+    def __init__(self, engine: Engine, partners: Sequence[int], steps: Iterator[int]) -> None:
         self._engine = engine
         self._partners = partners
-        self._kind = kind
-        self._step = 0
+        self._steps = steps
         self._open: list[Any] = []
         shape = (WINDOW, len(partners), max(SIZES))
         self._sent, self._received = (torch.zeros(shape, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -37,12 +37,12 @@ class Native:
         self._sending, self._receiving = parts(self._sent, size), parts(self._received, size)
 
     def exchange(self, count: int) -> None:
-        self._step += 1
+        step = next(self._steps)
         rounds: list[list[Any]] = []
         for i in range(count):
             if len(rounds) == WINDOW:
                 self._await(rounds.pop(0))
-            tag, place = Tag(self._kind, microbatch=i, step=self._step), i % WINDOW
+            tag, place = Tag(0, microbatch=i, step=step), i % WINDOW
             rounds.append(
                 [
                     self._engine.irecv(self._receiving[place][j], partner, tag)
@@ -102,11 +102,14 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     torch.zeros(1, device="cuda")
     engine = Engine(rank, world_size, PrefixStore("bench", store), config=Config(require=("cuda_ipc",)))
     engine.connect(range(world_size))
-    others = [other for other in range(world_size) if other != rank]
-    shapes = {"ring both ways": neighbours(range(world_size), rank), "all pairs": others}
+    # In turns: were all to begin with the same one, its links would be what is measured.
+    others = [(rank + turn) % world_size for turn in range(1, world_size)]
+    beside = neighbours(range(world_size), rank)
+    shapes = {"ring both ways": [other for other in others if other in beside], "all pairs": others}
     found: dict[tuple[str, str, int], float] = {}
-    for kind, (shape, partners) in enumerate(shapes.items()):
-        for way in (Native(engine, partners, kind), Nccl(partners)):
+    steps = itertools.count(1)
+    for shape, partners in shapes.items():
+        for way in (Native(engine, partners, steps), Nccl(partners)):
             for size in SIZES:
                 way.resize(size)
                 found[shape, way.name, size] = timed(way.exchange, way.finish, size) / len(partners)

@@ -64,8 +64,7 @@ def run_rank(rank: int, port: int, flags: list[str], result: Connection) -> None
 
 def train(flags: list[str]) -> Run:
     """What the last stage saw. Raises EOFError when a rank fails."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["megatronapp.trainer.launch"])
+    context = get_context("spawn")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

@@ -92,15 +92,21 @@ class Engine:
         kind: type[MessageType],
         owner: object,
         unfinished: set[Any],
-        direction: Direction,
+        receives: bool,
         peer: int,
         source: int,
         tag: tuple[int, ...],
         tensor: torch.Tensor,
-        stream: int,
+        stream: int | None,
+        device: int,
         deadline_seconds: float,
         /,
-    ) -> MessageType | None: ...
+    ) -> MessageType | None:
+        """A message of type `kind`, added to `unfinished`; None for a tensor that can't be moved, or that is on another
+        GPU than `device`. GPU memory waits for `stream`, or for its device's current one.
+
+        Raises IndexError for a peer that is not connected, ValueError for a tag, RuntimeError where no lane moves it.
+        """
     def wait(self, message: Message, timeout_seconds: float, /) -> bool: ...
     def wait_stream(self, message: Message, stream: int, /) -> bool: ...
     def cancel(self, message: Message, /) -> None: ...

@@ -136,7 +136,7 @@ class Engine:
         GPU memory is read after what `stream` (default: the current one) holds now. Raises ValueError for a tensor
         that can't be moved, TagError for a tag that was used, PeerLostError when the peer is gone.
         """
-        return self._post(Direction.SEND, tensor, dst, self.rank, tag, stream, deadline_seconds)
+        return self._post(False, tensor, dst, self.rank, tag, stream, deadline_seconds)
 
     def irecv(
         self,
@@ -153,11 +153,11 @@ class Engine:
         current one) holds now. Raises as `isend`.
         """
         tensor = out if isinstance(out, torch.Tensor) else tensors.allocate(out)
-        return self._post(Direction.RECEIVE, tensor, src, src, tag, stream, deadline_seconds)
+        return self._post(True, tensor, src, src, tag, stream, deadline_seconds)
 
     def _post(
         self,
-        direction: Direction,
+        receives: bool,
         tensor: torch.Tensor,
         peer: int,
         source: int,
@@ -169,39 +169,45 @@ class Engine:
         seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
         if seconds <= 0:
             raise ValueError(f"deadline_seconds {seconds:g} must be positive: it ends the connection")
-        pointer = self._stream_of(tensor, peer, stream) if getattr(tensor, "is_cuda", False) else 0
+        pointer = None if stream is None else stream.cuda_stream
         try:
-            handle = self.native.post(Handle, self, self._open, direction, peer, source, tag, tensor, pointer, seconds)
-        except AttributeError:
-            raise TypeError(f"a {type(tensor).__name__} can't be moved: only tensors can") from None
+            handle = self.native.post(
+                Handle, self, self._open, receives, peer, source, tag, tensor, pointer, self._device, seconds
+            )
         except (IndexError, ValueError, RuntimeError) as error:
-            raise self._refusal(error, peer, source, tag) from None
+            raise self._refusal(error, peer, source, tag, tensor) from None
         if handle is None:
-            raise ValueError(tensors.refusal(tensor))
+            raise self._unmovable(tensor, peer)
         if handle.failed and handle.status in (Status.PEER_LOST, Status.ABORTED):
             self.taken(handle)
             handle.raise_for_status()
         return handle
 
-    def _refusal(self, error: Exception, peer: int, source: int, tag: Tag) -> TransportError:
+    def _refusal(self, error: Exception, peer: int, source: int, tag: Tag, tensor: torch.Tensor) -> Exception:
         if isinstance(error, IndexError):
-            if peer == self.rank:
-                return TransportError(f"rank {peer} is this rank: copy the tensor instead")
-            return TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks")
+            return self._not_connected(peer)
         if isinstance(error, ValueError):
             tag.pack(source)  # says it better, if that is what is wrong
             return TagError(f"{tag} and rank {peer}: {error}")
+        if tensor.is_cuda and self._peers[peer].route.cuda is None:
+            return self._unmovable(tensor, peer)
         return LaneUnavailableError(f"{tag} and rank {peer}: {error}")
 
-    def _stream_of(self, tensor: torch.Tensor, peer: int, stream: torch.cuda.Stream | None) -> int:
-        met = self._peers.get(peer)
-        if met is not None and met.route.cuda is None:
-            why = met.route.refused.get("cuda_ipc", "no lane")
-            raise LaneUnavailableError(f"no lane moves GPU memory to or from rank {peer}: cuda_ipc: {why}")
-        device = tensor.get_device()
-        if device != self._device:
-            raise ValueError(f"the tensor is on {tensor.device}, but this rank's lanes are on cuda:{self._device}")
-        return tensors.current_stream(device) if stream is None else stream.cuda_stream
+    def _unmovable(self, tensor: torch.Tensor, peer: int) -> Exception:
+        if peer not in self._peers:
+            return self._not_connected(peer)
+        route = self._peers[peer].route
+        if tensor.is_cuda and route.cuda is None:
+            why = route.refused.get("cuda_ipc", "no lane")
+            return LaneUnavailableError(f"no lane moves GPU memory to or from rank {peer}: cuda_ipc: {why}")
+        if tensor.is_cuda and tensor.get_device() != self._device:
+            return ValueError(f"the tensor is on {tensor.device}, but this rank's lanes are on cuda:{self._device}")
+        return ValueError(tensors.refusal(tensor))
+
+    def _not_connected(self, peer: int) -> TransportError:
+        if peer == self.rank:
+            return TransportError(f"rank {peer} is this rank: copy the tensor instead")
+        return TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks")
 
     # ---- what has ended
 
@@ -243,9 +249,9 @@ class Engine:
         """The handle was waited for."""
         with self._lock:
             self._open.discard(handle)
-            self._arrived.pop(handle, None)
-            if handle.failed:
-                self._keep_if_lost(handle)
+            if self._arrived:
+                self._arrived.pop(handle, None)
+            self._keep_if_lost(handle)
 
     def not_new(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""

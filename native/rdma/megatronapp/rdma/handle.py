@@ -40,16 +40,16 @@ class Handle(_native.Message):
         Raises the error with which it ended. Raises TransferTimeoutError after `timeout` seconds; the message stays
         under way and can be waited for again.
         """
-        native = self.engine.native
+        engine = self.engine
         if timeout is None:
-            while not native.wait(self, SLICE_SECONDS):
+            while not engine.native.wait(self, SLICE_SECONDS):
                 pass
         else:
             deadline = time.monotonic() + timeout
-            while not native.wait(self, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
+            while not engine.native.wait(self, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise TransferTimeoutError(f"{self}: not there after {timeout} s")
-        self.engine.taken(self)
+        engine.taken(self)
         if self.failed:
             self.raise_for_status()
         return True

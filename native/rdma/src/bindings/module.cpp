@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "bindings/message.h"
+#include "bindings/post.h"
 #include "bindings/tensor.h"
 #include "core/engine.h"
-#include "core/window.h"
 #include "lanes/copy.h"
 
 namespace py = pybind11;
@@ -17,56 +17,6 @@ using namespace megatronapp::rdma;
 namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
-
-constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its step
-
-// 64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16.
-std::uint64_t pack_tag(const py::tuple& tag, int source) {
-    std::uint64_t fields[5];
-    bool fits = tag.size() == 5 && source >= 0 && source <= 0xffff;
-    for (std::size_t i = 0; fits && i < 5; ++i) {
-        const long long value = PyLong_AsLongLong(PyTuple_GET_ITEM(tag.ptr(), static_cast<Py_ssize_t>(i)));
-        if (value == -1 && PyErr_Occurred() != nullptr) {
-            throw py::error_already_set();
-        }
-        fields[i] = static_cast<std::uint64_t>(value);
-        fits = i == 3 || fields[i] <= kFieldMax[i];
-    }
-    if (!fits) {
-        throw py::value_error("does not fit");
-    }
-    const auto [kind, chunk, microbatch, step, slot] = fields;
-    return kind << 60 | (step % kSteps) << kStepShift | chunk << 40 | microbatch << 20 | slot << 16 |
-           static_cast<std::uint64_t>(source);
-}
-
-// A message of `type`, in the set `open` before anybody can be told that it has ended; None for a tensor that can't be
-// moved.
-py::object post(Engine& engine, py::handle type, py::handle owner, py::set open, Direction direction, int peer,
-                int source, const py::tuple& tag, py::handle tensor, std::uintptr_t stream, double deadline_seconds) {
-    Tensor read;
-    if (!read_tensor(tensor, read)) {
-        return py::none();
-    }
-    const auto operation = std::make_shared<Operation>();
-    operation->direction = direction;
-    operation->peer = peer;
-    operation->tag = pack_tag(tag, source);
-    operation->what = read.what;
-    operation->data = read.data;
-    operation->stream = reinterpret_cast<void*>(stream);
-    const py::object kept = without_gradient(tensor);
-    py::object message = make_message(type, operation, owner, tag, kept, storage_of(kept));
-    open.add(message);
-    try {
-        py::gil_scoped_release unlocked;
-        engine.post(operation, deadline_seconds);
-    } catch (...) {
-        PySet_Discard(open.ptr(), message.ptr());
-        throw;
-    }
-    return message;
-}
 
 bool wait(Engine& engine, py::handle message, double timeout_seconds) {
     const OperationPtr operation = operation_of(message);
@@ -160,7 +110,9 @@ PYBIND11_MODULE(_native, module) {
 
     add_message_type(module);
 
-    py::class_<Engine>(module, "Engine")
+    auto engine = py::class_<Engine>(module, "Engine");
+    add_post(engine);
+    engine
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
                          std::size_t chunk_bytes, double launch_wait_seconds) {
                  return new Engine(options(spin_seconds, heartbeat_seconds, dead_after_seconds, checksum, chunk_bytes,
@@ -179,7 +131,6 @@ PYBIND11_MODULE(_native, module) {
             py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"), py::arg("cuda_ipc"),
             py::arg("ucx_address"), py::arg("staged"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
-        .def("post", &post)
         .def("wait", &wait)
         .def("wait_stream", &wait_stream)
         .def("cancel", &cancel)

@@ -1,6 +1,8 @@
 #include "bindings/tensor.h"
 
-#include <vector>
+#include <string>
+
+#include "drivers/dlpack.h"
 
 namespace py = pybind11;
 
@@ -8,50 +10,72 @@ namespace megatronapp::rdma {
 
 namespace {
 
-constexpr const char* kDtypes[] = {
-    "uint8",   "int8",    "int16", "int32",     "int64",      "float16",       "bfloat16",    "float32", "float64",
-    "bool",    "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64",
+struct Dtype {
+    const char* name;
+    std::uint8_t code;
+    std::uint8_t bits;
 };
 
-// What is asked of each tensor, looked up once: a message costs little more than these questions.
-struct Torch {
-    struct Dtype {
-        PyObject* object;
-        std::uint64_t bytes;
-    };
+constexpr Dtype kDtypes[] = {
+    {"uint8", DlExchange::kUnsigned, 8},
+    {"int8", DlExchange::kInt, 8},
+    {"int16", DlExchange::kInt, 16},
+    {"int32", DlExchange::kInt, 32},
+    {"int64", DlExchange::kInt, 64},
+    {"float16", DlExchange::kFloat, 16},
+    {"bfloat16", DlExchange::kBfloat, 16},
+    {"float32", DlExchange::kFloat, 32},
+    {"float64", DlExchange::kFloat, 64},
+    {"bool", DlExchange::kBool, 8},
+    {"complex64", DlExchange::kComplex, 64},
+    {"complex128", DlExchange::kComplex, 128},
+    {"float8_e4m3fn", DlExchange::kFloat8E4m3fn, 8},
+    {"float8_e5m2", DlExchange::kFloat8E5m2, 8},
+    {"uint16", DlExchange::kUnsigned, 16},
+    {"uint32", DlExchange::kUnsigned, 32},
+    {"uint64", DlExchange::kUnsigned, 64},
+};
 
+const DlExchange& exchange_of(PyTypeObject* type) {
+    const py::object capsule = py::getattr(reinterpret_cast<PyObject*>(type), DlExchange::kAttribute, py::none());
+    if (capsule.is_none()) {
+        throw py::type_error(std::string("a ") + type->tp_name + " can't be moved: only tensors can");
+    }
+    const void* found = PyCapsule_GetPointer(capsule.ptr(), DlExchange::kCapsule);
+    if (found == nullptr) {
+        throw py::error_already_set();
+    }
+    const auto& exchange = *static_cast<const DlExchange*>(found);
+    if (exchange.major != DlExchange::kMajor || exchange.describe == nullptr) {
+        throw py::type_error("its DLPack exchange API is of version " + std::to_string(exchange.major) + ", not 1");
+    }
+    return exchange;
+}
+
+// Looked up once: a message costs little more than what is asked of its tensor.
+struct Torch {
     static const Torch& get() {
         static const Torch* torch = new Torch;  // never destroyed: the interpreter may be gone before
         return *torch;
     }
 
-    PyObject* strided;
-    std::vector<Dtype> dtypes;
-    PyObject* layout = PyUnicode_InternFromString("layout");
-    PyObject* is_cuda = PyUnicode_InternFromString("is_cuda");
-    PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
-    PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
+    const DlExchange& exchange(PyTypeObject* of) const { return of == type ? *own : exchange_of(of); }
+
+    PyTypeObject* type;
+    const DlExchange* own;
     PyObject* is_conj = PyUnicode_InternFromString("is_conj");
     PyObject* is_neg = PyUnicode_InternFromString("is_neg");
-    PyObject* dtype = PyUnicode_InternFromString("dtype");
-    PyObject* shape = PyUnicode_InternFromString("shape");
-    PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
     PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
     PyObject* detach = PyUnicode_InternFromString("detach");
     PyObject* untyped_storage = PyUnicode_InternFromString("untyped_storage");
 
 private:
     Torch() {
-        const py::module_ torch = py::module_::import("torch");
-        strided = py::object(torch.attr("strided")).release().ptr();
-        for (const char* name : kDtypes) {
-            const py::object each = torch.attr(name);
-            dtypes.push_back({py::object(each).release().ptr(), each.attr("itemsize").cast<std::uint64_t>()});
-        }
+        const py::object tensor = py::module_::import("torch").attr("Tensor");
+        type = reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr());
+        own = &exchange_of(type);
     }
 };
-
-bool truth(const py::object& object) { return object.ptr() == Py_True; }
 
 py::object made(PyObject* object) {
     if (object == nullptr) {
@@ -60,15 +84,15 @@ py::object made(PyObject* object) {
     return py::reinterpret_steal<py::object>(object);
 }
 
-py::object attribute(py::handle of, PyObject* name) { return made(PyObject_GetAttr(of.ptr(), name)); }
-
 py::object called(py::handle of, PyObject* method) { return made(PyObject_CallMethodNoArgs(of.ptr(), method)); }
 
-bool read_dtype(const Torch& torch, py::handle dtype, Tensor& read) {
-    for (std::size_t i = 0; i < torch.dtypes.size(); ++i) {
-        if (torch.dtypes[i].object == dtype.ptr()) {
-            read.what.dtype = static_cast<std::uint8_t>(i);
-            read.what.bytes = torch.dtypes[i].bytes;
+bool truth(const py::object& object) { return object.ptr() == Py_True; }
+
+bool read_dtype(const DlTensor& tensor, Descriptor& what) {
+    for (std::size_t i = 0; i < std::size(kDtypes); ++i) {
+        if (kDtypes[i].code == tensor.type_code && kDtypes[i].bits == tensor.type_bits && tensor.type_lanes == 1) {
+            what.dtype = static_cast<std::uint8_t>(i);
+            what.bytes = kDtypes[i].bits / 8;
             return true;
         }
     }
@@ -76,24 +100,27 @@ bool read_dtype(const Torch& torch, py::handle dtype, Tensor& read) {
 }
 
 // Multiplies the bytes of one element, too.
-bool read_shape(py::handle shape, Descriptor& what) {
-    const Py_ssize_t dimensions = PyTuple_Size(shape.ptr());
-    if (dimensions < 0) {
-        throw py::error_already_set();
-    }
-    if (static_cast<std::size_t>(dimensions) > kMaxDimensions) {
+bool read_shape(const DlTensor& tensor, Descriptor& what) {
+    if (static_cast<std::size_t>(tensor.dimensions) > kMaxDimensions) {
         return false;
     }
-    what.dimensions = static_cast<std::uint8_t>(dimensions);
-    for (Py_ssize_t i = 0; i < dimensions; ++i) {
-        const long long size = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), i));
-        if (size == -1 && PyErr_Occurred() != nullptr) {
-            throw py::error_already_set();
-        }
-        what.shape[i] = size;
-        what.bytes *= static_cast<std::uint64_t>(size);
+    what.dimensions = static_cast<std::uint8_t>(tensor.dimensions);
+    bool contiguous = true;
+    std::int64_t elements = 1;
+    for (int i = tensor.dimensions; i-- > 0;) {
+        what.shape[i] = tensor.shape[i];
+        contiguous &= tensor.shape[i] == 1 || tensor.strides[i] == elements;
+        elements *= tensor.shape[i];
     }
-    return true;
+    what.bytes *= static_cast<std::uint64_t>(elements);
+    return contiguous || elements == 0;
+}
+
+// A view that stands for other numbers than those in its memory.
+bool is_lazy(const Torch& torch, py::handle tensor, std::uint8_t code) {
+    const bool may_be_negative = code == DlExchange::kFloat || code == DlExchange::kBfloat || code == DlExchange::kComplex;
+    return (code == DlExchange::kComplex && truth(called(tensor, torch.is_conj))) ||
+           (may_be_negative && truth(called(tensor, torch.is_neg)));
 }
 
 }  // namespace
@@ -101,36 +128,41 @@ bool read_shape(py::handle shape, Descriptor& what) {
 py::tuple dtype_names() {
     py::tuple names(std::size(kDtypes));
     for (std::size_t i = 0; i < std::size(kDtypes); ++i) {
-        names[i] = py::str(kDtypes[i]);
+        names[i] = py::str(kDtypes[i].name);
     }
     return names;
 }
 
 bool read_tensor(py::handle tensor, Tensor& read) {
     const Torch& torch = Torch::get();
-    const bool cuda = truth(attribute(tensor, torch.is_cuda));
-    const bool plain = attribute(tensor, torch.layout).ptr() == torch.strided &&
-                       (cuda || truth(attribute(tensor, torch.is_cpu))) &&
-                       truth(called(tensor, torch.is_contiguous)) &&
-                       !truth(called(tensor, torch.is_conj)) &&
-                       !truth(called(tensor, torch.is_neg));
-    if (!plain || !read_dtype(torch, attribute(tensor, torch.dtype), read) ||
-        !read_shape(attribute(tensor, torch.shape), read.what)) {
+    const DlExchange& exchange = torch.exchange(Py_TYPE(tensor.ptr()));
+    DlTensor found;
+    if (exchange.describe(tensor.ptr(), &found) != 0) {
+        PyErr_Clear();  // sparse, quantised, without memory: the caller says it better
         return false;
     }
-    read.what.memory = cuda ? Memory::kCuda : Memory::kHost;
-    const unsigned long long address = PyLong_AsUnsignedLongLong(called(tensor, torch.data_ptr).ptr());
-    if (PyErr_Occurred() != nullptr) {
-        throw py::error_already_set();
+    const bool cuda = found.device_type == DlExchange::kCuda;
+    if ((!cuda && found.device_type != DlExchange::kCpu) || !read_dtype(found, read.what) ||
+        !read_shape(found, read.what) || (found.data == nullptr && read.what.bytes != 0) ||
+        is_lazy(torch, tensor, found.type_code)) {
+        return false;
     }
-    read.data = reinterpret_cast<char*>(address);
+    read.data = static_cast<char*>(found.data) + found.byte_offset;
+    if (cuda) {
+        read.what.memory = Memory::kCuda;
+        read.device = found.device_id;
+        if (exchange.current_stream(found.device_type, found.device_id, &read.stream) != 0) {
+            throw py::error_already_set();
+        }
+    }
     return true;
 }
 
 py::object without_gradient(py::handle tensor) {
     const Torch& torch = Torch::get();
-    return truth(attribute(tensor, torch.requires_grad)) ? called(tensor, torch.detach)
-                                                         : py::reinterpret_borrow<py::object>(tensor);
+    return truth(made(PyObject_GetAttr(tensor.ptr(), torch.requires_grad)))
+               ? called(tensor, torch.detach)
+               : py::reinterpret_borrow<py::object>(tensor);
 }
 
 py::object storage_of(py::handle tensor) { return called(tensor, Torch::get().untyped_storage); }

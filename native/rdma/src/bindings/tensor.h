@@ -1,4 +1,4 @@
-// A torch tensor as the engine sees it, read through Python: nothing of torch is needed to build.
+// A torch tensor as the engine sees it. Torch tells of it by DLPack's exchange API: nothing of torch is needed to build.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,13 +10,14 @@ namespace megatronapp::rdma {
 struct Tensor {
     Descriptor what;
     char* data = nullptr;
+    int device = -1;         // of GPU memory
+    void* stream = nullptr;  // of GPU memory: its device's current one
 };
 
 // Torch's names of the dtypes that can be moved, in their order on the wire.
 pybind11::tuple dtype_names();
 
-// False for one that is not one plain piece of memory of a known dtype. Throws pybind11::error_already_set: with an
-// AttributeError for what is no tensor at all.
+// False for one that is not one plain piece of memory of a known dtype. Throws pybind11::type_error for what is no tensor.
 bool read_tensor(pybind11::handle tensor, Tensor& read);
 
 pybind11::object without_gradient(pybind11::handle tensor);

@@ -1,6 +1,5 @@
 #include "lanes/copy.h"
 
-#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -97,19 +96,6 @@ std::uint32_t crc32c(const char* data, std::size_t bytes) {
     }
 #endif
     return crc_by_bits(data, bytes);
-}
-
-Kernel KernelChoice::next() {
-    const bool other = ++chunks_ % kTryOtherEvery == 0;
-    return other != (faster() == Kernel::kCached) ? Kernel::kCached : Kernel::kStreaming;
-}
-
-void KernelChoice::record(Kernel kernel, std::size_t bytes, std::int64_t write_ns, std::int64_t read_ns) {
-    double& cost = ns_per_byte_[static_cast<std::size_t>(kernel)];
-    const double measured =
-        static_cast<double>(std::max<std::int64_t>({write_ns, read_ns, 1})) / static_cast<double>(bytes);
-    // A thread that was interrupted while it copied says little about the copy.
-    cost = cost == 0 ? measured : cost + kWeight * (std::min(measured, 2 * cost) - cost);
 }
 
 }  // namespace megatronapp::rdma

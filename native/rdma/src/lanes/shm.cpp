@@ -75,8 +75,8 @@ bool ShmLane::write_chunk() {
     learn_cost(slot);
     const OperationPtr send = sending_.front();
     const std::size_t left = send->what.bytes - send->offset;
-    const Kernel kernel = left >= kTimedBytes ? choice_.next() : choice_.faster();
-    const std::size_t bytes = std::min({left, chunk_bytes(kernel), most_bytes_});
+    const Kernel kernel = left >= kTimedBytes ? choice_.next() : choice_.preferred();
+    const std::size_t bytes = std::min({left, choice_.chunk_bytes(kernel), most_bytes_});
     const std::int64_t since_ns = bytes >= kTimedBytes ? now_ns() : 0;
     copy(kernel, out_->slots[slot], send->data + send->offset, bytes);
     if (bytes >= kTimedBytes) {

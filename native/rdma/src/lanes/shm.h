@@ -5,7 +5,7 @@
 #include <array>
 #include <deque>
 
-#include "lanes/copy.h"
+#include "lanes/choice.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 
