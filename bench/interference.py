@@ -1,7 +1,7 @@
 """Real interference on one GPU: is it found, how fast, and how well do the GPUs' clocks agree meanwhile?
 
-Trains a model of 1.2 B parameters on the GPUs of this host, traced, beside the platform in one process. After some
-clean steps `megatronapp interfere` occupies one GPU. Needs two GPUs or more.
+Trains a model of more than a billion parameters on the GPUs of this host, traced, beside the platform in one process.
+After some clean steps `megatronapp interfere` occupies one GPU. Needs two GPUs or more.
 
     python -m bench.interference --ranks 2 --device 1 -- --use-distributed-optimizer
 """
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench._model import BILLION
+from bench._model import COMMON, PRESETS
 from megatronapp.cli.demo.story import Story
 from megatronapp.cli.platform import Options, Platform, platform
 from megatronapp.core.bus import Topic
@@ -32,6 +32,7 @@ SETTLE_STEPS = 15
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS, default="1b", help="the model")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", type=int, default=1, help="the GPU to occupy")
     parser.add_argument("--clean-steps", type=int, default=40)
@@ -56,16 +57,17 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             listening = asyncio.create_task(listen(running, story))
             training = start_training(options, running)
             try:
+                await until(story, options.clean_steps, training)
+                undisturbed = residuals(running)
                 result = await disturb(options, story, training)
             finally:
                 training.terminate()
                 training.wait(60)
                 listening.cancel()
-            return result | {"clock_residual_us": residuals(running)}
+            return result | {"clock_residual_us": {"undisturbed": undisturbed, "all": residuals(running)}}
 
 
 async def disturb(options: argparse.Namespace, story: Story, training: subprocess.Popen[bytes]) -> dict[str, Any]:
-    await until(story, options.clean_steps, training)
     paged_before = sorted({rank for f in story.findings.values() if f.page for rank in f.ranks})
     clean_seconds = story.ranks[0].step_seconds
     command = [sys.executable, "-m", "megatronapp.trainer.interfere", "--device", str(options.device)]
@@ -96,8 +98,9 @@ def start_training(options: argparse.Namespace, running: Platform) -> subprocess
     }
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
     flags = ["--train-iters", "100000", "--log-interval", "50", "--trace", "--trace-granularity", "base"]
+    model = f"{PRESETS[options.preset]} {COMMON}".split()
     batch = ["--global-batch-size", str(options.global_batch_size)]
-    command = [*launcher, "-m", "megatronapp.trainer", *BILLION, *flags, *batch, *options.trainer]
+    command = [*launcher, "-m", "megatronapp.trainer", *model, *flags, *batch, *options.trainer]
     return subprocess.Popen(command, env=environment)
 
 

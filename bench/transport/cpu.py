@@ -8,7 +8,8 @@ quiet, and the measuring one before those that it starts. It is compared only wi
 thread would never get a core beside a waiting one.
 
 Receives are posted before a measurement begins, as a schedule posts those of a whole step. "Unaided" is moved by the
-progress thread alone: the measuring thread sleeps until the engine's descriptor says that something has ended.
+progress thread alone: the measuring thread sleeps until the engine's descriptor says that something has ended. What it
+costs to wake a thread is seen in the ring "asleep", whose reader sleeps until the writer wakes it.
 """
 
 from __future__ import annotations
@@ -78,9 +79,13 @@ class Cores:
 
         return measure
 
-    def half_round_trip(self, size: int) -> float:
-        address = ctypes.c_void_p(self._buffers.data_ptr())
-        return float(self._library.half_round_trip(self.rank, address, ctypes.c_size_t(size), round_trips(size)))
+    def half_round_trip(self, asleep: bool) -> Seconds:
+        def measure(size: int) -> float:
+            address = ctypes.c_void_p(self._buffers.data_ptr())
+            length, count = ctypes.c_size_t(size), round_trips(size)
+            return float(self._library.half_round_trip(self.rank, address, length, count, int(asleep)))
+
+        return measure
 
 
 def compile_ring(folder: Path) -> None:
@@ -222,7 +227,8 @@ class Contender:
 def contenders(cores: Cores, store: Any, *, may_be_first: bool) -> Iterator[Contender]:
     yield Contender("one way", "ring cached", cores.one_way(False), may_be_first)
     yield Contender("one way", "ring streaming", cores.one_way(True), may_be_first)
-    yield Contender("half round trip", "ring", cores.half_round_trip, may_be_first)
+    yield Contender("half round trip", "ring", cores.half_round_trip(False), may_be_first)
+    yield Contender("half round trip", "ring asleep", cores.half_round_trip(True), may_be_first)
     gloo = Gloo(cores.rank, cores.meet)
     yield Contender("one way", "gloo", gloo.one_way, False)
     yield Contender("half round trip", "gloo", gloo.half_round_trip, False)

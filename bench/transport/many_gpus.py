@@ -1,4 +1,8 @@
-"""GPU tensors between four GPUs of this host or more, all at once: around a ring both ways, and between all pairs."""
+"""GPU tensors between four GPUs of this host or more, all at once: in pairs, around a ring, and each with each other.
+
+A GPU copies to one other at a time, at the full speed of its links. So pairs don't disturb each other, but where a GPU
+has more than one partner two may copy to the same one, at half the speed each, while nobody copies to another.
+"""
 
 from __future__ import annotations
 
@@ -105,14 +109,18 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
     # In turns: were all to begin with the same one, its links would be what is measured.
     others = [(rank + turn) % world_size for turn in range(1, world_size)]
     beside = neighbours(range(world_size), rank)
-    shapes = {"ring both ways": [other for other in others if other in beside], "all pairs": others}
+    shapes = {
+        "pairs, both ways": [rank ^ 1] if rank ^ 1 < world_size else [],
+        "ring, both ways": [other for other in others if other in beside],
+        "each with each": others,
+    }
     found: dict[tuple[str, str, int], float] = {}
     steps = itertools.count(1)
     for shape, partners in shapes.items():
         for way in (Native(engine, partners, steps), Nccl(partners)):
             for size in SIZES:
                 way.resize(size)
-                found[shape, way.name, size] = timed(way.exchange, way.finish, size) / len(partners)
+                found[shape, way.name, size] = timed(way.exchange, way.finish, size) / max(len(partners), 1)
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")
     dist.barrier()

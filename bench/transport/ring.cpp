@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <cstring>
 #include <immintrin.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 
 namespace {
 
@@ -70,7 +73,13 @@ __attribute__((target("avx2"))) void copy(char* to, const char* from, std::size_
     std::memcpy(to + i, from + i, bytes - i);
 }
 
-void push(Ring& ring, const char* from, std::size_t bytes, bool streaming) {
+enum class Reader { kSpins, kSleeps };
+
+void futex(std::atomic<std::uint64_t>& word, int operation, std::uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, nullptr, nullptr, 0);
+}
+
+void push(Ring& ring, const char* from, std::size_t bytes, bool streaming, Reader reader = Reader::kSpins) {
     const std::size_t chunk = streaming ? kMostChunkBytes : 64 << 10;
     for (std::size_t done = 0; done < bytes; done += chunk) {
         const std::uint64_t head = ring.head.value.load(std::memory_order_relaxed);
@@ -79,14 +88,26 @@ void push(Ring& ring, const char* from, std::size_t bytes, bool streaming) {
         char* slot = ring.data[head % kSlots];
         streaming ? copy<true>(slot, from + done, piece) : copy<false>(slot, from + done, piece);
         ring.head.value.store(head + 1, std::memory_order_release);
+        if (reader == Reader::kSleeps) {
+            futex(ring.head.value, FUTEX_WAKE, 1);
+        }
     }
 }
 
-void pull(Ring& ring, char* to, std::size_t bytes, bool streaming) {
+void await_head(Ring& ring, std::uint64_t tail, Reader reader) {
+    if (reader == Reader::kSpins) {
+        return spin_until([&] { return ring.head.value.load(std::memory_order_acquire) != tail; });
+    }
+    while (ring.head.value.load(std::memory_order_acquire) == tail) {
+        futex(ring.head.value, FUTEX_WAIT, static_cast<std::uint32_t>(tail));
+    }
+}
+
+void pull(Ring& ring, char* to, std::size_t bytes, bool streaming, Reader reader = Reader::kSpins) {
     const std::size_t chunk = streaming ? kMostChunkBytes : 64 << 10;
     for (std::size_t done = 0; done < bytes; done += chunk) {
         const std::uint64_t tail = ring.tail.value.load(std::memory_order_relaxed);
-        spin_until([&] { return ring.head.value.load(std::memory_order_acquire) != tail; });
+        await_head(ring, tail, reader);
         const std::size_t piece = bytes - done < chunk ? bytes - done : chunk;
         copy<false>(to + done, ring.data[tail % kSlots], piece);
         ring.tail.value.store(tail + 1, std::memory_order_release);
@@ -142,13 +163,15 @@ double one_way(int rank, char* buffers, std::size_t bytes, int window, int count
     return (now_seconds() - start) / count;
 }
 
-// Seconds of half a round trip.
-double half_round_trip(int rank, char* buffer, std::size_t bytes, int count) {
+// Seconds of half a round trip between two that spin, or that sleep until they are woken.
+double half_round_trip(int rank, char* buffer, std::size_t bytes, int count, int asleep) {
+    const Reader reader = asleep != 0 ? Reader::kSleeps : Reader::kSpins;
     meet(rank);
     const double start = now_seconds();
     for (int i = 0; i < count; ++i) {
         for (int turn = 0; turn < 2; ++turn) {
-            turn == rank ? push(shared->rings[turn], buffer, bytes, false) : pull(shared->rings[turn], buffer, bytes, false);
+            turn == rank ? push(shared->rings[turn], buffer, bytes, false, reader)
+                         : pull(shared->rings[turn], buffer, bytes, false, reader);
         }
     }
     return (now_seconds() - start) / count / 2;

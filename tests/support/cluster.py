@@ -28,6 +28,8 @@ CHART = ROOT / "deploy/helm/megatronapp"
 PYTHON_IMAGE = "docker.io/library/python:3.11-slim"
 PATIENCE = 10
 """How often a server that can't be reached is asked again."""
+LONGEST_COMMAND_SECONDS = 1800
+"""The tests' own limits are for the tests alone: their fixtures make the images, which takes a while the first time."""
 FLAGS = ("-f", str(CHART / "ci/minimal-values.yaml"), "--wait", "--timeout", "10m")
 
 
@@ -222,7 +224,13 @@ def _has_image(node: dict[str, Any], name: str) -> bool:
 
 def _run(command: list[str], environment: dict[str, str], text: str | None = None) -> str:
     done = subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=LONGEST_COMMAND_SECONDS,
     )
     if done.returncode:
         raise CommandError(done.returncode, command, done.stdout, done.stderr.strip())

@@ -21,7 +21,7 @@ from tests.e2e.kubernetes.jobs import job, pods, wait_phase
 from tests.integration.collector.support import RankStream
 from tests.support.cluster import Cluster, Release
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 OWN, OTHER = "access-own", "access-other"
 

@@ -14,7 +14,7 @@ from tests.e2e.kubernetes.jobs import FAIL_FIRST, conditions, job, status, wait_
 from tests.support.cluster import Cluster, OperatorProcess, wait_until
 from tests.support.proxy import ApiProxy, Faults
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
 
 MAX_WRITES = 40
 """More than the story takes."""

@@ -13,7 +13,7 @@ from tests.e2e.kubernetes.monitoring import Monitoring
 from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, Release, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(2400, func_only=True)]
 
 SLOW_FROM = 41
 STEPS = 90

@@ -26,7 +26,7 @@ from tests.e2e.kubernetes.jobs import (
 )
 from tests.support.cluster import Cluster, OperatorProcess, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "world": ({"parallelism": {"tensor": 3}}, "multiple of parallelism.tensor x pipeline x context"),

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.kubernetes.jobs import GRACEFUL, conditions, job, nodes_of, pods, status, wait_phase
 from tests.support.cluster import Cluster, OperatorProcess, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 
 def test_a_job_leaves_a_node_that_is_cut_off(cluster: Cluster, operator: OperatorProcess) -> None:

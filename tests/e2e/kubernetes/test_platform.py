@@ -13,7 +13,7 @@ from tests.e2e.kubernetes.rights import granted_rights, used_rights
 from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, CommandError, Release, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1800, func_only=True)]
 
 LONG = 20_000
 """Steps of a job that is still running when its test ends."""
