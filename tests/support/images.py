@@ -9,8 +9,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
-from tests.support.cluster import PYTHON_IMAGE, ROOT, Cluster
+from tests.support.cluster import PYTHON_IMAGE, ROOT, TEST_CLUSTER, Cluster
 
 VERSION = "0.1.0"
 SERVICES = ("trainer", "trace-collector", "detector", "scope-gateway", "operator")
@@ -20,6 +21,11 @@ STAND_INS: dict[str, tuple[str, Sequence[str]]] = {
     NODE_IMAGE: ("trixie", ("nodejs", "npm")),
     REDIS_IMAGE: ("trixie", ("valkey-server",)),
 }
+MONITORING = {
+    "docker.io/prom/prometheus:v3.13.5": "quay.io/prometheus/prometheus:v3.13.5",
+    "docker.io/prom/alertmanager:v0.33.1": "quay.io/prometheus/alertmanager:v0.25.0",
+}
+"""What compose names, and what the test cluster has."""
 BUILD_FLAGS = {
     # Of the wheels at hand, where there are any: else every CUDA library comes along.
     "trainer": ("--build-arg", "TORCH_INDEX_URL=") if os.environ.get("PIP_FIND_LINKS") else (),
@@ -55,3 +61,18 @@ def built(name: str) -> bool:
     if shutil.which("podman") is None:
         return False
     return subprocess.run(["podman", "image", "exists", name], check=False).returncode == 0
+
+
+def provide_monitoring() -> None:
+    """Give podman what compose starts beside the platform, under compose's names: what the test cluster has of it."""
+    if not TEST_CLUSTER.exists():
+        return
+    config = subprocess.run([TEST_CLUSTER, "kubeconfig"], capture_output=True, text=True, check=True)
+    archive = Path(config.stdout.strip()).parent / "bin/prometheus.tar"
+    for name, stand_in in MONITORING.items():
+        if built(name):
+            continue
+        if not built(stand_in) and archive.exists():
+            subprocess.run(["podman", "load", "--quiet", "--input", str(archive)], check=True, capture_output=True)
+        if built(stand_in):
+            subprocess.run(["podman", "tag", stand_in, name], check=True)

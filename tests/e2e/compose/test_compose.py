@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import images
 from tests.support.alertmanager import free_port
 from tests.support.cluster import ROOT, TEST_CLUSTER
 
@@ -64,23 +65,19 @@ class Project:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.ports[port]}", headers=headers, trust_env=False)
 
 
-def images() -> dict[str, str]:
-    """Images that the compose file names and this machine may lack."""
-    version = "0.1.0"
-    own = {
-        f"docker.io/megatronapp/{name}:{version}"
-        for name in ("trace-collector", "detector", "scope-gateway", "trainer")
-    }
-    others = {"docker.io/valkey/valkey:8.1", "docker.io/prom/prometheus:v3.13.5", "docker.io/prom/alertmanager:v0.33.1"}
-    return {
-        image: subprocess.run(["podman", "image", "exists", image], check=False).returncode for image in own | others
-    }
+def missing_images() -> list[str]:
+    """Images that the compose file names and podman has not."""
+    own = [images.image(name) for name in ("trace-collector", "detector", "scope-gateway", "trainer")]
+    return [name for name in (*own, images.REDIS_IMAGE, *images.MONITORING) if not images.built(name)]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    if shutil.which("podman") is None or any(images().values()):
-        pytest.skip("podman and the platform's images are not present here: ../shared/cluster makes them")
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not present here: ../shared/cluster installs it")
+    images.provide_monitoring()
+    if missing := missing_images():
+        pytest.skip(f"podman has no image {', '.join(missing)}: the tests in ../shared/cluster make them")
     found = Project(tmp_path_factory.mktemp("megatronapp"))
     try:
         found.compose("up", "-d", *SERVICES)
