@@ -121,7 +121,7 @@ def engines(lane: str, ranks: int = 2, **settings: Any) -> Iterator[list[Engine]
 
 def _close(engine: Engine) -> None:
     """However it stands: some tests leave messages open on purpose."""
-    if engine.native.failed() or engine._open:
+    if engine.native.failed() or engine.unfinished:
         engine.abort("the test is over")
     engine.close(10)
 

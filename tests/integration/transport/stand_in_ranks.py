@@ -117,7 +117,7 @@ def exchange(engines: list[_native.Engine], chance: random.Random) -> None:
         tensor = (sent if direction == Direction.SEND else received)[source, i]
         messages.append((engines[rank], post(engines[rank], direction, tensor, 1 - rank, i)))
     for engine, message in chance.sample(messages, len(messages)):
-        assert engine.wait(message, SECONDS)
+        assert engine.wait(message, SECONDS, {message}) == 1
         assert message.status == Status.DONE, message.reason
     assert all(torch.equal(received[key], sent[key]) for key in sizes)
 
@@ -128,7 +128,7 @@ def lose_a_peer(engines: list[_native.Engine]) -> None:
     held = post(engines[0], Direction.SEND, tensors[1], 1, MESSAGES)
     engines[1].abort("over")
     for message in (waiting, held):
-        assert engines[0].wait(message, SECONDS)
+        assert engines[0].wait(message, SECONDS, {message}) == 2
         assert message.status == Status.PEER_LOST
     engines[0].close(1.0)
     engines[1].close(1.0)

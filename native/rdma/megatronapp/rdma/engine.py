@@ -66,7 +66,7 @@ class Engine:
         self._offer = make_offer(self.native, rank, self.config)
         self._peers: dict[int, Met] = {}
         self._device = -1
-        self._open: set[Handle] = set()
+        self.unfinished: set[Handle] = set()
         self._ended: deque[Completion] = deque()
         self._arrived: dict[Handle, None] = {}
         self._quarantine: list[Handle] = []
@@ -172,7 +172,7 @@ class Engine:
         pointer = None if stream is None else stream.cuda_stream
         try:
             handle = self.native.post(
-                Handle, self, self._open, receives, peer, source, tag, tensor, pointer, self._device, seconds
+                Handle, self, self.unfinished, receives, peer, source, tag, tensor, pointer, self._device, seconds
             )
         except (IndexError, ValueError, RuntimeError) as error:
             raise self._refusal(error, peer, source, tag, tensor) from None
@@ -237,9 +237,10 @@ class Engine:
         ended = self.native.drain()
         with self._lock:
             for handle in ended:
-                if handle not in self._open:
+                try:
+                    self.unfinished.remove(handle)
+                except KeyError:  # somebody waited for it
                     continue
-                self._open.remove(handle)
                 if handle.direction == Direction.RECEIVE and handle.good and not handle.seen:
                     self._arrived[handle] = None
                 self._keep_if_lost(handle)
@@ -248,7 +249,7 @@ class Engine:
     def taken(self, handle: Handle) -> None:
         """The handle was waited for."""
         with self._lock:
-            self._open.discard(handle)
+            self.unfinished.discard(handle)
             if self._arrived:
                 self._arrived.pop(handle, None)
             self._keep_if_lost(handle)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from megatronapp.rdma.engine import Engine
 
 SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
+ENDED_WELL = 1  # and nobody else was told
 
 
 class Handle(_native.Message):
@@ -41,16 +42,17 @@ class Handle(_native.Message):
         under way and can be waited for again.
         """
         engine = self.engine
+        wait, unfinished = engine.native.wait, engine.unfinished
         if timeout is None:
-            while not engine.native.wait(self, SLICE_SECONDS):
+            while not (ended := wait(self, SLICE_SECONDS, unfinished)):
                 pass
         else:
             deadline = time.monotonic() + timeout
-            while not engine.native.wait(self, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
+            while not (ended := wait(self, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic())), unfinished)):
                 if time.monotonic() >= deadline:
                     raise TransferTimeoutError(f"{self}: not there after {timeout} s")
-        engine.taken(self)
-        if self.failed:
+        if ended != ENDED_WELL:
+            engine.taken(self)
             self.raise_for_status()
         return True
 

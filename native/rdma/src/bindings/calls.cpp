@@ -1,4 +1,4 @@
-#include "bindings/post.h"
+#include "bindings/calls.h"
 
 #include "bindings/message.h"
 #include "bindings/tensor.h"
@@ -11,7 +11,7 @@ namespace megatronapp::rdma {
 namespace {
 
 constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its step
-constexpr Py_ssize_t kArguments = 11;
+constexpr Py_ssize_t kPostArguments = 11, kWaitArguments = 3;
 
 long long integer(py::handle object) {
     const long long value = PyLong_AsLongLong(object.ptr());
@@ -60,18 +60,34 @@ py::object post(Engine& engine, py::handle type, py::handle owner, py::handle op
     return message;
 }
 
-PyObject* post_method(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+// What Python sees of a wait: 0 while the message is under way.
+enum Ended : long { kNotYet = 0, kWell = 1, kOtherwise = 2 };
+
+Ended wait(Engine& engine, py::handle message, double timeout_seconds, py::handle open) {
+    const OperationPtr operation = operation_of(message);
+    bool ended;
+    {
+        py::gil_scoped_release unlocked;
+        ended = engine.wait(operation, timeout_seconds);
+    }
+    if (!ended) {
+        return kNotYet;
+    }
+    if (operation->status.load(std::memory_order_acquire) != Status::kDone) {
+        return kOtherwise;
+    }
+    const int found = PySet_Discard(open.ptr(), message.ptr());
+    if (found < 0) {
+        throw py::error_already_set();
+    }
+    return found == 1 ? kWell : kOtherwise;
+}
+
+// The result of `action`, or its exception as Python's.
+template <typename Action>
+PyObject* translated(Action action) {
     try {
-        if (count != kArguments || !PyTuple_Check(arguments[6])) {
-            throw py::type_error("post: see _native.pyi for what it takes");
-        }
-        const Direction direction = arguments[3] == Py_True ? Direction::kReceive : Direction::kSend;
-        return post(py::cast<Engine&>(py::handle(self)), arguments[0], arguments[1], arguments[2], direction,
-                    static_cast<int>(integer(arguments[4])), static_cast<int>(integer(arguments[5])),
-                    py::reinterpret_borrow<py::tuple>(arguments[6]), arguments[7], arguments[8],
-                    static_cast<int>(integer(arguments[9])), real(arguments[10]))
-            .release()
-            .ptr();
+        return action();
     } catch (py::error_already_set& error) {
         error.restore();
     } catch (const py::builtin_exception& error) {
@@ -86,8 +102,39 @@ PyObject* post_method(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     return nullptr;
 }
 
-PyMethodDef method = {"post", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(post_method)), METH_FASTCALL,
-                      nullptr};
+PyObject* post_method(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+    return translated([&] {
+        if (count != kPostArguments || !PyTuple_Check(arguments[6])) {
+            throw py::type_error("post: see _native.pyi for what it takes");
+        }
+        const Direction direction = arguments[3] == Py_True ? Direction::kReceive : Direction::kSend;
+        return post(py::cast<Engine&>(py::handle(self)), arguments[0], arguments[1], arguments[2], direction,
+                    static_cast<int>(integer(arguments[4])), static_cast<int>(integer(arguments[5])),
+                    py::reinterpret_borrow<py::tuple>(arguments[6]), arguments[7], arguments[8],
+                    static_cast<int>(integer(arguments[9])), real(arguments[10]))
+            .release()
+            .ptr();
+    });
+}
+
+PyObject* wait_method(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+    return translated([&] {
+        if (count != kWaitArguments) {
+            throw py::type_error("wait: see _native.pyi for what it takes");
+        }
+        Engine& engine = py::cast<Engine&>(py::handle(self));
+        return PyLong_FromLong(wait(engine, arguments[0], real(arguments[1]), arguments[2]));
+    });
+}
+
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyCFunction method(FastCall function) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); }
+
+PyMethodDef methods[] = {
+    {"post", method(post_method), METH_FASTCALL, nullptr},
+    {"wait", method(wait_method), METH_FASTCALL, nullptr},
+};
 
 }  // namespace
 
@@ -106,12 +153,14 @@ std::uint64_t pack_tag(const py::tuple& tag, int source) {
            static_cast<std::uint64_t>(source);
 }
 
-void add_post(py::class_<Engine>& type) {
-    PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
-    if (descriptor == nullptr) {
-        throw py::error_already_set();
+void add_calls(py::class_<Engine>& type) {
+    for (PyMethodDef& each : methods) {
+        PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &each);
+        if (descriptor == nullptr) {
+            throw py::error_already_set();
+        }
+        type.attr(each.ml_name) = py::reinterpret_steal<py::object>(descriptor);
     }
-    type.attr("post") = py::reinterpret_steal<py::object>(descriptor);
 }
 
 }  // namespace megatronapp::rdma

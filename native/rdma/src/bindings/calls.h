@@ -1,5 +1,5 @@
-// Posting a message from Python. A method of C's calling convention: pybind11's own way to a function of so many arguments
-// takes a fifth of the time that a small message needs.
+// Calls for each message from Python, of C's calling convention: pybind11's own way to a function of so many arguments takes
+// a fifth of the time that a small message needs.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@ namespace megatronapp::rdma {
 // 64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Throws pybind11::value_error.
 std::uint64_t pack_tag(const pybind11::tuple& tag, int source);
 
-// Adds the method `post` to the type; _native.pyi says what it takes.
-void add_post(pybind11::class_<Engine>& type);
+// Adds the methods `post` and `wait` to the type; _native.pyi says what they take.
+void add_calls(pybind11::class_<Engine>& type);
 
 }  // namespace megatronapp::rdma

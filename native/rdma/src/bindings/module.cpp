@@ -5,8 +5,8 @@
 #include <exception>
 #include <system_error>
 
+#include "bindings/calls.h"
 #include "bindings/message.h"
-#include "bindings/post.h"
 #include "bindings/tensor.h"
 #include "core/engine.h"
 #include "lanes/copy.h"
@@ -17,12 +17,6 @@ using namespace megatronapp::rdma;
 namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
-
-bool wait(Engine& engine, py::handle message, double timeout_seconds) {
-    const OperationPtr operation = operation_of(message);
-    py::gil_scoped_release unlocked;
-    return engine.wait(operation, timeout_seconds);
-}
 
 bool wait_stream(Engine& engine, py::handle message, std::uintptr_t stream) {
     const OperationPtr operation = operation_of(message);
@@ -111,7 +105,7 @@ PYBIND11_MODULE(_native, module) {
     add_message_type(module);
 
     auto engine = py::class_<Engine>(module, "Engine");
-    add_post(engine);
+    add_calls(engine);
     engine
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
                          std::size_t chunk_bytes, double launch_wait_seconds) {
@@ -131,7 +125,6 @@ PYBIND11_MODULE(_native, module) {
             py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"), py::arg("cuda_ipc"),
             py::arg("ucx_address"), py::arg("staged"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
-        .def("wait", &wait)
         .def("wait_stream", &wait_stream)
         .def("cancel", &cancel)
         .def("drain", &drain)

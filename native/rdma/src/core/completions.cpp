@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
@@ -34,9 +35,9 @@ int Completions::announce() {
 }
 
 void Completions::forget(const OperationPtr& operation) {
-    const auto found = std::find(ended_.begin(), ended_.end(), operation);
-    if (found != ended_.end()) {
-        ended_.erase(found);
+    const auto found = std::find(ended_.rbegin(), ended_.rend(), operation);  // mostly it has ended just now
+    if (found != ended_.rend()) {
+        ended_.erase(std::prev(found.base()));
         if (ended_.empty()) {
             quiet();
         }
