@@ -24,6 +24,18 @@ def collectives(step: int, count: int, late_ns: int = 0) -> trace_pb2.TraceBatch
     return batch
 
 
+def mixed(step: int, late_ns: int, large_late_ns: int) -> trace_pb2.TraceBatch:
+    """Eight all-reduces of 8 KiB and eight of 16 MiB, in turns, of a GPU that runs 10 ms behind its host."""
+    batch = collectives(step, 16, late_ns)
+    columns = dict(span_columns(batch))
+    large = np.arange(16) % 2 == 1
+    columns["start_ns"] = columns["start_ns"] + large * large_late_ns
+    columns["enqueue_ns"] = columns["start_ns"] - 10_000_000
+    columns["bytes"] = np.where(large, 16 << 20, 8 << 10)
+    fill_spans(batch, columns)
+    return batch
+
+
 def feed(clocks: Clocks, rank: int, batch: trace_pb2.TraceBatch) -> None:
     clocks.add(rank, batch, tuple(batch.names), span_columns(batch), IDS)
 
@@ -75,6 +87,34 @@ def test_two_hosts_are_aligned_by_the_ends_of_their_collectives() -> None:
     assert clocks.alignment.fitted
     assert abs(clocks.at(0, at).offset_ns - clocks.at(1, at).offset_ns - 400_000) < 2_000
     assert abs(clocks.nodes()["a"] - clocks.nodes()["b"] - 400e-6) < 2e-6
+
+
+def test_small_collectives_tell_where_large_ones_end_apart() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CUDA)
+    clocks.hello(1, place("a", 0), CUDA)
+    for step in range(1, 40):
+        feed(clocks, 0, mixed(step, late_ns=0, large_late_ns=0))
+        feed(clocks, 1, mixed(step, late_ns=70_000, large_late_ns=5_000))
+
+    at = 40 * 10**9
+    assert clocks.alignment.fitted
+    assert abs(clocks.at(0, at).offset_ns - clocks.at(1, at).offset_ns - 70_000) < 1_000
+
+
+def test_an_end_that_the_host_may_have_marked_late_is_no_anchor() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 0), CUDA)
+    clocks.hello(1, place("a", 0), CUDA)
+    batch = collectives(1, 8)
+    columns = dict(span_columns(batch))
+    columns["enqueue_ns"] = columns["start_ns"] - np.where(np.arange(8) < 3, 10_000, 10_000_000)
+    fill_spans(batch, columns)
+
+    for rank in range(2):
+        feed(clocks, rank, batch)
+
+    assert clocks.alignment.anchors == 5
 
 
 def test_all_members_keep_the_same_few_of_many_collectives() -> None:

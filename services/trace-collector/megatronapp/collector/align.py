@@ -12,6 +12,7 @@ clock's raw job time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ PRIOR_OFFSET_NS = 10e6
 PRIOR_DRIFT = 10e-6
 MAX_DRIFT = 30e-6
 FLOOR_NS = 500.0
-"""Resolution of a GPU's events: no anchor class counts as better than this."""
+"""Resolution of a GPU's events."""
 HUBER = 1.5
 GATE = 4.0
 STEP_AFTER = 3
@@ -104,10 +105,15 @@ class _HeldOut:
 
 
 class Alignment:
-    """Filters of all clocks of a job. `grow` first; then `observe` each step."""
+    """Filters of all clocks of a job. `grow` first; then `observe` each step.
 
-    def __init__(self) -> None:
+    `asymmetry_ns` of a class of collectives: by how much their ends may differ in a way that repeats itself. No class
+    counts as better than that, however well its ends agree when the clocks are fitted to them.
+    """
+
+    def __init__(self, asymmetry_ns: Callable[[int], float] = lambda _: FLOOR_NS) -> None:
         self.anchors = 0
+        self._asymmetry_ns = asymmetry_ns
         self._offset = np.zeros(0)
         self._drift = np.zeros(0)
         self._time = np.zeros(0, np.int64)
@@ -211,7 +217,9 @@ class Alignment:
         decides who is held out."""
         mixed = (anchors.sequence * 2654435761) >> 16
         if self._validation is None and self._fits >= LEARN_SCALES:
-            self._validation = min(self._spread, key=lambda kind: (float(np.median(self._spread[kind])), kind))
+            often = max(map(len, self._spread.values())) / 2
+            known = {kind: float(np.median(seen)) for kind, seen in self._spread.items() if len(seen) >= often}
+            self._validation = min(known, key=lambda kind: (known[kind], kind))
             self._held_out, self._summary = _HeldOut(), None
         if self._validation is None:
             quarter: Bools = mixed % 4 == 0
@@ -229,12 +237,13 @@ class Alignment:
         if self._validation is None:
             apart = _from_others(ends, group)
             for kind in kinds.tolist():
-                self._spread.setdefault(kind, []).append(float(np.median(apart[anchors.kind == kind])))
+                spread = float(np.median(apart[anchors.kind == kind]))
+                self._spread.setdefault(kind, []).append(max(spread, self._asymmetry_ns(kind)))
         scale = np.array([self._scale.get(int(kind), 1e5) for kind in kinds])[of_kind]
         deviation, weight, residual = _consensus(ends, group, clock, scale, self.clocks)
         for kind in kinds:
             mine = np.abs(residual[anchors.kind == kind])
-            fresh = max(FLOOR_NS, 1.4826 * float(np.median(mine)))
+            fresh = max(self._asymmetry_ns(int(kind)), 1.4826 * float(np.median(mine)))
             self._scale[int(kind)] = 0.8 * self._scale.get(int(kind), fresh) + 0.2 * fresh
         seen = np.flatnonzero(weight > 0)
         self._update(seen, deviation[seen], 1.0 / weight[seen], now)

@@ -107,6 +107,8 @@ class Trainer:
             chunk.zero_grad_buffer()
         self._state.optimizer.zero_grad()
         outputs = self._run_schedule(self._data, forward_only=False)
+        if self._knows_loss:  # before the optimizer, whose norm the host waits for
+            self._window.loss += self._total_loss(outputs)
         _, grad_norm, _ = self._optimizer_step()
         if grad_norm is None and self._device.type == "cuda":
             torch.cuda.synchronize()  # the norm's value would have waited; without it the host runs steps ahead
@@ -114,7 +116,8 @@ class Trainer:
         self._state.scheduler.step(1)
         self._state.step = step
         self._state.consumed_samples += self._batches.layout.global_batch_size
-        self._gather(outputs, time.perf_counter() - start)
+        self._window.steps += 1
+        self._window.seconds += time.perf_counter() - start
         report = self._report(grad_norm, learning_rate) if self._due(self._config.logging.log_interval) else None
         self._plugins.step_end(step, report.progress() if report else None)
 
@@ -139,15 +142,15 @@ class Trainer:
     def _new_window(self) -> Window:
         return Window(loss=torch.zeros(2, dtype=torch.float64, device=self._device))
 
-    def _gather(self, outputs: list[torch.Tensor], seconds: float) -> None:
-        if self._knows_loss:
-            self._window.loss += torch.stack(outputs).sum(0)
-        self._window.steps += 1
-        self._window.seconds += seconds
+    def _total_loss(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """[sum, tokens] of all data-parallel ranks' microbatches; the ranks of the last stage call it together."""
+        loss = torch.stack(outputs).double().sum(0)
+        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return loss
 
     def _report(self, grad_norm: float | None, learning_rate: float) -> StepReport:
         window, self._window = self._window, self._new_window()
-        loss = self._mean_loss(window.loss) if self._knows_loss else None
+        loss = mean_loss(window.loss) if self._knows_loss else None
         if loss is not None and not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at step {self._state.step}: "
@@ -168,12 +171,6 @@ class Trainer:
         for reporter in self._reporters:
             reporter.step(report)
         return report
-
-    def _mean_loss(self, loss: torch.Tensor) -> float:
-        """Mean over the tokens of all data-parallel ranks, from [sum, tokens]; the last stage calls it together."""
-        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-        total, tokens = loss.tolist()
-        return float(total / tokens) if tokens else math.nan
 
     # ---- between steps
 
@@ -207,11 +204,11 @@ class Trainer:
             for _ in range(self._config.evaluation.eval_iters):
                 outputs = self._run_schedule(data, forward_only=True)
                 if self._knows_loss:
-                    loss += torch.stack(outputs).sum(0)
+                    loss += self._total_loss(outputs)
             for chunk in self._state.chunks:
                 chunk.train()
             if self._knows_loss:
-                mean = self._mean_loss(loss)
+                mean = mean_loss(loss)
                 report = EvaluationReport(
                     step=self._state.step, split=split, loss=mean, perplexity=math.exp(min(mean, 20.0))
                 )
@@ -227,3 +224,9 @@ class Trainer:
             if dist.get_rank() == 0:
                 seconds = round(time.perf_counter() - start, 3)
                 log.info("checkpoint_saved", step=self._state.step, folder=str(folder), seconds=seconds)
+
+
+def mean_loss(total: torch.Tensor) -> float:
+    """From [sum, tokens]."""
+    loss, tokens = total.tolist()
+    return float(loss / tokens) if tokens else math.nan
