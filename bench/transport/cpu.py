@@ -126,7 +126,8 @@ class Lane:
         if not self.helps:
             while not handle.done():
                 self.news.poll()
-                self.engine.poll()
+                if not handle.done():
+                    self.engine.poll()  # of something else: it is heard, and the descriptor quiet again
         handle.wait()
 
     def one_way(self, size: int) -> float:
