@@ -49,3 +49,13 @@ def test_what_cpu_ranks_wait_for_for_good_pages(kind: str) -> None:
     found = detect(Job(Layout(), CPU, (Fault(kind, (1,), ONSET, 0.3),), seed=1, on_cpu=True), LAST)
 
     assert found.paged_ranks() == {1}
+
+
+@pytest.mark.parametrize(("to_step", "paged"), [(ONSET + 14, set()), (LAST, {1})])
+def test_a_gpu_that_is_two_percent_slower_pages_only_when_it_stays_so(to_step: int, paged: set[int]) -> None:
+    fault = Fault("compute", (1,), ONSET, 1.025, to_step=to_step)
+
+    found = detect(Job(Layout(pp=2, dp=4), GPU, (fault,), seed=6), LAST)
+
+    assert {rank for _, finding in found.opened().values() for rank in finding.ranks} == {1}
+    assert found.paged_ranks() == paged

@@ -26,6 +26,9 @@ EARLY_PAGE_STEPS = WARM_UP
 STARVED_PAGE_STEPS = 12
 """What CPU ranks spend in wall time: a message ends when its receiver takes it, and that one may lack a processor for
 seconds."""
+SMALL_EFFECT_RATIO = 1.03
+SMALL_PAGE_STEPS = 20
+"""A healthy GPU's clock falls by 2 % for ten or twenty steps when it or its neighbours are warm."""
 BURST_SECONDS = 2.0
 """On shared CPUs other load slows a rank for moments, however many steps these are."""
 DISPUTED = 0.85
@@ -124,10 +127,12 @@ def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
     return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 
-def patience(view: View, since_step: int, on_cpu: int = PATIENT_PAGE_STEPS) -> int:
+def patience(
+    view: View, since_step: int, on_cpu: int = PATIENT_PAGE_STEPS, effect_ratio: float = SMALL_EFFECT_RATIO
+) -> int:
     """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
     if not view.on_cpu():
-        return PAGE_STEPS
+        return PAGE_STEPS if effect_ratio >= SMALL_EFFECT_RATIO else SMALL_PAGE_STEPS
     early = since_step < view.first_step + WARM_UP
     return EARLY_PAGE_STEPS if early else on_cpu
 

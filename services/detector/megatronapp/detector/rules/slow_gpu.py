@@ -75,7 +75,7 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
         uncertainty=monitor.uncertainty(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
-        page_steps=patience(view, since),
+        page_steps=patience(view, since, effect_ratio=ratio),
         page_seconds=patience_seconds(view),
         fading=monitor.fading(rank),
         slow={rank: ratio},
