@@ -7,9 +7,10 @@ What is called "first" runs under SCHED_FIFO: its threads go before those of all
 quiet, and the measuring one before those that it starts. It is compared only with what runs so too. gloo can't: its
 thread would never get a core beside a waiting one.
 
-Receives are posted before a measurement begins, as a schedule posts those of a whole step. "Unaided" is moved by the
-progress thread alone: the measuring thread sleeps until the engine's descriptor says that something has ended. What it
-costs to wake a thread is seen in the ring "asleep", whose reader sleeps until the writer wakes it.
+Receives are posted before a measurement begins, as a schedule posts those of a whole step. "Watched" and "unaided" are
+moved by the progress thread alone. Where each rank has two cores the measuring thread watches the message ("watched");
+and it sleeps until the engine's descriptor says that something has ended ("unaided"). What it costs to wake a thread is
+seen in the ring "asleep", whose reader sleeps until the writer wakes it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ NEAR_BELOW_NS = 120.0
 PROBE_ROUNDS = 2000
 WINDOW = 4
 WARM_BYTES = 1 << 20
+CORES_TO_WATCH = 4
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 
 Seconds = Callable[[int], float]
@@ -106,24 +109,35 @@ def round_trips(size: int) -> int:
     return max(3, min(200, (16 << 20) // size))
 
 
+class Waits(Enum):
+    """What the thread does that waits for a message."""
+
+    HELPING = ""
+    """It moves messages itself."""
+    WATCHING = " watched"
+    SLEEPING = " unaided"
+
+
 @dataclass
 class Lane:
     """An engine with tags that are never used twice."""
 
     engine: Engine
     meet: Callable[[], None]
-    helps: bool
-    """Whether the waiting thread moves messages, or only the progress thread does."""
+    waits: Waits
     buffers: list[torch.Tensor] = field(default_factory=lambda: [written(max(SIZES)) for _ in range(WINDOW)])
     step: int = 0
     news: select.epoll = field(default_factory=select.epoll)
 
     def __post_init__(self) -> None:
-        if not self.helps:
+        if self.waits is Waits.SLEEPING:
             self.news.register(self.engine.fileno(), select.EPOLLIN)
 
     def _wait(self, handle: Any) -> None:
-        if not self.helps:
+        if self.waits is Waits.WATCHING:
+            while not handle.done():
+                pass
+        elif self.waits is Waits.SLEEPING:
             while not handle.done():
                 self.news.poll()
                 if not handle.done():
@@ -235,15 +249,20 @@ def contenders(cores: Cores, store: Any, *, may_be_first: bool) -> Iterator[Cont
     yield Contender("half round trip", "gloo", gloo.half_round_trip, False)
     for first in (False, True) if may_be_first else (False,):
         for lane in ("shm", "tcp"):
-            for helps in (True, False) if lane == "shm" else (True,):
-                name = lane + " unaided" * (not helps) + " first" * first
+            for waits in ways_to_wait() if lane == "shm" else (Waits.HELPING,):
+                name = lane + waits.value + " first" * first
                 with first_in_line(1) if first else nullcontext():  # the progress thread is as the one that starts it
                     config = Config(lanes=(lane,), require=(lane,))
                     engine = Engine(cores.rank, 2, store, job=name, config=config)
                 engine.connect([1 - cores.rank])
-                messages = Lane(engine, cores.meet, helps)
+                messages = Lane(engine, cores.meet, waits)
                 yield Contender("one way", name, messages.one_way, first)
                 yield Contender("half round trip", name, messages.half_round_trip, first)
+
+
+def ways_to_wait() -> tuple[Waits, ...]:
+    """Two threads that never sleep are two ranks' too many for less than four cores."""
+    return tuple(Waits) if (os.cpu_count() or 1) >= CORES_TO_WATCH else (Waits.HELPING, Waits.SLEEPING)
 
 
 @contextmanager

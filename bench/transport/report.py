@@ -87,12 +87,15 @@ def print_ratios(medians: Medians, distance: str) -> None:
     first = " first" if any(key[1] == "shm first" for key in medians) else ""
     rows = {
         f"shm{first} / best ring": ratios(f"shm{first}", "ring cached", "ring streaming"),
+        f"watched / shm{first}": ratios(f"shm watched{first}", f"shm{first}"),
         f"unaided / shm{first}": ratios(f"shm unaided{first}", f"shm{first}"),
         "shm / gloo": ratios("shm", "gloo"),
         "tcp / gloo": ratios("tcp", "gloo"),
     }
     print(f"\ncores {distance}, ratios")
     for name, row in rows.items():
+        if not any(row):
+            continue
         print(f"{name:{NAME_WIDTH}}" + "".join(f"{MISSING if r is None else f'{r:.2f}':>10}" for r in row))
     for name in ("shm / gloo", "tcp / gloo"):
         large = [r for r, size in zip(rows[name], cpu.SIZES, strict=True) if r is not None and size >= 1 << 20]
