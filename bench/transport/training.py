@@ -18,7 +18,7 @@ import torch
 from bench._model import COMMON, PRESETS
 
 TRANSPORTS = ("torch", "native")
-ROUNDS = 3
+ROUNDS = 5
 STEPS = 20
 SETTLING = 5
 PIPELINE = "--pipeline-model-parallel-size 2 --log-interval 1 --eval-iters 0 --num-workers 0"

@@ -19,6 +19,7 @@ import pytest
 from tests.support import images
 from tests.support.alertmanager import free_port
 from tests.support.cluster import ROOT, TEST_CLUSTER
+from tests.support.dashboards import QUERIES, ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -135,3 +136,11 @@ def test_the_demo_s_slow_rank_becomes_one_incident(project: Project) -> None:
 
     assert finding["ranks"] == [2]
     assert (incident["alert"], incident["training_job"], incident["ranks"]) == ("SlowGPU", "demo", ["2"])
+
+
+def test_the_dashboards_show_the_demo(project: Project) -> None:
+    """After the test before: Prometheus holds what a real job left."""
+    with project.client("PROMETHEUS_PORT") as prometheus:
+        empty = [f"{where}: {query}" for where, query in QUERIES if not ask(prometheus, query, "1m")]
+
+    assert empty == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ import yaml
 
 from megatronapp.core.metrics import METRICS, Metric
 from tests.support.alertmanager import free_port, prometheus
+from tests.support.dashboards import QUERIES, ask
 from tests.support.helm import CHART
 
 SCRAPES = 4
@@ -28,12 +28,6 @@ OUTSIDE_LABELS = {
     "dcgm-exporter": {"Hostname": "n1", "UUID": "GPU-5", "gpu": "5"},
     "node_exporter": {"nodename": "n1", "device": "mlx5_0", "port": "1"},
 }
-QUERIES = [
-    (f"{path.stem}/{panel['title']}", target["expr"])
-    for path in sorted((CHART / "files/dashboards").glob("*.json"))
-    for panel in json.loads(path.read_text())["panels"]
-    for target in panel["targets"]
-]
 
 
 def line(name: str, labels: dict[str, str], value: float) -> str:
@@ -101,15 +95,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
     server.shutdown()
     server.server_close()
-
-
-def ask(client: httpx.Client, query: str) -> list[Any]:
-    for variable in ("namespace", "training_job", "rank", "node"):
-        query = query.replace(f"${variable}", ".*")
-    query = query.replace("$__rate_interval", "10s")
-    answer = client.get("/api/v1/query", params={"query": query}).json()
-    assert answer["status"] == "success", answer
-    return list(answer["data"]["result"])
 
 
 @pytest.mark.parametrize(("where", "query"), QUERIES, ids=[where for where, _ in QUERIES])
