@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 SERVICES = ("redis", "collector", "detector", "gateway", "prometheus", "alertmanager")
 PORTS = ("PAGE_PORT", "COLLECTOR_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
+NOT_IN_COMPOSE = (
+    *("megatronapp_operator", "megatronapp_jobs", "megatronapp_job_re"),  # there is no operator
+    *("DCGM_", "node_"),  # nor an exporter
+    "megatronapp_clock_",  # ranks of one host have one clock
+    "megatronapp_link_bandwidth",  # no link is suspected
+    *("_refused_total", "_bad_messages_total", "_notifications_total"),  # and nothing of this has happened
+)
+"""Metrics that a job of CPU ranks on one host, with compose's services, does not leave."""
 CONTAINERS_CONF = TEST_CLUSTER.parent / "containers.conf"
 """podman's settings for a machine on which it may not raise limits, where they are at hand."""
 NEEDED = ("docker-compose.yml", "deploy", "scripts/compose-env")
@@ -134,13 +143,18 @@ def test_the_demo_s_slow_rank_becomes_one_incident(project: Project) -> None:
         )
         incident = until("an incident", lambda: viewer.get("/api/v1/incidents").json())[0]
 
+        findings = viewer.get("/api/v1/findings").json()
+
     assert finding["ranks"] == [2]
-    assert (incident["alert"], incident["training_job"], incident["ranks"]) == ("SlowGPU", "demo", ["2"])
+    assert (incident["alert"], incident["training_job"], incident["ranks"]) == ("SlowGPU", "demo", ["2"]), findings
 
 
-def test_the_dashboards_show_the_demo(project: Project) -> None:
-    """After the test before: Prometheus holds what a real job left."""
+def test_the_dashboards_show_what_the_demo_left(project: Project) -> None:
     with project.client("PROMETHEUS_PORT") as prometheus:
-        empty = [f"{where}: {query}" for where, query in QUERIES if not ask(prometheus, query, "1m")]
 
-    assert empty == []
+        def shows_something(query: str) -> bool:
+            return bool(ask(prometheus, query, "1m"))
+
+        for panel, query in QUERIES:
+            if not any(name in query for name in NOT_IN_COMPOSE):
+                until(f"{panel} shows something: {query}", partial(shows_something, query), 60)
