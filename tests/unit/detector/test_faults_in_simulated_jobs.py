@@ -161,3 +161,14 @@ def test_the_cost_is_what_the_replayed_step_says() -> None:
 
     assert finding.effect_ratio == pytest.approx(1.2, abs=0.02)
     assert finding.cost_ratio == pytest.approx(1.18, abs=0.04)
+
+
+@pytest.mark.parametrize(("late_seconds", "blamed"), [(0.3, {0}), (0.0, {2})])
+def test_a_cpu_rank_whose_messages_come_late_is_not_blamed_for_its_cold_processor(
+    late_seconds: float, blamed: set[int]
+) -> None:
+    faults = (Fault("link", (0,), ONSET, late_seconds), Fault("compute", (2,), ONSET, 1.35))
+
+    verdicts = detect(Job(Layout(pp=2, dp=2), CPU, faults, seed=1, on_cpu=True), ONSET + 40)
+
+    assert verdicts.paged_ranks() == blamed

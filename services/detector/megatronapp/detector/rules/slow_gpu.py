@@ -12,6 +12,8 @@ from megatronapp.detector.rules.base import Suspicion, View, confidence, evidenc
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
 """The other signal must show at least this share of the effect, where it can speak."""
+IDLE_EFFECT = 0.5
+"""log(effect_ratio) that idleness does not reach."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 MEMORY_BOUND = 0.25
@@ -23,7 +25,7 @@ def detect(view: View) -> Iterator[Suspicion]:
         signal = _stronger(view, rank)
         disputed = _disputed(view, signal, rank)
         # As fast as ever beside slower peers: it is they that have become faster.
-        if signal == "own_history" or not disputed:
+        if (signal == "own_history" or not disputed) and not _idled(view, signal, rank):
             yield _suspicion(view, signal, rank, disputed=disputed)
     yield from _memory_bound(view)
 
@@ -45,6 +47,22 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
     steps = max(1, sum(1 for s in this.series(rank).steps if s >= this.since[rank]))
     shown = other.excess(rank)[:steps]
     return bool(np.isfinite(shown[0])) and float(np.nanmedian(shown)) < AGREE * float(this.effect[rank])
+
+
+def _idled(view: View, signal: str, rank: int) -> bool:
+    """Whether a CPU rank is slow for want of work: each of its messages comes late, by more than it computes longer.
+
+    A processor that has idled before each pass has a lower clock and colder caches in it: on one host by 35 %.
+    """
+    index = view.rank_index(rank)
+    if not view.on_cpu() or index is None:
+        return False
+    effect = float(view.monitors[signal].effect[rank])
+    longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
+    delay = view.monitors["send_delay"]
+    senders = set(view.messages.sender[view.messages.peer == rank].tolist()).intersection(view.alarmed("send_delay"))
+    late = max((float(delay.effect[sender]) for sender in senders), default=0.0) * view.step_seconds
+    return effect < IDLE_EFFECT and late > longer
 
 
 def _other(signal: str) -> str:
