@@ -172,3 +172,13 @@ def test_a_cpu_rank_whose_messages_come_late_is_not_blamed_for_its_cold_processo
     verdicts = detect(Job(Layout(pp=2, dp=2), CPU, faults, seed=1, on_cpu=True), ONSET + 40)
 
     assert verdicts.paged_ranks() == blamed
+
+
+@pytest.mark.parametrize(("on_cpu", "paged"), [(True, {2}), (False, {0, 2})])
+def test_a_cpu_rank_is_not_paged_in_the_shadow_of_a_much_slower_one(on_cpu: bool, paged: set[int]) -> None:
+    faults = (Fault("compute", (2,), ONSET, 1.6), Fault("compute", (0,), ONSET, 1.2))
+    job = Job(Layout(pp=2, dp=2), CPU if on_cpu else GPU, faults, seed=1, on_cpu=on_cpu)
+
+    verdicts = detect(job, ONSET + 40)
+
+    assert verdicts.paged_ranks() == paged

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +16,9 @@ AGREE = 0.3
 """The other signal must show at least this share of the effect, where it can speak."""
 IDLE_EFFECT = 0.5
 """log(effect_ratio) that idleness does not reach."""
+SHADOW = 0.5
+"""On shared CPUs, the share of the strongest slowness that another rank's must reach to page beside it: who waits for a
+slow rank idles and computes slower, too."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 MEMORY_BOUND = 0.25
@@ -21,13 +26,21 @@ MEMORY_BOUND = 0.25
 
 
 def detect(view: View) -> Iterator[Suspicion]:
+    found = list(_slow(view))
+    strongest = max((math.log(each.effect_ratio) for each in found), default=0.0)
+    for each in found:
+        in_its_shadow = view.on_cpu() and math.log(each.effect_ratio) < SHADOW * strongest
+        yield replace(each, pages=not in_its_shadow)
+    yield from _memory_bound(view)
+
+
+def _slow(view: View) -> Iterator[Suspicion]:
     for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)}):
         signal = _stronger(view, rank)
         disputed = _disputed(view, signal, rank)
         # As fast as ever beside slower peers: it is they that have become faster.
         if (signal == "own_history" or not disputed) and not _idled(view, signal, rank):
             yield _suspicion(view, signal, rank, disputed=disputed)
-    yield from _memory_bound(view)
 
 
 def _stronger(view: View, rank: int) -> str:
