@@ -17,6 +17,8 @@ import torch
 from megatronapp.rdma import Config, Engine, PeerLostError, Spec, Tag
 
 ADDRESSES = ("10.97.0.1", "10.97.0.2")
+LINK_SECONDS = 10
+"""The kernel tells that a cable is up up to a second later, and UCX asks once."""
 SIZES = (0, 1, 4096, 65_537, 1 << 20, 9 << 20)
 
 
@@ -85,10 +87,15 @@ def join(names: list[str]) -> None:
         ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
+    end = time.monotonic() + LINK_SECONDS
+    while not all("state UP" in ip("-n", name, "-o", "link", "show", "eth0") for name in names):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the cable between {names} does not come up")
+        time.sleep(0.05)
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":
