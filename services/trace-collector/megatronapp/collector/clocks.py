@@ -263,8 +263,7 @@ class Clocks:
         """Of each row: its operation and magnitude, those of its group's first member."""
         kind = (table["operation"] * SIZE_CLASSES + table["magnitude"])[groups.rows]
         first = np.flatnonzero(np.diff(groups.group, prepend=-1))
-        sizes = np.diff(first, append=len(kind))
-        classes: npt.NDArray[np.int64] = np.repeat(kind[first], sizes)
+        classes: npt.NDArray[np.int64] = kind[first][groups.group]
         return classes
 
     def _neighbours(self, groups: Groups, ranks: Column) -> list[tuple[int, int]]:

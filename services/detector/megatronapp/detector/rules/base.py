@@ -28,7 +28,7 @@ STARVED_PAGE_STEPS = 12
 seconds."""
 SMALL_EFFECT_RATIO = 1.03
 SMALL_PAGE_STEPS = 20
-"""A healthy GPU's clock falls by 2 % for ten or twenty steps when it or its neighbours are warm."""
+"""An H200 that nobody disturbed computed 2 % slower for ten steps and more, now and then."""
 BURST_SECONDS = 2.0
 """On shared CPUs other load slows a rank for moments, however many steps these are."""
 DISPUTED = 0.85

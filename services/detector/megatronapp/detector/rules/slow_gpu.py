@@ -65,7 +65,7 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
 def _idled(view: View, signal: str, rank: int) -> bool:
     """Whether a CPU rank is slow for want of work: each of its messages comes late, by more than it computes longer.
 
-    A processor that has idled before each pass has a lower clock and colder caches in it: on one host by 35 %.
+    On one host ranks that idled before each pass took 35 % more CPU time for it.
     """
     index = view.rank_index(rank)
     if not view.on_cpu() or index is None:
