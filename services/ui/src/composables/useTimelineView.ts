@@ -1,7 +1,7 @@
 import { watchDebounced } from '@vueuse/core'
 import type { Ref, ShallowRef } from 'vue'
 import { computed, shallowRef, watch } from 'vue'
-import { useRoute, useRouter } from 'vue-router'
+import { onBeforeRouteLeave, useRoute, useRouter } from 'vue-router'
 import type { TimelineModel } from '@/draw/timeline/model'
 import type { Axis, Window } from '@/draw/timeline/view'
 import { extent, fit, pan, visibleSteps, windowOfSteps, zoom } from '@/draw/timeline/view'
@@ -77,9 +77,13 @@ export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineVi
     const [first, end] = visibleSteps(model.value, from, window.value)
     if (end > first) window.value = windowOfSteps(model.value, to, model.value.steps[first], model.value.steps[end - 1])
   })
+  // A replace while the next page's code still loads would call that navigation off.
+  let leaving = false
+  onBeforeRouteLeave(() => void (leaving = true))
   watchDebounced(
     [steps, following, selection, axis],
     () => {
+      if (leaving) return
       const place = steps.value && !following.value ? { from: steps.value.first, to: steps.value.last } : { from: undefined, to: undefined }
       const chosen = selection.value ?? { rank: undefined, step: undefined }
       void router.replace({ query: { ...route.query, ...place, ...chosen, axis: axis.value === 'time' ? 'time' : undefined } })

@@ -1,0 +1,44 @@
+// @vitest-environment happy-dom
+import { afterEach, expect, it, vi } from 'vitest'
+import { createApp, defineComponent, h, shallowRef } from 'vue'
+import { createMemoryHistory, createRouter, RouterView } from 'vue-router'
+import { useTimelineView } from '@/composables/useTimelineView'
+import { buildModel, EMPTY_COLUMNS } from '@/draw/timeline/model'
+
+afterEach(() => void vi.useRealTimers())
+
+const Timeline = defineComponent(() => {
+  const view = useTimelineView(shallowRef(buildModel(EMPTY_COLUMNS)))
+  view.select({ rank: 1, step: 3 })
+  return () => h('main')
+})
+
+async function open(healthMs: number) {
+  const health = (): Promise<ReturnType<typeof defineComponent>> =>
+    new Promise((resolve) => setTimeout(() => resolve(defineComponent(() => () => h('main'))), healthMs))
+  const router = createRouter({
+    history: createMemoryHistory(),
+    routes: [
+      { path: '/timeline', component: Timeline },
+      { path: '/health', component: health },
+    ],
+  })
+  await router.push('/timeline')
+  createApp(RouterView).use(router).mount(document.createElement('div'))
+  return router
+}
+
+it('keeps what is selected in the address', async () => {
+  vi.useFakeTimers()
+  const router = await open(0)
+  await vi.advanceTimersByTimeAsync(300)
+  expect(router.currentRoute.value.fullPath).toBe('/timeline?rank=1&step=3')
+})
+
+it('lets go of the address when another page has been asked for, however long that one loads', async () => {
+  vi.useFakeTimers()
+  const router = await open(1000)
+  void router.push('/health')
+  await vi.advanceTimersByTimeAsync(1500)
+  expect(router.currentRoute.value.fullPath).toBe('/health')
+})
