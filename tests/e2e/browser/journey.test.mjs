@@ -60,9 +60,10 @@ test('its timeline marks the slow rank and compares it with its peers', async ()
   await inspector.getByRole('heading', { name: `Rank ${slowRank} · step` }).waitFor(PATIENCE)
   const canvas = page.getByRole('application')
   assert.deepEqual(await unpainted(canvas, ['--compute', '--wait', '--culprit']), [])
-  assert.match(await canvas.getAttribute('aria-label'), new RegExp(`Slow: rank ${slowRank}`))
+  assert.match(await canvas.getAttribute('aria-label'), new RegExp(`Slow: rank ${slowRank}\\.`))
+  await inspector.getByText(/since step \d+: \+\d/).waitFor(PATIENCE)
   const difference = await inspector.getByRole('row', { name: /Compute/ }).getByRole('cell').last().textContent()
-  assert.match(difference, /^\+\d/)
+  assert.match(difference, /^[+−±]\d/)
 })
 
 test('the keyboard walks over steps and ranks, zooms, and shows the same as a table', async () => {

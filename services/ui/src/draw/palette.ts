@@ -15,6 +15,8 @@ export interface Palette {
   readonly hostInk: string
   readonly culprit: string
   readonly critSurface: string
+  readonly warn: string
+  readonly warnSurface: string
   readonly expected: string
   readonly font: string
 }
@@ -35,6 +37,8 @@ const NAMES: Record<keyof Palette, string> = {
   hostInk: '--host-ink',
   culprit: '--culprit',
   critSurface: '--crit-surface',
+  warn: '--warn',
+  warnSurface: '--warn-surface',
   expected: '--expected',
   font: '--font',
 }

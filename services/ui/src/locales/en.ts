@@ -183,6 +183,7 @@ export const en = {
   'timeline.noneText': 'The first row shows up when the first rank has finished its first step.',
   'timeline.summary': 'Steps {first} to {last} of {ranks} ranks, each split into compute, wait and host time. {slow} Arrow keys select a step, Enter opens it in Perfetto; the Table button shows the same as numbers.',
   'timeline.summarySlow': 'Slow: rank {ranks}.',
+  'timeline.summaryWatched': 'Watched, not yet sure: rank {ranks}.',
   'timeline.summaryFine': 'No rank is marked as slow.',
 
   'inspector.title': 'Selection',
@@ -190,6 +191,7 @@ export const en = {
   'inspector.this': 'Rank',
   'inspector.peers': 'Peers',
   'inspector.difference': 'Difference',
+  'inspector.since': 'Compute against its peers since step {step}: {difference} (median of all steps).',
   'inspector.notReported': 'The rank has not reported this step.',
   'inspector.traced': 'Spans of this step are stored.',
   'inspector.untraced': 'No spans of this step are stored; Perfetto opens those in view, or the nearest.',

@@ -184,6 +184,7 @@ export const zh: Messages = {
   'timeline.noneText': '第一个 rank 完成第一步后，这里就会出现第一行。',
   'timeline.summary': '{ranks} 个 rank 的第 {first} 至 {last} 步，每步分为计算、等待与主机时间。{slow} 方向键选择步，回车在 Perfetto 中打开；表格按钮以数字显示同样内容。',
   'timeline.summarySlow': '变慢的 rank：{ranks}。',
+  'timeline.summaryWatched': '观察中、尚未确定的 rank：{ranks}。',
   'timeline.summaryFine': '没有 rank 被标记为慢。',
 
   'inspector.title': '所选内容',
@@ -191,6 +192,7 @@ export const zh: Messages = {
   'inspector.this': '本 rank',
   'inspector.peers': '同级',
   'inspector.difference': '差异',
+  'inspector.since': '自第 {step} 步起，计算时间与同级相比：{difference}（各步中位数）。',
   'inspector.notReported': '该 rank 未上报这一步。',
   'inspector.traced': '这一步保存了明细。',
   'inspector.untraced': '这一步没有保存明细；Perfetto 将打开视野内或最近的明细。',

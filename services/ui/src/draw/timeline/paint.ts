@@ -20,6 +20,8 @@ const LABEL_AIR = 20
 export interface Suspect {
   readonly rank: number
   readonly sinceStep: number | null
+  /** It has lasted and costs: a culprit. Others are watched. */
+  readonly pages: boolean
 }
 
 export interface Scene {
@@ -154,19 +156,20 @@ function addBar(parts: Parts, segments: Segments, i: number, row: Row, plot: num
 
 function paintLabel(pen: Pen, scene: Scene, row: Row): void {
   const { palette, labels, ratios } = scene
-  const suspect = scene.suspects.some((candidate) => candidate.rank === row.rank)
+  const suspicions = scene.suspects.filter((candidate) => candidate.rank === row.rank)
+  const [suspect, pages] = [suspicions.length > 0, suspicions.some((candidate) => candidate.pages)]
   const middle = row.y + row.height / 2 + 0.5
   if (suspect) {
-    pen.fillStyle = palette.critSurface
+    pen.fillStyle = pages ? palette.critSurface : palette.warnSurface
     pen.fillRect(0, row.y, GUTTER - 8, row.height)
-    pen.fillStyle = palette.culprit
+    pen.fillStyle = pages ? palette.culprit : palette.warn
     pen.fillRect(0, row.y, 3, row.height)
   }
   pen.textBaseline = 'middle'
   pen.textAlign = 'left'
-  pen.font = `${suspect ? 600 : 400} 12px ${palette.font}`
+  pen.font = `${pages ? 600 : 400} 12px ${palette.font}`
   pen.fillStyle = palette.text
-  pen.fillText(`${suspect ? '▲ ' : ''}${labels.rank(row.rank)}`, 12, middle)
+  pen.fillText(`${pages ? '▲ ' : ''}${labels.rank(row.rank)}`, 12, middle)
   const ratio = ratios[row.index]
   if (Number.isNaN(ratio)) return
   pen.textAlign = 'right'
@@ -186,19 +189,19 @@ function paintCell(pen: Pen, scene: Scene, cell: Cell | null, colour: string): v
   pen.strokeRect(left, cell.row.y + 1, Math.max(2, right - left - 1), cell.row.height - 2)
 }
 
-function ranksByOnset(suspects: readonly Suspect[]): Map<number, number[]> {
+function culpritsByOnset(suspects: readonly Suspect[]): Map<number, number[]> {
   const steps = new Map<number, number[]>()
-  for (const { rank, sinceStep } of suspects) {
-    if (sinceStep !== null) steps.set(sinceStep, [...(steps.get(sinceStep) ?? []), rank])
+  for (const { rank, sinceStep, pages } of suspects) {
+    if (pages && sinceStep !== null) steps.set(sinceStep, [...(steps.get(sinceStep) ?? []), rank])
   }
   return steps
 }
 
-/** A flagged line at each step since which ranks have been slow. */
+/** A flagged line at each step since which culprits have been slow. */
 function paintOnsets(pen: Pen, scene: Scene): void {
   const { model, axis, palette, labels, width } = scene
   const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
-  const steps = ranksByOnset(scene.suspects)
+  const steps = culpritsByOnset(scene.suspects)
   pen.font = `600 12px ${palette.font}`
   for (const [step, ranks] of steps) {
     const index = bisectLeft(model.steps, step)
