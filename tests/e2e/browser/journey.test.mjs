@@ -63,7 +63,8 @@ test('its timeline marks the slow rank and compares it with its peers', async ()
   assert.match(await canvas.getAttribute('aria-label'), new RegExp(`Slow: rank ${slowRank}\\.`))
   await inspector.getByText(/since step \d+: \+\d/).waitFor(PATIENCE)
   const difference = await inspector.getByRole('row', { name: /Compute/ }).getByRole('cell').last().textContent()
-  assert.match(difference, /^[+−±]\d/)
+  // One step of a real CPU rank may show anything.
+  assert.match(difference, process.env.SHORT_WALK ? /^[+−±]\d/ : /^\+\d/)
 })
 
 test('the keyboard walks over steps and ranks, zooms, and shows the same as a table', async () => {

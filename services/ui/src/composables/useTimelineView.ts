@@ -1,7 +1,7 @@
 import { watchDebounced } from '@vueuse/core'
 import type { Ref, ShallowRef } from 'vue'
-import { computed, shallowRef, watch } from 'vue'
-import { onBeforeRouteLeave, useRoute, useRouter } from 'vue-router'
+import { computed, onScopeDispose, shallowRef, watch } from 'vue'
+import { useRoute, useRouter } from 'vue-router'
 import type { TimelineModel } from '@/draw/timeline/model'
 import type { Axis, Window } from '@/draw/timeline/view'
 import { extent, fit, pan, visibleSteps, windowOfSteps, zoom } from '@/draw/timeline/view'
@@ -79,7 +79,8 @@ export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineVi
   })
   // A replace while the next page's code still loads would call that navigation off.
   let leaving = false
-  onBeforeRouteLeave(() => void (leaving = true))
+  const hooks = [router.beforeEach((to, from) => void (leaving = to.path !== from.path)), router.onError(() => void (leaving = false))]
+  onScopeDispose(() => hooks.forEach((remove) => remove()))
   watchDebounced(
     [steps, following, selection, axis],
     () => {

@@ -191,7 +191,7 @@ export const en = {
   'inspector.this': 'Rank',
   'inspector.peers': 'Peers',
   'inspector.difference': 'Difference',
-  'inspector.since': 'Compute against its peers since step {step}: {difference} (median of all steps).',
+  'inspector.since': 'Compute against its peers since step {step}: {difference} (median).',
   'inspector.notReported': 'The rank has not reported this step.',
   'inspector.traced': 'Spans of this step are stored.',
   'inspector.untraced': 'No spans of this step are stored; Perfetto opens those in view, or the nearest.',

@@ -192,7 +192,7 @@ export const zh: Messages = {
   'inspector.this': '本 rank',
   'inspector.peers': '同级',
   'inspector.difference': '差异',
-  'inspector.since': '自第 {step} 步起，计算时间与同级相比：{difference}（各步中位数）。',
+  'inspector.since': '自第 {step} 步起，计算时间与同级相比：{difference}（中位数）。',
   'inspector.notReported': '该 rank 未上报这一步。',
   'inspector.traced': '这一步保存了明细。',
   'inspector.untraced': '这一步没有保存明细；Perfetto 将打开视野内或最近的明细。',

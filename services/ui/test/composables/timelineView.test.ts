@@ -13,9 +13,9 @@ const Timeline = defineComponent(() => {
   return () => h('main')
 })
 
-async function open(healthMs: number) {
-  const health = (): Promise<ReturnType<typeof defineComponent>> =>
-    new Promise((resolve) => setTimeout(() => resolve(defineComponent(() => () => h('main'))), healthMs))
+const Health = defineComponent(() => () => h('main'))
+
+async function open(health: () => Promise<typeof Health>) {
   const router = createRouter({
     history: createMemoryHistory(),
     routes: [
@@ -30,15 +30,23 @@ async function open(healthMs: number) {
 
 it('keeps what is selected in the address', async () => {
   vi.useFakeTimers()
-  const router = await open(0)
+  const router = await open(() => Promise.resolve(Health))
   await vi.advanceTimersByTimeAsync(300)
   expect(router.currentRoute.value.fullPath).toBe('/timeline?rank=1&step=3')
 })
 
 it('lets go of the address when another page has been asked for, however long that one loads', async () => {
   vi.useFakeTimers()
-  const router = await open(1000)
+  const router = await open(() => new Promise((resolve) => setTimeout(() => resolve(Health), 1000)))
   void router.push('/health')
   await vi.advanceTimersByTimeAsync(1500)
   expect(router.currentRoute.value.fullPath).toBe('/health')
+})
+
+it('goes on with the address when the other page does not load', async () => {
+  vi.useFakeTimers()
+  const router = await open(() => Promise.reject(new Error('no connection')))
+  await expect(router.push('/health')).rejects.toThrow('no connection')
+  await vi.advanceTimersByTimeAsync(300)
+  expect(router.currentRoute.value.fullPath).toBe('/timeline?rank=1&step=3')
 })
