@@ -88,6 +88,7 @@ class Collector:
         self._ingest.stopping = True
         await self._health.enter_graceful_shutdown()
         await self._server.stop(GRACE_SECONDS)
+        self._query.close()
         await self._outbox.drain(DRAIN_SECONDS)
         await self._pipeline.close()
         for task in self.tasks:
@@ -133,8 +134,8 @@ class Collector:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self._ingest.handler(),))
-        query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
-        trace_pb2_grpc.add_TraceQueryServicer_to_server(query, self._server)  # type: ignore[no-untyped-call]
+        self._query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
+        trace_pb2_grpc.add_TraceQueryServicer_to_server(self._query, self._server)  # type: ignore[no-untyped-call]
         address = f"{settings.host}:{settings.grpc_port}"
         try:
             self.port = self._server.add_insecure_port(address)

@@ -22,6 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megatronapp.collector import tables
 from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.journal import total_bytes
@@ -32,6 +34,7 @@ from megatronapp.core.trace.limits import RESERVED_RUNS
 log = get_logger(__name__)
 
 MANIFEST = "manifest.json"
+_LAST_STEP = (1 << 64) - 1
 _OWN_FAULTS = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL}
 """Errors of a file's own name and place; any other is the disk's, and all jobs wait for it."""
 
@@ -137,6 +140,15 @@ class Store:
             if part.first <= to_step and from_step <= part.last:
                 try:
                     yield _read_part(part, from_step, to_step, ranks)
+                except DataError as error:
+                    log.error("store_file_unreadable", error=str(error))
+
+    def step_rows(self, parts: Sequence[Part], from_step: int, to_step: int) -> Iterator[dict[int, int]]:
+        """Of each file that reaches into [from_step, to_step]: its steps there, and how many rows each has."""
+        for part in parts:
+            if part.first <= to_step and from_step <= part.last:
+                try:
+                    yield _read_step_rows(part, from_step, to_step)
                 except DataError as error:
                     log.error("store_file_unreadable", error=str(error))
 
@@ -265,17 +277,24 @@ def _encoding(columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:
+def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int], columns: Sequence[str] = ()) -> Any:
+    """`columns` none: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    filters: list[tuple[str, str, Any]] = [("step", ">=", from_step), ("step", "<=", to_step)]
+    step = pa.scalar(from_step, pa.uint64()), pa.scalar(min(to_step, _LAST_STEP), pa.uint64())
+    filters: list[tuple[str, str, Any]] = [("step", ">=", step[0]), ("step", "<=", step[1])]
     if ranks:
         filters.append(("rank", "in", list(ranks)))
     try:
-        return pq.read_table(part.path, filters=filters)
+        return pq.read_table(part.path, columns=list(columns) or None, filters=filters)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{part.path} can't be read ({error}); its steps {part.first}-{part.last} are lost") from error
+
+
+def _read_step_rows(part: Part, from_step: int, to_step: int) -> dict[int, int]:
+    steps, rows = np.unique(_read_part(part, from_step, to_step, (), ["step"])["step"].to_numpy(), return_counts=True)
+    return dict(zip(steps.tolist(), rows.tolist(), strict=True))
 
 
 def _replace(path: Path, data: bytes) -> None:
