@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from megatronapp.core.auth import read_token
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
