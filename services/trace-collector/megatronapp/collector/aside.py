@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 
 from megatronapp.collector.envelope import Record
@@ -19,9 +20,23 @@ log = get_logger(__name__)
 _ROWS = ("batch", "summary")
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A record that was handed back and has been applied behind a position of the journal. Its file goes when store and
+    bus have it."""
+
+    released: Released
+    position: int
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.released.entry.run, self.released.entry.attempt
+
+
 class Aside:
     def __init__(self, quarantine: Quarantine) -> None:
         self._quarantine = quarantine
+        self._again: list[Again] = []
 
     @contextmanager
     def unless_applied(self, record: bytes | Record) -> Iterator[None]:
@@ -49,14 +64,30 @@ class Aside:
                 self.put(record, failed[key])
 
     def released(self) -> list[Released]:
-        """What a person has handed back."""
-        return self._quarantine.take_released()
+        """What a person has handed back and has not been applied yet. Blocks: call it from a thread."""
+        waiting = {again.released.path for again in self.again()}
+        return [released for released in self._quarantine.take_released() if released.path not in waiting]
 
-    @staticmethod
-    def about(released: Released) -> dict[str, object]:
-        """For the log."""
+    def applied(self, released: Released, position: int) -> None:
+        """A record that was handed back is in memory now."""
+        self._again.append(Again(released, position))
         entry = released.entry
-        return {"id": entry.id, "job": entry.job, "run": entry.run, "attempt": entry.attempt, "rank": entry.rank}
+        log.info("record_taken_again", id=entry.id, run=entry.run, attempt=entry.attempt, rank=entry.rank)
+
+    def again(self) -> list[Again]:
+        """Those that are applied and wait for store and bus."""
+        return list(self._again)
+
+    def stored(self, again: Sequence[Again], failed: Mapping[AttemptKey, Exception], oldest: int | None) -> None:
+        """A write of the store has taken these, but for the attempts that failed; `oldest` is the position of what
+        waits for the bus."""
+        for each in again:
+            if error := failed.get(each.key):
+                self.put(each.released.record, error)
+            elif oldest is not None and each.position >= oldest:
+                continue
+            self._again.remove(each)
+            each.released.done()
 
 
 def _identity(record: bytes) -> trace_pb2.Identity:

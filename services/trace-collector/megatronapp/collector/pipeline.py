@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from megatronapp.collector import envelope, notes
 from megatronapp.collector.aside import Aside
-from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.dedup import Dedup
 from megatronapp.collector.jobs import Attempt, AttemptKey, Jobs
 from megatronapp.collector.journal import Journal
@@ -28,7 +27,6 @@ from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Failed, Manifest, Store
 from megatronapp.core.errors import ForbiddenError, UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.metrics import job_labels
 from megatronapp.core.quarantine import Quarantine, Released
 from megatronapp.v1 import trace_pb2
 
@@ -53,15 +51,6 @@ class _Pending:
     done: Done
 
 
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """A record that was handed back and has been applied; its file goes when store and bus have it."""
-
-    released: Released
-    key: AttemptKey
-    position: int
-
-
 class Pipeline:
     def __init__(
         self,
@@ -80,7 +69,6 @@ class Pipeline:
         self._jobs = jobs
         self._metrics = metrics
         self._aside = Aside(quarantine)
-        self._again: list[_Again] = []
         self._dedup = Dedup.from_json(store.manifest.dedup)
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
@@ -223,10 +211,8 @@ class Pipeline:
         """Apply the records that a person hands back, until cancelled."""
         while True:
             await asyncio.sleep(RELEASED_SECONDS)
-            waiting = {again.released.path for again in self._again}
             for released in await asyncio.to_thread(self._aside.released):
-                if released.path not in waiting:
-                    self._apply_again(released)
+                self._apply_again(released)
 
     async def flush(self) -> None:
         """Write everything in memory to the store and drop the journal that is no longer needed."""
@@ -246,7 +232,7 @@ class Pipeline:
 
     async def _flush(self) -> None:
         position = self._applied
-        oldest, again = self._outbox.oldest, list(self._again)
+        oldest, again = self._outbox.oldest, self._aside.again()
         published = position if oldest is None else min(oldest, position)
         changed = [attempt for attempt in self._jobs if attempt.changed or attempt.buffer or attempt.writing]
         before = self._store.manifest
@@ -254,52 +240,46 @@ class Pipeline:
             return
         for attempt in changed:
             attempt.begin_write()
-        manifest = Manifest(
-            before.write + 1,
+        failed = await self._write(changed, self._manifest(position, published))
+        if failed is None:
+            return
+        for attempt in changed:
+            attempt.end_write()
+        self._aside.stored(again, failed, oldest)
+        await asyncio.to_thread(self._journal.trim, min(position, published))
+
+    def _manifest(self, position: int, published: int) -> Manifest:
+        return Manifest(
+            self._store.manifest.write + 1,
             position,
             published,
             self._dedup.to_json(),
             {run: control.hex() for run, control in self.controls.items()},
             self._jobs.owners,
         )
-        written = False
-        try:
-            failed = await asyncio.to_thread(self._write, changed, manifest)
-            written = True
-        except UnavailableError as error:
-            self._store_state(str(error))
-            return
-        finally:
-            if not written:
-                for attempt in changed:
-                    attempt.undo_write()
-        self._store.accept(manifest)
-        for attempt in changed:
-            attempt.end_write()
-        self._store_state("")
-        for each in again:
-            if each.key in failed or oldest is None or each.position < oldest:
-                self._finish_again(each, failed.get(each.key))
-        await asyncio.to_thread(self._journal.trim, min(position, published))
 
-    def _write(self, changed: Sequence[Attempt], manifest: Manifest) -> Failed:
-        """Store the attempts. The rows of those that can't be stored are set aside; returns these, and why.
-
-        Raises UnavailableError when the disk takes nothing.
-        """
-        packed: dict[AttemptKey, bytes] = {}
-        buffers: dict[AttemptKey, Buffer] = {attempt.key: attempt.writing for attempt in changed if attempt.writing}
-        for attempt in changed:
-            try:
-                packed[attempt.key] = notes.pack(attempt)
-            except Exception:  # the rows can be stored all the same
-                log.exception("attempt_note_failed", run=attempt.run, attempt=attempt.attempt)
+    async def _write(self, changed: Sequence[Attempt], manifest: Manifest) -> Failed | None:
+        """Store the attempts. The rows of those that can't be stored are set aside; returns these, and why. None when
+        the disk takes nothing."""
         since = self._store.manifest.stored
 
         def set_aside(failed: Failed) -> None:
             self._aside.put_rows(failed, self._journal.replay(since), before=manifest.stored)
 
-        return self._store.write(buffers, packed, manifest, set_aside)
+        buffers = {attempt.key: attempt.writing for attempt in changed if attempt.writing}
+        packed = {attempt.key: note for attempt in changed if (note := _note(attempt)) is not None}
+        failed: Failed | None = None
+        try:
+            failed = await asyncio.to_thread(self._store.write, buffers, packed, manifest, set_aside)
+            self._store.accept(manifest)
+            self._store_state("")
+        except UnavailableError as error:
+            self._store_state(str(error))
+        finally:
+            if failed is None:
+                for attempt in changed:
+                    attempt.undo_write()
+        return failed
 
     async def _commit(self, group: list[_Pending]) -> UnavailableError | None:
         """Journal and apply; returns why it could not be journalled."""
@@ -338,20 +318,13 @@ class Pipeline:
         with self._aside.unless_applied(released.record):
             received = from_record(released.record)
             self._take(self._applied, received, publish=True, again=True)
-            self._again.append(_Again(released, (received.identity.run, received.identity.attempt), self._applied))
+            self._aside.applied(released, self._applied)
             self._flush_now.set()
-            log.info("record_taken_again", **self._aside.about(released))
             return
         released.done()
 
-    def _finish_again(self, again: _Again, error: Exception | None) -> None:
-        """The store has the record, or it goes back."""
-        self._again.remove(again)
-        if error:
-            self._aside.put(again.released.record, error)
-        again.released.done()
-
     def _take(self, position: int, received: Received, *, publish: bool, again: bool = False) -> None:
+        self._jobs.check_owner(received.identity)
         metrics = self._metrics.of(received.identity.job)
         if not self._dedup.add(received.sender.key, received.message.seq) and not again:
             metrics.duplicates.inc()
@@ -372,23 +345,15 @@ class Pipeline:
             self._flush_now.set()
 
     def _show_clocks(self, attempt: Attempt) -> None:
-        residuals = attempt.clocks.alignment.residuals()
-        if residuals is None or attempt.clocks.alignment.anchors == self._shown.get(attempt.key):
-            return
-        self._shown[attempt.key] = attempt.clocks.alignment.anchors
-        labels = job_labels(attempt.job)
-        gauge = self._metrics.clock_residual
-        used = residuals.in_use(fitted=attempt.clocks.alignment.fitted)
-        for scope, values in (("used", used), ("raw", (residuals.raw_median_ns, residuals.raw_p90_ns))):
-            for quantile, value in zip(("0.5", "0.9"), values, strict=True):
-                gauge.labels(**labels, scope=scope, quantile=quantile).set(value / 1e9)
-        for node, seconds in attempt.clocks.nodes().items():
-            self._metrics.clock_offset.labels(**labels, node=node).set(seconds)
+        anchors = attempt.clocks.alignment.anchors
+        if anchors != self._shown.get(attempt.key, 0):
+            self._shown[attempt.key] = anchors
+            self._metrics.show_clocks(attempt.job, attempt.clocks)
 
     def _publish(self, position: int, received: Received, attempt: Attempt) -> None:
         if received.kind == "batch":
             return
-        reading = attempt.clocks.at(received.identity.rank, _rank_time(received))
+        reading = attempt.clocks.at(received.identity.rank, received.rank_time_ns)
         value = envelope.with_clock(received.record, reading.offset_ns, reading.error_ns)
         self._outbox.put(position, received.identity.run, value)
 
@@ -420,11 +385,10 @@ class Pipeline:
         self._metrics.writable.set(self.journal_ok and self.store_ok)
 
 
-def _rank_time(received: Received) -> int:
-    """When the rank sent it, on its own clock."""
-    message = received.message
-    if received.kind == "summary":
-        return message.summary.start_ns + message.summary.duration_ns
-    if received.kind == "heartbeat":
-        return message.heartbeat.clock_ns
-    return message.hello.placement.host_clock_ns
+def _note(attempt: Attempt) -> bytes | None:
+    """None for one that can't be told: its rows can be stored all the same."""
+    try:
+        return notes.pack(attempt)
+    except Exception:
+        log.exception("attempt_note_failed", run=attempt.run, attempt=attempt.attempt)
+        return None

@@ -49,6 +49,16 @@ class Received:
     def identity(self) -> trace_pb2.Identity:
         return self.sender.identity
 
+    @property
+    def rank_time_ns(self) -> int:
+        """When the rank sent it, on its own clock."""
+        message = self.message
+        if self.kind == "summary":
+            return message.summary.start_ns + message.summary.duration_ns
+        if self.kind == "heartbeat":
+            return message.heartbeat.clock_ns
+        return message.hello.placement.host_clock_ns
+
 
 def parse(data: bytes) -> trace_pb2.TraceMessage:
     """Raises DataError for what is no TraceMessage."""
