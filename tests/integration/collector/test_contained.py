@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from megatronapp.collector import envelope, tables
 from megatronapp.collector.blocks import SummaryBlock
 from megatronapp.collector.jobs import Attempt
 from megatronapp.collector.journal import Journal
+from megatronapp.collector.store import Store
 from megatronapp.core.quarantine import Entry, entries, release
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 from tests.integration.collector.conftest import Running, Start, StartProcess
@@ -189,7 +191,7 @@ async def test_a_field_out_of_range_is_refused_counted_and_leaves_nothing(
     running = await start(flush_seconds=0.05)
     rank = RankStream(running.address)
 
-    await rank.try_to_send(*messages)
+    await rank.send(*messages)
     error = await rank.status()
     await rank.channel.close(None)
     await run_job(running, VICTIM)
@@ -289,6 +291,29 @@ async def test_a_job_whose_rows_can_not_be_stored_does_not_hold_up_the_others(
     assert await steps_of(again, VICTIM) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("part", "method"), [(Journal, "write"), (Store, "write"), (Store, "expire")])
+async def test_a_fault_that_nobody_has_thought_of_is_passed_and_nothing_is_lost(
+    start: Start, monkeypatch: pytest.MonkeyPatch, part: type, method: str
+) -> None:
+    failures = iter([True] * 3)
+    monkeypatch.setattr(part, method, raising(lambda *_: next(failures, False), getattr(part, method)))
+    monkeypatch.setattr("megatronapp.collector.pipeline.EXPIRE_SECONDS", 0.0)
+    running = await start(flush_seconds=0.05)
+
+    for _ in range(4):
+        rank = RankStream(running.address)
+        with contextlib.suppress(aio.AioRpcError):
+            await rank.send(hello(who(VICTIM)), summary(1, 1), summary(2, 2), closing(3))
+            await rank.until_acked(3)
+        await rank.channel.close(None)
+
+    assert rank.acked == 3
+    await until(running.collector.ready)
+    await running.collector.stop()
+    again = await start()
+    assert await steps_of(again, VICTIM) == [1, 2]
+
+
 async def test_a_job_whose_folder_is_in_the_way_does_not_hold_up_the_others(start: Start, tmp_path: Path) -> None:
     running = await start(flush_seconds=0.05)
     (tmp_path / "data" / "store" / OTHER).write_text("no folder")
@@ -309,7 +334,7 @@ async def test_rows_that_are_claimed_and_not_sent_take_no_memory(process: StartP
     for seq in range(1, 11):
         rank = RankStream(collector.address)
         bomb = trace_pb2.StepSummary(step=seq, rows=1_000_000, names=["forward"])
-        await rank.try_to_send(hello(identity()), trace_pb2.TraceMessage(seq=seq, summary=bomb))
+        await rank.send(hello(identity()), trace_pb2.TraceMessage(seq=seq, summary=bomb))
         error = await rank.status()
         await rank.channel.close(None)
         assert error is not None

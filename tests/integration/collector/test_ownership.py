@@ -31,9 +31,9 @@ async def jobs(running: Running) -> list[tuple[str, str, int, int]]:
         return [(job.run, job.job, job.attempt, job.last_step) for job in answer.jobs]
 
 
-async def refusal(running: Running, *messages: trace_pb2.TraceMessage, token: str = "") -> aio.AioRpcError:
+async def refusal(running: Running, message: trace_pb2.TraceMessage, token: str = "") -> aio.AioRpcError:
     rank = RankStream(running.address, token=token)
-    await rank.try_to_send(*messages)
+    await rank.send(message)
     error = await rank.status()
     await rank.channel.close(None)
     assert error is not None
@@ -47,7 +47,7 @@ async def test_another_jobs_hello_is_refused_and_changes_nothing(start: Start, t
     await owner.send(hello(identity()), *[summary(step, step) for step in range(1, 21)])
     await owner.until_acked(20)
 
-    error = await refusal(running, hello(intruder(attempt)), summary(1, 99))
+    error = await refusal(running, hello(intruder(attempt)))
     await owner.send(*[summary(step, step) for step in range(21, 41)], closing(41))
     await owner.until_acked(41)
     await owner.close()
@@ -101,21 +101,19 @@ async def test_what_an_earlier_version_took_of_another_job_is_set_aside_on_repla
 
 async def test_of_two_jobs_that_open_a_run_at_once_one_gets_it(start: Start) -> None:
     running = await start()
-    ranks = [RankStream(running.address) for _ in range(8)]
-    sending = []
-    for number, rank in enumerate(ranks):
-        who = trace_pb2.Identity(run=RUN, job=f"team/{number}", attempt=1, rank=0, incarnation=number + 1)
-        sending.append(rank.try_to_send(hello(who), summary(1, 1), closing(2)))
+    ranks = {f"team/{number}": RankStream(running.address) for number in range(8)}
 
-    await asyncio.gather(*sending)
-    errors = await asyncio.gather(*(rank.status() for rank in ranks))
+    for number, (job, rank) in enumerate(ranks.items()):
+        who = trace_pb2.Identity(run=RUN, job=job, attempt=1, rank=0, incarnation=number + 1)
+        await rank.send(hello(who))
+    done, waiting = await asyncio.wait(
+        [asyncio.create_task(rank.status(), name=job) for job, rank in ranks.items()], timeout=5.0
+    )
 
-    assert [error.code() for error in errors if error] == [grpc.StatusCode.PERMISSION_DENIED] * 7
-    ((run, job, _, last_step),) = await jobs(running)
-    assert (run, last_step) == (RUN, 1)
-    assert job == f"team/{errors.index(None)}"
-    for rank in ranks:
-        await rank.channel.close(None)
+    assert [task.result().code() for task in done] == [grpc.StatusCode.PERMISSION_DENIED] * 7
+    assert [job for _, job, _, _ in await jobs(running)] == [task.get_name() for task in waiting]
+    for rank in ranks.values():
+        await rank.cut()
 
 
 class OldTokens:

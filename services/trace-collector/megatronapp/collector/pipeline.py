@@ -190,13 +190,12 @@ class Pipeline:
             self._flush_now.clear()
             try:
                 await self.flush()
-                if time.monotonic() - expired > EXPIRE_SECONDS:
-                    expired = time.monotonic()
-                    await self._expire()
             except Exception as error:
                 log.exception("store_failed")
                 self._store_state(f"{type(error).__name__}: {error}")
-                await asyncio.sleep(PROBE_SECONDS)
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                expired = time.monotonic()
+                await self._expire()
 
     async def run_probe(self) -> None:
         """While the disk refuses the journal, or the bus is behind, look again, so that intake goes on by itself."""
@@ -211,8 +210,11 @@ class Pipeline:
         """Apply the records that a person hands back, until cancelled."""
         while True:
             await asyncio.sleep(RELEASED_SECONDS)
-            for released in await asyncio.to_thread(self._aside.released):
-                self._apply_again(released)
+            try:
+                for released in await asyncio.to_thread(self._aside.released):
+                    self._apply_again(released)
+            except Exception:
+                log.exception("released_records_failed")
 
     async def flush(self) -> None:
         """Write everything in memory to the store and drop the journal that is no longer needed."""
@@ -359,9 +361,11 @@ class Pipeline:
 
     async def _expire(self) -> None:
         settings = self._settings
-        gone: list[AttemptKey] = await asyncio.to_thread(
-            self._store.expire, settings.retention_seconds, settings.retention_bytes
-        )
+        try:
+            gone = await asyncio.to_thread(self._store.expire, settings.retention_seconds, settings.retention_bytes)
+        except Exception:  # it is tried again; meanwhile the store grows
+            log.exception("store_not_expired")
+            return
         live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
         ended = [key for key in gone if key not in live]
         self._jobs.forget(ended)
