@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 
 from megatronapp.collector.clocks import ANCHORS_PER_STEP, Clocks, Reading
 from megatronapp.core.trace.columns import fill_spans, span_columns
@@ -142,3 +145,15 @@ def test_a_step_that_a_rank_never_finishes_is_used_in_the_end() -> None:
     assert clocks.alignment.anchors == 0
     clocks.flush()
     assert clocks.alignment.anchors == 8
+
+
+@pytest.mark.parametrize("correction", [math.nan, math.inf, 1e19])
+def test_a_fit_that_went_astray_leaves_the_clock_as_read_and_not_aligned(
+    correction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks()
+    for rank, node in enumerate(("a", "b")):
+        clocks.hello(rank, trace_pb2.Placement(node=node, host_unix_ns=1_000), trace_pb2.DEVICE_CPU)
+    monkeypatch.setattr(clocks.alignment, "correction", lambda *_: correction)
+
+    assert clocks.at(0, 5) == Reading(1_000, -1)

@@ -111,3 +111,22 @@ def test_old_files_expire_and_the_attempt_with_the_last_of_them(tmp_path: Path) 
     assert steps_in(store, "spans") == [2]
     assert store.expire(max_age_seconds=500, max_bytes=0) == [KEY]
     assert not (tmp_path / "run").joinpath("attempt-1").exists()
+
+
+def test_a_manifest_of_the_version_before_and_of_a_later_one_is_read(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"write": 3, "stored": 7, "published": 7, "dedup": [], "controls": {}}')
+    assert Store(tmp_path).manifest == Manifest(write=3, stored=7, published=7)
+
+    (tmp_path / "manifest.json").write_text('{"write": 4, "owners": {"run-1": "team/gpt"}, "newer": [1]}')
+    assert Store(tmp_path).manifest == Manifest(write=4, owners={"run-1": "team/gpt"})
+
+
+def test_a_run_of_the_manifests_name_lies_beside_it_and_expires_under_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    manifest = Manifest(write=1)
+
+    assert store.write({("manifest.json", 1): buffer(1)}, {}, manifest) == {}
+    store.accept(manifest)
+
+    assert [part.first for part in Store(tmp_path).parts(("manifest.json", 1), "steps")] == [1]
+    assert store.expire(0.0, 1 << 40) == [("manifest.json", 1)]

@@ -71,10 +71,11 @@ class Journal:
         path = self._folder / "probe"
         try:
             path.write_bytes(bytes(_PROBE_BYTES))
+            path.unlink()
         except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
             return False
-        finally:
-            path.unlink(missing_ok=True)
         return True
 
     def replay(self, start: int = 0) -> Iterator[tuple[int, bytes]]:

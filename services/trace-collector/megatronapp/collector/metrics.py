@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from megatronapp.collector.clocks import Clocks
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 
 _LAG_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -42,6 +43,7 @@ class CollectorMetrics:
         self.messages = counter("trace_messages", "Messages journalled, by kind", *JOB_LABELS, "kind")
         self.duplicates = counter("trace_duplicates", "Messages that had arrived before", *JOB_LABELS)
         self.refused = counter("trace_refused", "Streams ended by the collector, by reason", "reason")
+        self.quarantined = counter("trace_quarantined_records", "Records that could not be taken in", *JOB_LABELS)
         self.lag = Histogram(
             "megatronapp_trace_ingest_lag_seconds",
             "From arrival to the journal",
@@ -78,6 +80,19 @@ class CollectorMetrics:
                 lag=self.lag.labels(**labels),
             )
         return self._jobs[job]
+
+    def show_clocks(self, job: str, clocks: Clocks) -> None:
+        """What is known of a job's clocks, as soon as anything is."""
+        residuals = clocks.alignment.residuals()
+        if residuals is None:
+            return
+        labels = job_labels(job)
+        used = residuals.in_use(fitted=clocks.alignment.fitted)
+        for scope, values in (("used", used), ("raw", (residuals.raw_median_ns, residuals.raw_p90_ns))):
+            for quantile, value in zip(("0.5", "0.9"), values, strict=True):
+                self.clock_residual.labels(**labels, scope=scope, quantile=quantile).set(value / 1e9)
+        for node, seconds in clocks.nodes().items():
+            self.clock_offset.labels(**labels, node=node).set(seconds)
 
     @staticmethod
     def watch(gauge: Gauge, value: Callable[[], float]) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.limits import MAX_ROWS
 from megatronapp.v1 import trace_pb2
 
 Column = npt.NDArray[np.integer[Any]]
@@ -75,8 +76,6 @@ NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 TIMES = ("start_ns", "enqueue_ns")
 """Columns that count from base_ns; an enqueue_ns of 0 is none all the same."""
 
-MAX_ROWS = 1_000_000
-
 _WIDTHS = (1, 2, 4, 8)
 
 
@@ -126,6 +125,17 @@ class Columns(Mapping[str, Column]):
         if data is None:
             return None
         return np.frombuffer(data, _narrow_type(self._dtypes[name].kind, len(data) // self.rows))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no column was sent."""
+        return not self._data
+
+    def wide(self) -> Iterator[tuple[str, Column]]:
+        """The columns that came in four bytes a value or more, as they came."""
+        for name, data in self._data.items():
+            if len(data) >= 4 * self.rows > 0 and (sent := self.sent(name)) is not None:
+                yield name, sent
 
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""
