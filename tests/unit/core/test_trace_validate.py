@@ -152,9 +152,6 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("summary.duration_ns", -1),
             ("summary.cpu_ns", -1),
             ("summary.dropped", 2**64 - 1),
-            ("summary.progress.loss", math.nan),
-            ("summary.progress.grad_norm", math.inf),
-            ("summary.progress.tokens_per_second", -math.inf),
             ("summary.progress.total_steps", 2**64 - 1),
         ),
         *_numbers(
@@ -172,7 +169,6 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("heartbeat.control.interval", 2_000_000),
             ("heartbeat.control.continuous_iterations", 2**32 - 1),
             ("heartbeat.control.granularity", -1),
-            ("heartbeat.gpu.power_watts", math.nan),
             ("heartbeat.gpu.pcie_replays", 2**64 - 1),
         ),
     ],
@@ -189,6 +185,14 @@ def test_a_field_out_of_its_range_is_refused(
 
     with pytest.raises(DataError):
         check_message(message)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_news_and_taken(value: float) -> None:
+    message = summary()
+    message.summary.progress.loss = message.summary.progress.grad_norm = value
+
+    check_message(message)
 
 
 @pytest.mark.parametrize("phases", [[-1], [32], [40], [1] * 65])
