@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.errors import ConfigError
@@ -10,6 +11,7 @@ from megatronapp.core.settings import ServiceSettings
 class ProbeSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_PROBE_")
     depth: int = 1
+    hook: SecretStr | None = None
 
 
 @pytest.fixture
@@ -72,3 +74,21 @@ def test_secrets_are_masked_in_the_description() -> None:
 
     assert "top-secret" not in str(settings.describe())
     assert "pass" not in str(settings.describe())
+
+
+@pytest.mark.parametrize("name", ["token", "viewer_token", "operator_token", "redis_url", "hook"])
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_a_secret_that_is_set_but_empty_is_refused_by_its_name(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"MEGATRONAPP_PROBE_{name.upper()}", value)
+
+    with pytest.raises(ConfigError, match=rf"^{name}: is set but empty.*MEGATRONAPP_PROBE_{name.upper()}"):
+        ProbeSettings.load()
+
+
+def test_an_empty_password_of_the_bus_is_refused() -> None:
+    with pytest.raises(ConfigError, match="redis_url: has an empty password"):
+        ProbeSettings.load(redis_url="redis://:@redis:6379/0")
+
+    assert ProbeSettings.load(redis_url="redis://redis:6379/0").redis_url is not None

@@ -29,9 +29,28 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """Who a training pod says it is."""
+
+    job: str
+    """<namespace>/<name>"""
+    run: str
+    attempt: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGrant:
+    """What a training pod's token allows."""
+
+    may_open_run: bool
+    """Whether its word for the run is good. Without, it may speak for a run that its job has opened before."""
+
+
 class Authenticator(Protocol):
-    async def pod(self, token: str, job: str) -> None:
-        """Accept a training pod of `<namespace>/<name>`. Raises AuthError, or UnavailableError when nobody can tell."""
+    async def pod(self, token: str, claim: PodClaim) -> PodGrant:
+        """Accept a training pod. Raises AuthError, or UnavailableError when nobody can tell."""
 
     async def reader(self, token: str) -> Role:
         """The role of a person or service that asks. Raises AuthError."""
@@ -47,15 +66,26 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
 
 
 def read_token(file: str) -> str:
-    """A token file's content, read anew each time since Kubernetes rotates it; "" for no file."""
-    return Path(file).read_text().strip() if file else ""
+    """A token file's content, read anew each time since Kubernetes rotates it; "" for no file.
+
+    Raises ConfigError when the file can't be read or is empty.
+    """
+    if not file:
+        return ""
+    try:
+        token = Path(file).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"the token file {file} can't be read: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"the token file {file} is empty; write the token into it")
+    return token
 
 
 class AllowAll:
     """For loopback without tokens."""
 
-    async def pod(self, token: str, job: str) -> None:
-        return
+    async def pod(self, token: str, claim: PodClaim) -> PodGrant:
+        return PodGrant(may_open_run=True)
 
     async def reader(self, token: str) -> Role:
         return Role.OPERATOR
@@ -63,15 +93,21 @@ class AllowAll:
 
 @dataclass(frozen=True)
 class StaticTokens:
-    """Fixed tokens, outside Kubernetes. One that is not set accepts nobody."""
+    """Fixed tokens, outside Kubernetes. One that is not set accepts nobody.
+
+    The pods' token is one for all jobs: whoever has it may speak for any of them.
+    """
 
     pods: SecretStr | None = None
     viewer: SecretStr | None = None
     operator: SecretStr | None = None
 
-    async def pod(self, token: str, job: str) -> None:
+    async def pod(self, token: str, claim: PodClaim) -> PodGrant:
         if not _same(token, self.pods):
-            raise AuthError(f"the token is missing or wrong for job {job}; set MEGATRONAPP_TOKEN_FILE in its pods")
+            raise AuthError(
+                f"the token is missing or wrong for job {claim.job}; set MEGATRONAPP_TOKEN_FILE in its pods"
+            )
+        return PodGrant(may_open_run=True)
 
     async def reader(self, token: str) -> Role:
         if _same(token, self.operator):
@@ -82,66 +118,94 @@ class StaticTokens:
 
 
 def _same(token: str, expected: SecretStr | None) -> bool:
-    if expected is None:
-        return False
-    return hmac.compare_digest(token.encode(), expected.get_secret_value().encode())
+    """An empty token is nobody's, whatever is expected."""
+    wanted = expected.get_secret_value().strip() if expected else ""
+    return bool(token and wanted) and hmac.compare_digest(token.encode(), wanted.encode())
 
 
 @dataclass
 class TokenReviewer:
     """Projected service-account tokens of pods, checked by the API server's TokenReview.
 
-    The audience is `megatronapp/<namespace>/<name>`; namespace and bound pod must be the job's own, so that a token
-    made by somebody else for the same audience is refused. Answers are kept for `cache_seconds`.
+    The audience is `megatronapp/<namespace>/<name>/<uid>`, the uid being the run. Namespace, bound pod with its
+    attempt, and node must be those of the claim, so that a token made by somebody else for the same audience is
+    refused. One whose audience has no uid is of a pod that an earlier version started. Answers are kept for
+    `cache_seconds`.
     """
 
     client: httpx.AsyncClient
     people: StaticTokens
     own_token_file: str = str(ACCOUNT_FOLDER / "token")
     cache_seconds: float = 60.0
-    _accepted: dict[tuple[bytes, str], float] = field(default_factory=dict)
+    _accepted: dict[tuple[bytes, PodClaim], tuple[float, PodGrant]] = field(default_factory=dict)
 
-    async def pod(self, token: str, job: str) -> None:
+    async def pod(self, token: str, claim: PodClaim) -> PodGrant:
         if not token:
             # The API server calls a review without a token a bad request.
-            raise AuthError(f"there is no token for job {job}; set MEGATRONAPP_TOKEN_FILE in its pods")
-        key = (sha256(token.encode()).digest(), job)
-        if self._accepted.get(key, 0.0) > time.monotonic():
-            return
-        namespace, _, name = job.partition("/")
-        status = await self._review(token, f"megatronapp/{job}")
-        if not status.get("authenticated") or f"megatronapp/{job}" not in status.get("audiences", []):
-            raise AuthError(f"the token does not name job {job} as its audience, or has expired")
-        if not _of_job(status.get("user", {}), namespace, name):
-            raise AuthError(f"the token is bound to no pod of job {job}")
-        self._accepted = {k: until for k, until in self._accepted.items() if until > time.monotonic()}
-        self._accepted[key] = time.monotonic() + self.cache_seconds
+            raise AuthError(f"there is no token for job {claim.job}; set MEGATRONAPP_TOKEN_FILE in its pods")
+        key = (sha256(token.encode()).digest(), claim)
+        until, grant = self._accepted.get(key, (0.0, None))
+        if grant is not None and until > time.monotonic():
+            return grant
+        of_job = f"megatronapp/{claim.job}"
+        of_run = f"{of_job}/{claim.run}"
+        status = await self._review(token, [of_run, of_job])
+        audiences = set(status.get("audiences") or []) & {of_run, of_job}
+        if not status.get("authenticated") or not audiences:
+            raise AuthError(
+                f"the token does not name run {claim.run} of job {claim.job} as its audience, or has expired"
+            )
+        _check_pod(status.get("user") or {}, claim)
+        grant = PodGrant(may_open_run=of_run in audiences)
+        self._accepted = {k: kept for k, kept in self._accepted.items() if kept[0] > time.monotonic()}
+        self._accepted[key] = (time.monotonic() + self.cache_seconds, grant)
+        return grant
 
     async def reader(self, token: str) -> Role:
         return await self.people.reader(token)
 
-    async def _review(self, token: str, audience: str) -> dict[str, Any]:
+    async def _review(self, token: str, audiences: list[str]) -> dict[str, Any]:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [audience]},
+            "spec": {"token": token, "audiences": audiences},
         }
-        headers = {"Authorization": f"Bearer {read_token(self.own_token_file)}"}
         try:
+            headers = {"Authorization": f"Bearer {read_token(self.own_token_file)}"}
             answer = await self.client.post("/apis/authentication.k8s.io/v1/tokenreviews", json=body, headers=headers)
             answer.raise_for_status()
-        except httpx.HTTPError as error:
+            status: dict[str, Any] = answer.json().get("status") or {}
+        except ConfigError as error:
+            raise UnavailableError(f"tokens can't be reviewed now: {error}") from error
+        except (httpx.HTTPError, ValueError) as error:
             raise UnavailableError(f"the API server can't review tokens now: {type(error).__name__}") from error
-        status: dict[str, Any] = answer.json().get("status", {})
         return status
 
 
-def _of_job(user: dict[str, Any], namespace: str, name: str) -> bool:
-    """Whether the token's service account and bound pod (`<name>-<attempt>-<index>…`) belong to the job."""
-    in_namespace = str(user.get("username", "")).startswith(f"system:serviceaccount:{namespace}:")
-    pods = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-name", [])
-    own = re.compile(rf"{re.escape(name)}-\d+-\d+(-[a-z0-9]+)?")
-    return in_namespace and any(own.fullmatch(pod) for pod in pods)
+def _check_pod(user: dict[str, Any], claim: PodClaim) -> None:
+    """The token's service account, bound pod (`<name>-<attempt>-<index>…`) and node must be those of the claim; the
+    node where Kubernetes tells it (1.30 and later). Raises AuthError."""
+    namespace, _, name = claim.job.partition("/")
+    if not str(user.get("username", "")).startswith(f"system:serviceaccount:{namespace}:"):
+        raise AuthError(f"the token is of no service account in the namespace of job {claim.job}")
+    pods, nodes = (_extra(user, key) for key in ("pod-name", "node-name"))
+    own = re.compile(rf"{re.escape(name)}-(\d+)-\d+(-[a-z0-9]+)?")
+    attempts = [int(found[1]) for pod in pods if (found := own.fullmatch(pod))]
+    if not attempts:
+        raise AuthError(f"the token is bound to no pod of job {claim.job}")
+    if claim.attempt not in attempts:
+        raise AuthError(
+            f"the token of pod {pods[0]} is of attempt {attempts[0]} of job {claim.job}, the pod says {claim.attempt}"
+        )
+    if nodes and claim.node not in nodes:
+        raise AuthError(
+            f"the token of pod {pods[0]} of job {claim.job} is of node {nodes[0]}, the pod says {claim.node!r}; "
+            "leave MEGATRONAPP_NODE_NAME as the operator sets it"
+        )
+
+
+def _extra(user: dict[str, Any], key: str) -> list[str]:
+    return [str(value) for value in (user.get("extra") or {}).get(f"authentication.kubernetes.io/{key}") or []]
 
 
 def authenticator(settings: ServiceSettings) -> Authenticator:

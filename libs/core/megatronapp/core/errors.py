@@ -6,6 +6,7 @@ MegatronAppError
 ├── NotFoundError         a job, run, file or rank that is not there
 ├── DataError             a file or message that can't be understood
 ├── AuthError             no token, or one that does not allow this
+│   └── ForbiddenError    a good token, but this belongs to another
 ├── UnavailableError      a service or disk that does not answer now; try again
 └── TrainingError         the training run itself can't go on
 """
@@ -34,6 +35,10 @@ class DataError(MegatronAppError):
 
 
 class AuthError(MegatronAppError):
+    pass
+
+
+class ForbiddenError(AuthError):
     pass
 
 

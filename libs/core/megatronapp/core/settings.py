@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from megatronapp.core.errors import ConfigError
@@ -32,6 +33,21 @@ class ServiceSettings(BaseSettings):
     viewer_token: SecretStr | None = Field(default=None, description="token of people who look")
     operator_token: SecretStr | None = Field(default=None, description="token of people who may change something")
 
+    @field_validator("*", mode="after")
+    @classmethod
+    def _secrets_are_not_empty(cls, value: Any) -> Any:
+        """An empty token would let in whoever sends none. Unset is None."""
+        if isinstance(value, SecretStr) and not value.get_secret_value().strip():
+            raise ValueError("is set but empty; give it a value, or unset it")
+        return value
+
+    @field_validator("redis_url", mode="after")
+    @classmethod
+    def _redis_password_is_not_empty(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and urlsplit(value.get_secret_value()).password == "":
+            raise ValueError("has an empty password between ':' and '@'; put it there, or leave both out")
+        return value
+
     @classmethod
     def load(cls, file: Path | None = None, **flags: Any) -> Self:
         """Read all sources. Raises ConfigError naming the key and where to set it."""
@@ -43,7 +59,9 @@ class ServiceSettings(BaseSettings):
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             variable = f"{cls.model_config.get('env_prefix', '')}{key}".upper()
-            raise ConfigError(f"{key}: {first['msg']} (flag --{key.replace('_', '-')}, or {variable})") from error
+            raise ConfigError(
+                f"{key}: {first['msg'].removeprefix('Value error, ')} (flag --{key.replace('_', '-')}, or {variable})"
+            ) from error
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError(f"{file}: {error}") from error
         return settings

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.limits import MAX_ROWS
 from megatronapp.v1 import trace_pb2
 
 Column = npt.NDArray[np.integer[Any]]
@@ -74,8 +75,6 @@ NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 
 TIMES = ("start_ns", "enqueue_ns")
 """Columns that count from base_ns; an enqueue_ns of 0 is none all the same."""
-
-MAX_ROWS = 1_000_000
 
 _WIDTHS = (1, 2, 4, 8)
 

@@ -1,0 +1,306 @@
+"""Whether a message can be true: every field is hostile, also of a message that is well-formed.
+
+Intake refuses what fails here, and whoever reads the bus checks again, since a bus holds what older services wrote.
+The bounds and their reasons are in limits.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace import limits
+from megatronapp.core.trace.columns import NO_COLUMNS, Columns, span_columns, summary_columns
+from megatronapp.v1 import trace_pb2
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}/[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+Range = tuple[str, int, int]
+"""A field, its least and its largest value."""
+
+
+class ImplausibleError(DataError):
+    """A field whose value can't be true; `reason` is a short word for counting."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def check_identity(identity: trace_pb2.Identity) -> None:
+    """Raises ImplausibleError for what can't name a rank; names become folders, so they are plain."""
+    if not _RUN.fullmatch(identity.run):
+        raise _identity("run must be letters, digits, '.', '_' or '-', at most 128; set MEGATRONAPP_RUN_ID")
+    if identity.run in limits.RESERVED_RUNS:
+        raise _identity(f"run {identity.run!r} is a name of the store's own; set MEGATRONAPP_RUN_ID to another")
+    if not _JOB.fullmatch(identity.job):
+        raise _identity("job must be <namespace>/<name>; set MEGATRONAPP_JOB")
+    if not 1 <= identity.attempt <= limits.MAX_ATTEMPT:
+        raise _identity(f"attempt counts from 1 to {limits.MAX_ATTEMPT}; set MEGATRONAPP_ATTEMPT")
+    if identity.rank >= limits.MAX_WORLD:
+        raise _identity(f"rank {identity.rank} is more than {limits.MAX_WORLD - 1}")
+
+
+def check_message(message: trace_pb2.TraceMessage) -> None:
+    """Raises DataError for a message of a rank that can't be true; an ImplausibleError tells the reason in a word."""
+    understand(message)
+
+
+def check_rank_message(message: trace_pb2.RankMessage) -> None:
+    """The same for a message on the bus, where one that tells of a lost rank has no body. Raises DataError."""
+    check_identity(message.identity)
+    _in_range("message", message, _RANK_MESSAGE)
+    if message.lost and message.message.WhichOneof("body") is None:
+        return
+    hello = message.message.hello
+    if hello.HasField("identity") and hello.identity != message.identity:
+        raise _identity("a Hello of another rank than the message's sender")
+    _understand(message.message)
+
+
+def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
+    """The message's kind and its columns, which have no rows unless it is a batch or a summary.
+
+    Raises DataError as check_message does.
+    """
+    if message.HasField("hello"):
+        check_identity(message.hello.identity)
+    return _understand(message)
+
+
+def _understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
+    kind = message.WhichOneof("body")
+    if kind is None:
+        raise DataError("a message without a body; the sender is newer than this service")
+    if (message.seq == 0) != (kind == "hello"):
+        raise DataError(f"seq {message.seq} in a {kind}; it counts from 1, and is 0 in Hello alone")
+    if kind == "hello":
+        _hello(message.hello)
+    elif kind == "heartbeat":
+        _heartbeat(message.heartbeat)
+    else:
+        return kind, _batch(message.batch) if kind == "batch" else _summary(message.summary)
+    return kind, NO_COLUMNS
+
+
+def check_control(control: trace_pb2.TraceControl) -> None:
+    """Raises ImplausibleError. A field that is 0 was not set."""
+    _in_range("trace control", control, _CONTROL)
+
+
+def _hello(hello: trace_pb2.Hello) -> None:
+    place, sizes, schedule = hello.placement, hello.placement.sizes, hello.schedule
+    _in_range("Hello", hello, _HELLO)
+    _in_range("placement", place, _PLACEMENT)
+    _in_range("sizes", sizes, _SIZES)
+    _in_range("schedule", schedule, _SCHEDULE)
+    if abs(place.host_unix_ns - place.host_clock_ns) > limits.MAX_TIME_NS:
+        raise ImplausibleError("number", "host_unix_ns and host_clock_ns are further apart than any clocks can be")
+    passes = math.prod(max(1, n) for n in (schedule.microbatches, sizes.virtual_pipeline, sizes.pipeline))
+    if passes > limits.MAX_STEP_PASSES:
+        raise ImplausibleError(
+            "number", f"microbatches x virtual_pipeline x pipeline is {passes}; at most {limits.MAX_STEP_PASSES}"
+        )
+    _texts("node", [place.node])
+    _texts("gpu_uuid", [place.gpu_uuid])
+    _texts("schedule", [schedule.name])
+    _communicators(hello.communicators)
+
+
+def _batch(batch: trace_pb2.TraceBatch) -> Columns:
+    _in_range("batch", batch, _BATCH)
+    _names(batch.names)
+    columns = span_columns(batch)
+    if columns.rows and columns.sent("start_ns") is None:
+        raise DataError(f"a batch of {columns.rows} spans without start_ns")
+    _communicators(batch.communicators)
+    _check_columns(columns)
+    return columns
+
+
+def _summary(summary: trace_pb2.StepSummary) -> Columns:
+    _in_range("summary", summary, _SUMMARY)
+    _names(summary.names)
+    columns = summary_columns(summary)
+    if columns.rows and not any(columns.data(name) for name in columns):
+        raise ImplausibleError("rows", f"a summary of {columns.rows} rows without any column")
+    _communicators(summary.communicators)
+    _check_columns(columns)
+    if len(summary.phases) > limits.MAX_PHASES:
+        raise ImplausibleError("phases", f"{len(summary.phases)} phases in a step; at most {limits.MAX_PHASES}")
+    for phase in summary.phases:
+        _phase(phase)
+    _in_range("progress", summary.progress, _PROGRESS)
+    _finite("progress", summary.progress, _PROGRESS_FLOATS)
+    return columns
+
+
+def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
+    _in_range("heartbeat", beat, _HEARTBEAT)
+    _phase(beat.phase)
+    check_control(beat.control)
+    _in_range("gpu", beat.gpu, _GPU)
+    _finite("gpu", beat.gpu, ("power_watts",))
+    _texts("activity", [beat.activity], limits.MAX_NAME)
+    if len(beat.frontiers) > limits.MAX_FRONTIERS:
+        raise ImplausibleError("rows", f"{len(beat.frontiers)} frontiers; at most {limits.MAX_FRONTIERS}")
+    for frontier in beat.frontiers:
+        _in_range("frontier", frontier, _FRONTIER)
+    _texts("operation", [frontier.operation for frontier in beat.frontiers], limits.MAX_NAME)
+    _communicators(beat.communicators)
+
+
+def _communicators(communicators: Sequence[trace_pb2.Communicator]) -> None:
+    if len(communicators) > limits.MAX_COMMUNICATORS:
+        raise ImplausibleError(
+            "communicators", f"{len(communicators)} communicators; at most {limits.MAX_COMMUNICATORS}"
+        )
+    for communicator in communicators:
+        ranks, index = communicator.ranks, communicator.index
+        if not 1 <= index <= limits.MAX_COMMUNICATORS:
+            raise ImplausibleError(
+                "communicators", f"communicator index {index}; it counts from 1 to {limits.MAX_COMMUNICATORS}"
+            )
+        if len(ranks) > limits.MAX_WORLD or (len(ranks) and max(ranks) >= limits.MAX_WORLD):
+            raise ImplausibleError("communicators", f"a communicator of ranks above {limits.MAX_WORLD - 1}")
+        _texts("communicator", [communicator.id], limits.MAX_COMMUNICATOR_ID + limits.RANK_CHARACTERS * len(ranks))
+        _texts("communicator kind", [communicator.kind])
+
+
+def _names(names: Sequence[str]) -> None:
+    if len(names) > limits.MAX_NAMES:
+        raise ImplausibleError("rows", f"{len(names)} names; at most {limits.MAX_NAMES}")
+    _texts("name", names, limits.MAX_NAME)
+
+
+def _check_columns(columns: Columns) -> None:
+    """Only what is sent eight bytes wide can be out of the range of a time or a count."""
+    for name in columns:
+        sent = columns.sent(name)
+        if sent is None or not len(sent):
+            continue
+        if name == "communicator" and sent.itemsize == 4:
+            _column(name, sent, 0, limits.MAX_COMMUNICATORS)
+        elif name == "peer" and sent.itemsize == 4:
+            _column(name, sent, -1, limits.MAX_WORLD - 1)
+        elif sent.itemsize == 8:
+            _column(name, sent, *_WIDE.get(name, (0, limits.MAX_COUNT)))
+
+
+def _column(name: str, values: Any, low: int, high: int) -> None:
+    for value in (int(np.min(values)), int(np.max(values))):
+        if not low <= value <= high:
+            raise ImplausibleError("number", f"{value} in column {name}; it must be from {low} to {high}")
+
+
+def _phase(phase: int) -> None:
+    if not 0 <= phase <= limits.MAX_PHASE:
+        raise ImplausibleError("phases", f"phase {phase}; phases are numbered from 0 to {limits.MAX_PHASE}")
+
+
+def _in_range(what: str, message: Any, ranges: Iterable[Range]) -> None:
+    for field, low, high in ranges:
+        value = getattr(message, field)
+        if not low <= value <= high:
+            raise ImplausibleError("number", f"{what}: {field} is {value}; it must be from {low} to {high}")
+
+
+def _finite(what: str, message: Any, fields: Iterable[str]) -> None:
+    for field in fields:
+        if not math.isfinite(getattr(message, field)):
+            raise ImplausibleError("number", f"{what}: {field} is {getattr(message, field)}; leave it out")
+
+
+def _texts(what: str, texts: Sequence[str], longest: int = limits.MAX_LABEL) -> None:
+    if max(map(len, texts), default=0) > longest:
+        raise ImplausibleError("text", f"{what} of more than {longest} characters")
+    if not "".join(texts).isprintable():
+        raise ImplausibleError("text", f"{what} with characters that can't be printed")
+
+
+def _identity(text: str) -> ImplausibleError:
+    return ImplausibleError("identity", text)
+
+
+def _times(*fields: str) -> list[Range]:
+    return [(field, -limits.MAX_TIME_NS, limits.MAX_TIME_NS) for field in fields]
+
+
+def _to(high: int, *fields: str) -> list[Range]:
+    return [(field, 0, high) for field in fields]
+
+
+_OPEN_ENUM = 31
+"""A newer sender may name values that are not known here."""
+
+_RANK_MESSAGE = [
+    *_to(limits.MAX_TIME_NS, "received_unix_ns"),
+    ("clock_offset_ns", -limits.MAX_COUNT, limits.MAX_COUNT),
+    ("clock_error_ns", -1, limits.MAX_COUNT),
+]
+_HELLO = _to(_OPEN_ENUM, "device")
+_PLACEMENT = [
+    *_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
+    *_to(limits.MAX_PIPELINE - 1, "pipeline"),
+    *_to(limits.MAX_TIME_NS, "host_unix_ns"),
+    *_times("host_clock_ns"),
+]
+_SIZES = [
+    *_to(limits.MAX_WORLD, "world", "tensor", "data", "context", "expert"),
+    *_to(limits.MAX_PIPELINE, "pipeline"),
+    *_to(limits.MAX_VIRTUAL_PIPELINE, "virtual_pipeline"),
+]
+_SCHEDULE = [
+    *_to(limits.MAX_MICROBATCHES, "microbatches"),
+    *_to(limits.MAX_STEP, "total_steps", "first_step"),
+    *_to(limits.MAX_SEQUENCE_LENGTH, "sequence_length"),
+    *_to(limits.MAX_MICRO_BATCH_SIZE, "micro_batch_size"),
+    *_to(limits.MAX_PARAMETERS, "parameters"),
+]
+_BATCH = [
+    *_to(limits.MAX_BATCH_ROWS, "count"),
+    *_to(limits.MAX_STEP, "step"),
+    *_to(limits.MAX_DROPPED, "dropped"),
+    *_to(limits.MAX_DURATION_NS, "reference_error_ns"),
+    *_times("reference_host_ns", "base_ns"),
+]
+_SUMMARY = [
+    *_to(limits.MAX_SUMMARY_ROWS, "rows"),
+    *_to(limits.MAX_STEP, "step"),
+    *_to(limits.MAX_DROPPED, "dropped"),
+    *_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
+    *_times("start_ns"),
+]
+_PROGRESS = _to(limits.MAX_STEP, "total_steps")
+_PROGRESS_FLOATS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
+_HEARTBEAT = [
+    *_to(limits.MAX_STEP, "step"),
+    *_to(limits.MAX_DROPPED, "dropped"),
+    *_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
+    *_times("clock_ns", "activity_since_ns"),
+]
+_CONTROL = [
+    *_to(limits.MAX_TRACE_INTERVAL, "interval", "continuous_iterations"),
+    *_to(_OPEN_ENUM, "granularity"),
+]
+_GPU = _to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays")
+_FRONTIER = [
+    *_to(limits.MAX_COMMUNICATORS, "communicator"),
+    *_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
+    *_times("enqueued_at_ns", "completed_at_ns"),
+    ("peer", -1, limits.MAX_WORLD - 1),
+]
+_TIME = (-limits.MAX_TIME_NS, limits.MAX_TIME_NS)
+_DURATION = (-limits.MAX_DURATION_NS, limits.MAX_DURATION_NS)
+_WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME} | {
+    f"{measure}{part}_ns": _DURATION
+    for measure in ("duration", "cpu", "launch_lag", "starved")
+    for part in ("", "_sum", "_min", "_max")
+}
+"""Ranges of columns of eight bytes that are no counts. Differences of clocks may come out below 0."""
