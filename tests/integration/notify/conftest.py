@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.integration.gateway.conftest import Served, Start, start
+from tests.integration.gateway.conftest import Served, Start, quarantine_dir, start
 from tests.support.alertmanager import free_port
 
-__all__ = ["Served", "Start", "start"]
+__all__ = ["Served", "Start", "quarantine_dir", "start"]
 
 
 @dataclass

@@ -132,6 +132,13 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     ),
     "gateway": (
         Metric(
+            "megatronapp_gateway_quarantined_records_total",
+            "counter",
+            JOB_LABELS,
+            "Records set aside because they can't be taken in.",
+        ),
+        Metric("megatronapp_gateway_hidden_jobs", "gauge", (), "Jobs that can't be shown for what they say."),
+        Metric(
             "megatronapp_gateway_request_seconds",
             "histogram",
             ("method", "operation", "status"),

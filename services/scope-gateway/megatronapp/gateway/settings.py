@@ -22,6 +22,11 @@ def _split(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
+def user_quarantine_dir() -> Path:
+    """Where records are set aside when nobody says otherwise: below the user's data folder."""
+    return Path("~/.local/share/megatronapp/gateway/quarantine").expanduser()
+
+
 class GatewaySettings(NotifySettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
 
@@ -43,8 +48,12 @@ class GatewaySettings(NotifySettings):
     session_seconds: float = Field(default=12 * 3600, gt=0, description="how long a session lasts")
     sign_in_link_seconds: float = Field(default=3600, gt=0, description="how long a one-time sign-in link is good for")
     max_request_bytes: int = Field(default=1 << 20, ge=1024, description="largest accepted request body")
+    max_exports: int = Field(default=4, ge=1, description="most traces downloaded at once")
     max_viewers: int = Field(default=200, ge=1, description="most event streams open at once")
     viewer_timeout_seconds: float = Field(
         default=30.0, gt=0, description="a viewer that takes no event for so long is disconnected"
+    )
+    quarantine_dir: Path = Field(
+        default_factory=user_quarantine_dir, description="records that can't be taken in are set aside here"
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")

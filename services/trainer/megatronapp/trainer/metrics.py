@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,12 +28,10 @@ class StepReport:
     tflops_per_gpu: float
 
     def progress(self) -> trace_pb2.Progress:
-        """A gradient that overflowed has no norm to tell: what is no number is refused where it arrives."""
-        known = self.grad_norm is not None and math.isfinite(self.grad_norm)
         return trace_pb2.Progress(
             loss=self.loss,
             learning_rate=self.learning_rate,
-            grad_norm=self.grad_norm if known else None,
+            grad_norm=self.grad_norm,
             tokens_per_second=self.tokens_per_second,
             tflops_per_gpu=self.tflops_per_gpu,
             total_steps=self.total_steps,

@@ -137,7 +137,6 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
     for phase in summary.phases:
         _phase(phase)
     _in_range("progress", summary.progress, _PROGRESS)
-    _finite("progress", summary.progress, _PROGRESS_FLOATS)
     return columns
 
 
@@ -278,7 +277,6 @@ _SUMMARY = [
     *_times("start_ns"),
 ]
 _PROGRESS = _to(limits.MAX_STEP, "total_steps")
-_PROGRESS_FLOATS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
 _HEARTBEAT = [
     *_to(limits.MAX_STEP, "step"),
     *_to(limits.MAX_DROPPED, "dropped"),
