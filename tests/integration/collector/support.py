@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -95,6 +96,12 @@ class RankStream:
     async def send(self, *messages: trace_pb2.TraceMessage) -> None:
         for message in messages:
             await self.call.write(message)
+
+    async def try_to_send(self, *messages: trace_pb2.TraceMessage) -> None:
+        """As many as are taken: the stream may be refused before the last."""
+        with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+            await self.send(*messages)
+            await self.call.done_writing()
 
     async def until_acked(self, seq: int) -> None:
         while self.acked < seq:

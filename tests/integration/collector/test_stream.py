@@ -158,21 +158,21 @@ def _hello_with(**fields: object) -> trace_pb2.TraceMessage:
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    ("messages", "says", "reason"),
     [
-        ([summary(1, 1)], "begins with Hello"),
-        ([_hello_with(run="../../etc")], "run must be"),
-        ([_hello_with(job="no-namespace")], "<namespace>/<name>"),
-        ([_hello_with(attempt=0)], "attempt counts from 1"),
-        ([hello(identity()), _bad_column()], "column start_ns"),
-        ([hello(identity()), trace_pb2.TraceMessage(seq=1)], "without a body"),
-        ([hello(identity()), summary(2, 1), summary(1, 2)], "seq 1 after 2"),
-        ([hello(identity()), summary(0, 1)], "counts from 1"),
+        ([summary(1, 1)], "begins with Hello", "malformed"),
+        ([_hello_with(run="../../etc")], "run must be", "implausible_identity"),
+        ([_hello_with(job="no-namespace")], "<namespace>/<name>", "implausible_identity"),
+        ([_hello_with(attempt=0)], "attempt counts from 1", "implausible_identity"),
+        ([hello(identity()), _bad_column()], "column start_ns", "malformed"),
+        ([hello(identity()), trace_pb2.TraceMessage(seq=1)], "without a body", "malformed"),
+        ([hello(identity()), summary(2, 1), summary(1, 2)], "seq 1 after 2", "malformed"),
+        ([hello(identity()), summary(0, 1)], "counts from 1", "malformed"),
     ],
     ids=["no hello", "run", "job", "attempt", "column", "body", "order", "zero"],
 )
 async def test_what_makes_no_sense_is_refused_with_its_reason(
-    start: Start, messages: list[trace_pb2.TraceMessage], says: str
+    start: Start, messages: list[trace_pb2.TraceMessage], says: str, reason: str
 ) -> None:
     running = await start()
     rank = RankStream(running.address)
@@ -183,7 +183,7 @@ async def test_what_makes_no_sense_is_refused_with_its_reason(
     assert error is not None
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert says in (error.details() or "")
-    assert running.value("megatronapp_trace_refused_total", reason="malformed") == 1
+    assert running.value("megatronapp_trace_refused_total", reason=reason) == 1
     assert running.collector.ready()
     await rank.channel.close(None)
 

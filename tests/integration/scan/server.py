@@ -1,8 +1,8 @@
 """A collector of its own process, as good or bad as a test wants it: `python server.py MODE PORT FILE`.
 
 Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow
-(reads a message each 50 ms), refuse (no token, no stream), picky (refuses the message with seq 2). What it takes goes
-to FILE, as a trace file.
+(reads a message each 50 ms), refuse (no token, no stream), picky (refuses the message with seq 2), choosy (refuses
+those up to seq 12). What it takes goes to FILE, as a trace file.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
             yield trace_pb2.TraceReply(control=CONTROL)
         last = 0
         async for message in requests:
-            if self._mode == "picky" and message.seq == 2:
+            if (self._mode, message.seq) == ("picky", 2) or (self._mode == "choosy" and 0 < message.seq <= 12):
                 context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "2 is not liked")
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{message.seq} is not liked")
             last = message.seq
             trace_file.write(self._file, message)
             self._file.flush()

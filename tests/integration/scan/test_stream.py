@@ -138,6 +138,40 @@ def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
     assert stream.dropped == 100
 
 
+def test_many_refused_messages_are_left_out_without_backing_off_ever_longer(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("choosy")
+    stream = connect()
+    outbox = Outbox([stream])
+
+    for step in range(1, 15):
+        outbox.put(summary(step))
+
+    eventually(lambda: 14 in taken(tmp_path))
+    assert [seq for seq in taken(tmp_path) if seq] == [13, 14]
+    assert stream.dropped == 12
+
+
+def test_an_empty_token_file_is_named_and_read_again(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("refuse")
+    (tmp_path / "token").write_text("")
+    outbox = Outbox([connect(token_file=str(tmp_path / "token"))])
+    outbox.put(summary(1))
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "token is empty" in said
+
+    eventually(told)
+    (tmp_path / "token").write_text("secret")
+    eventually(lambda: 1 in taken(tmp_path))
+
+
 def test_a_collector_that_never_acknowledges_is_left_and_called_again(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
 ) -> None:

@@ -16,10 +16,10 @@ from megatronapp.core.auth import (
     TokenReviewer,
     authenticator,
     bearer,
-    read_token,
 )
 from megatronapp.core.errors import AuthError, ConfigError, UnavailableError
 from megatronapp.core.settings import ServiceSettings
+from megatronapp.core.token_file import read_token
 
 DEMO = PodClaim("local/demo", "run-1", 1, "host")
 GPT = PodClaim("team-a/gpt", "uid-1", 2, "node-7")

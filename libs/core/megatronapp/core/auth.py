@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import AuthError, ConfigError, UnavailableError
 from megatronapp.core.settings import ServiceSettings
+from megatronapp.core.token_file import read_token
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -63,22 +64,6 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
         if key == "authorization" and text.startswith("Bearer "):
             return text.removeprefix("Bearer ")
     return ""
-
-
-def read_token(file: str) -> str:
-    """A token file's content, read anew each time since Kubernetes rotates it; "" for no file.
-
-    Raises ConfigError when the file can't be read or is empty.
-    """
-    if not file:
-        return ""
-    try:
-        token = Path(file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"the token file {file} can't be read: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"the token file {file} is empty; write the token into it")
-    return token
 
 
 class AllowAll:

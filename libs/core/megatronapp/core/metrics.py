@@ -33,6 +33,9 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_trace_messages_total", "counter", (*JOB_LABELS, "kind"), "Messages journalled, by kind"),
         Metric("megatronapp_trace_duplicates_total", "counter", JOB_LABELS, "Messages that had arrived before"),
         Metric("megatronapp_trace_refused_total", "counter", ("reason",), "Streams ended by the collector, by reason"),
+        Metric(
+            "megatronapp_trace_quarantined_records_total", "counter", JOB_LABELS, "Records that could not be taken in"
+        ),
         Metric("megatronapp_trace_ingest_lag_seconds", "histogram", JOB_LABELS, "From arrival to the journal"),
         Metric("megatronapp_trace_ranks_connected", "gauge", JOB_LABELS, "Ranks with an open stream"),
         Metric(

@@ -18,11 +18,11 @@ import numpy as np
 from megatronapp.collector import export
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.dedup import SeenNumbers
-from megatronapp.collector.received import check
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.trace import file as trace_file
 from megatronapp.core.trace.columns import fill_spans, span_columns
 from megatronapp.core.trace.megascan import find_files, read_megascan
+from megatronapp.core.trace.validate import check_message
 from megatronapp.v1 import trace_pb2
 
 
@@ -153,7 +153,11 @@ def _read_rank(path: Path, problems: list[str]) -> _RankFile | None:
     seen: dict[int, SeenNumbers] = {}
     try:
         for message in trace_file.read(path):
-            check(message)
+            try:
+                check_message(message)
+            except DataError as error:
+                problems.append(f"{path}: {error}")
+                continue
             _take(rank, message, seen.setdefault(rank.hello.identity.incarnation, SeenNumbers()))
     except (DataError, OSError) as error:
         problems.append(str(error))

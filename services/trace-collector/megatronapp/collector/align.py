@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.limits import MAX_TIME_NS
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -195,9 +197,9 @@ class Alignment:
         if seen is None:
             return -1
         if not self.fitted:
-            return round(seen.raw_p90_ns)
+            return _whole(seen.raw_p90_ns)
         line = self._lines[clock]
-        return round(seen.p90_ns + line.drift_error * abs(at_ns - line.time_ns))
+        return _whole(seen.p90_ns + line.drift_error * abs(at_ns - line.time_ns))
 
     def residuals(self, clock: int | None = None) -> Residuals | None:
         """Of all clocks, or of one; None while too few collectives were held out."""
@@ -290,6 +292,11 @@ class Alignment:
         self._held_out.add(anchors.clock[known], with_fit[known], without[known])
         if self._held_out.count >= MIN_HELD_OUT:
             self._summary = self._held_out.summary()
+
+
+def _whole(error_ns: float) -> int:
+    """-1 where it is no number, or larger than any time: nothing tells."""
+    return round(error_ns) if error_ns <= MAX_TIME_NS else -1
 
 
 def _between_clocks(anchors: Anchors) -> Anchors:

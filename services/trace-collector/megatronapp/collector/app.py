@@ -25,8 +25,9 @@ from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.quarantine import Quarantine
 from megatronapp.v1 import trace_pb2_grpc
 
 log = get_logger(__name__)
@@ -57,19 +58,22 @@ class Collector:
         """
         settings = self._settings
         keep_freed_memory()
-        self._jobs = Jobs()
         self._store = await asyncio.to_thread(Store, settings.data_dir / "store")
+        self._jobs = Jobs(self._store.manifest.owners)
         self._journal = await asyncio.to_thread(self._open_journal)
         self._outbox = Outbox(self._bus)
         self._load_notes()
-        self._pipeline = Pipeline(settings, self._journal, self._store, self._outbox, self._jobs, self._metrics)
+        quarantine = Quarantine(settings.data_dir / "quarantine", self._metrics.quarantined)
+        self._pipeline = Pipeline(
+            settings, self._journal, self._store, self._outbox, self._jobs, self._metrics, quarantine
+        )
         replayed = self._pipeline.replay()
         pipeline = self._pipeline
         controls = Controls(self._bus, pipeline.controls)
         presence = Presence(self._bus, self._jobs, self._outbox, self._metrics, lambda: pipeline.applied)
         self._ingest = TraceIngest(pipeline, presence, controls, self._authenticator, self._metrics)
         await self._listen()
-        self._start(pipeline.run_journal(), pipeline.run_store(), pipeline.run_probe())
+        self._start(pipeline.run_journal(), pipeline.run_store(), pipeline.run_probe(), pipeline.run_released())
         self._start(self._outbox.run(), controls.run())
         self._start(presence.answer_roll_calls(), presence.report_missing(settings.return_seconds))
         self._watch()
@@ -84,6 +88,7 @@ class Collector:
         self._ingest.stopping = True
         await self._health.enter_graceful_shutdown()
         await self._server.stop(GRACE_SECONDS)
+        self._query.close()
         await self._outbox.drain(DRAIN_SECONDS)
         await self._pipeline.close()
         for task in self.tasks:
@@ -91,8 +96,8 @@ class Collector:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def ready(self) -> bool:
-        """Whether messages are taken now: running, and the disk has room."""
-        return self._running and self._pipeline.journal_ok and self._pipeline.store_ok
+        """Whether messages are taken now."""
+        return self._running and self._pipeline.ready() and not any(task.done() for task in self.tasks)
 
     def _open_journal(self) -> Journal:
         settings = self._settings
@@ -104,11 +109,15 @@ class Collector:
         )
 
     def _load_notes(self) -> None:
+        """A run that several jobs have written to is the earliest one's."""
+        attempts = []
         for path, note in self._store.notes():
             try:
-                self._jobs.add(notes.unpack(note))
-            except DataError as error:
-                log.error("attempt_note_unreadable", path=str(path), error=str(error))
+                attempts.append(notes.unpack(note))
+            except Exception:  # one attempt must not stop the others
+                log.exception("attempt_note_unreadable", path=str(path))
+        for attempt in sorted(attempts, key=lambda attempt: attempt.first_seen_unix_ns):
+            self._jobs.add(attempt)
 
     async def _listen(self) -> None:
         settings = self._settings
@@ -125,8 +134,8 @@ class Collector:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self._ingest.handler(),))
-        query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
-        trace_pb2_grpc.add_TraceQueryServicer_to_server(query, self._server)  # type: ignore[no-untyped-call]
+        self._query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
+        trace_pb2_grpc.add_TraceQueryServicer_to_server(self._query, self._server)  # type: ignore[no-untyped-call]
         address = f"{settings.host}:{settings.grpc_port}"
         try:
             self.port = self._server.add_insecure_port(address)

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from megatronapp.collector.clocks import Reading
 
 
+SUMMARY_ROW_BYTES = 160
+"""A summary's row with its keys, decoded."""
+TOLERATED_GROWTH = 4
+"""Honest summaries grow so much when decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpanBlock:
     """It holds nothing of the message but its columns, which are nearly all of it."""
@@ -57,8 +63,8 @@ class Buffer:
     spans: list[SpanBlock] = field(default_factory=list)
     summaries: list[SummaryBlock] = field(default_factory=list)
     bytes: int = 0
-    first_step: int | None = None
-    last_step: int = 0
+    _steps: set[int] = field(default_factory=set)
+    """Of the summaries."""
 
     def __bool__(self) -> bool:
         return bool(self.spans or self.summaries)
@@ -69,19 +75,21 @@ class Buffer:
         self.bytes += size
 
     def add_summary(self, block: SummaryBlock, size: int) -> None:
+        """Rows of few bytes count as what they are when decoded, as far as that is much more."""
         self.summaries.append(block)
-        self.bytes += size
-        self.first_step = block.step if self.first_step is None else min(self.first_step, block.step)
-        self.last_step = max(self.last_step, block.step)
+        self.bytes += max(size, block.rows * SUMMARY_ROW_BYTES // TOLERATED_GROWTH)
+        self._steps.add(block.step)
 
     def join(self, later: Buffer) -> Buffer:
         """The rows of both, these first."""
-        joined = Buffer(self.spans + later.spans, self.summaries + later.summaries, self.bytes + later.bytes)
-        firsts = [buffer.first_step for buffer in (self, later) if buffer.first_step is not None]
-        joined.first_step, joined.last_step = min(firsts, default=None), max(self.last_step, later.last_step)
-        return joined
+        return Buffer(
+            self.spans + later.spans,
+            self.summaries + later.summaries,
+            self.bytes + later.bytes,
+            self._steps | later._steps,
+        )
 
     @property
     def steps(self) -> int:
-        """How many steps the summaries span."""
-        return 0 if self.first_step is None else self.last_step - self.first_step + 1
+        """Of how many steps there are summaries."""
+        return len(self._steps)

@@ -19,6 +19,7 @@ from megatronapp.collector.align import FLOOR_NS, Alignment, Anchors
 from megatronapp.collector.bridges import Bridges, Islands
 from megatronapp.collector.depend import RECEIVES, SENDS, SYMMETRIC, Groups, match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, Columns
+from megatronapp.core.trace.limits import MAX_COMMUNICATORS, MAX_TIME_NS
 from megatronapp.v1 import trace_pb2
 
 REBOOT_NS = 10_000_000_000
@@ -44,8 +45,8 @@ LARGE_ASYMMETRY_NS = 5_000.0
 """Of operations of 16^LARGE bytes or more, whose members end with another part of the data each: on two H200 those of
 8 KiB ended within 0.8 us (median), of 16 MiB always 5 us apart, and of gigabytes 3 to 25 us."""
 
-MOST_COMMUNICATORS = 1 << 16
-"""A larger index is no rank's table's."""
+MOST_NAME_TABLES = 256
+"""Kept at once. A rank's names hardly ever change."""
 
 Table = dict[str, npt.NDArray[Any]]
 """Columns of one length, by name."""
@@ -142,13 +143,16 @@ class Clocks:
         error = self.alignment.error_ns(state.clock, rank_time_ns + raw)
         if error < 0 and len(self._hosts) == 1:
             return Reading(raw, state.reference_error_ns)
+        if not _plausible(correction):
+            return Reading(raw, -1)
         if not self._islands.several:
             return Reading(raw + round(correction), error)
         island, at_ns = self._islands.root(state.host), rank_time_ns + raw + round(correction)
         bridge = self.bridges.error_ns(island, at_ns)
         within = error if error >= 0 or island != state.host else state.reference_error_ns
-        error = within + bridge if min(within, bridge) >= 0 else -1
-        return Reading(raw + round(correction + self.bridges.correction(island, at_ns)), error)
+        error = min(within + bridge, MAX_TIME_NS) if min(within, bridge) >= 0 else -1
+        correction += self.bridges.correction(island, at_ns)
+        return Reading(raw + round(correction), error) if _plausible(correction) else Reading(raw, -1)
 
     def latest(self, rank: int) -> Reading:
         """What is known of the rank's clock at the time of its last anchor."""
@@ -225,6 +229,8 @@ class Clocks:
     def _symmetric_operations(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """Number of each name's operation; -1: not symmetric."""
         if names not in self._tables:
+            if len(self._tables) >= MOST_NAME_TABLES:
+                self._tables.clear()
             known = self._operations
             numbers = [known.setdefault(name, len(known)) if name in SYMMETRIC else -1 for name in names]
             self._tables[names] = np.array(numbers or [-1], np.int64)
@@ -295,6 +301,11 @@ class Clocks:
         return np.array([at + round(self.alignment.correction(self._ranks[r].clock, at)) for r, at in pairs], np.int64)
 
 
+def _plausible(correction_ns: float) -> bool:
+    """Not where a fit went astray, by clocks that are no clocks: such a correction may be no number at all."""
+    return abs(correction_ns) <= MAX_TIME_NS
+
+
 def _joined(parts: list[Table]) -> Table:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -316,7 +327,7 @@ def _anchors(columns: Columns) -> npt.NDArray[np.intp]:
     if kind is None or sequence is None or communicator is None:
         return np.empty(0, np.intp)
     rows = np.flatnonzero(kind == trace_pb2.SPAN_KIND_COLLECTIVE)
-    if not len(rows) or communicator[rows].max() > MOST_COMMUNICATORS:
+    if not len(rows) or communicator[rows].max() > MAX_COMMUNICATORS:
         return np.empty(0, np.intp)
     large = columns.take("bytes", rows) >= 16**LARGE
     of_row, number = communicator[rows].astype(np.int64) * 2 + large, sequence[rows].astype(np.int64)

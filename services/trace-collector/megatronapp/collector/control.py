@@ -8,7 +8,9 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from megatronapp.core.bus import Bus, Topic
+from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.validate import check_control
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -30,8 +32,8 @@ class Controls:
 
     def join(self, run: str, listener: Listener) -> None:
         self._listeners[run].add(listener)
-        if run in self._last:
-            listener.control(trace_pb2.TraceControl.FromString(self._last[run]))
+        if (control := _read(run, self._last.get(run))) is not None:
+            listener.control(control)
 
     def leave(self, run: str, listener: Listener) -> None:
         self._listeners[run].discard(listener)
@@ -45,13 +47,24 @@ class Controls:
                 self._hand_on(run, value)
 
     def _hand_on(self, run: str, value: bytes) -> None:
-        try:
-            control = trace_pb2.TraceControl.FromString(value)
-        except DecodeError:
-            log.warning("trace_control_unreadable", run=run)
+        control = _read(run, value)
+        if control is None:
             return
         self._last[run] = value
         listeners = list(self._listeners.get(run, ()))
         log.info("trace_control", run=run, ranks=len(listeners), enabled=control.enabled)
         for listener in listeners:
             listener.control(control)
+
+
+def _read(run: str, value: bytes | None) -> trace_pb2.TraceControl | None:
+    """None where there is none, or none that a rank can follow."""
+    if value is None:
+        return None
+    try:
+        control = trace_pb2.TraceControl.FromString(value)
+        check_control(control)
+    except (DecodeError, DataError) as error:
+        log.warning("trace_control_unreadable", run=run, error=str(error))
+        return None
+    return control

@@ -11,17 +11,17 @@ import grpc
 from grpc import aio
 
 from megatronapp.collector.control import Controls
-from megatronapp.collector.jobs import check_identity
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.pipeline import Pipeline
 from megatronapp.collector.presence import Presence
 from megatronapp.collector.received import Received, Sender, from_wire, parse
 from megatronapp.collector.replies import Replies
 from megatronapp.collector.rpc import aborting
-from megatronapp.core.auth import Authenticator, bearer
+from megatronapp.core.auth import Authenticator, PodClaim, bearer
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.stream import REFUSED_AFTER
+from megatronapp.core.trace.validate import check_identity
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -84,9 +84,15 @@ class TraceIngest:
             raise DataError("a stream begins with Hello")
         identity = message.hello.identity
         check_identity(identity)
-        await self._authenticator.pod(bearer(context.invocation_metadata()), identity.job)
         received = from_wire(Sender.of(identity), data, time.time_ns())
+        claim = PodClaim(identity.job, identity.run, identity.attempt, message.hello.placement.node)
+        grant = await self._authenticator.pod(bearer(context.invocation_metadata()), claim)
+        self._pipeline.admit(identity, may_open_run=grant.may_open_run)
         await self._pipeline.store(received)
+        if not self._pipeline.knows(identity):
+            # Of two jobs that open a run at once, the journal's order decides.
+            self._pipeline.admit(identity, may_open_run=grant.may_open_run)
+            raise DataError("this Hello can't be taken in and was set aside; the collector's log says why")
         log.info("rank_connected", job=identity.job, attempt=identity.attempt, rank=identity.rank)
         return received
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.received import Received
-from megatronapp.core.errors import DataError, NotFoundError
+from megatronapp.core.errors import DataError, ForbiddenError, NotFoundError
+from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES
 from megatronapp.v1 import trace_pb2
 
 AttemptKey = tuple[str, int]
 """(run, attempt)"""
 
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}/[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-MAX_RANK = 1_000_000
-
-
-def check_identity(identity: trace_pb2.Identity) -> None:
-    """Raises DataError for what can't name a rank; names become folders, so they are plain."""
-    if not _RUN.fullmatch(identity.run):
-        raise DataError("run must be letters, digits, '.', '_' or '-', at most 128; set MEGATRONAPP_RUN_ID")
-    if not _JOB.fullmatch(identity.job):
-        raise DataError("job must be <namespace>/<name>; set MEGATRONAPP_JOB")
-    if identity.attempt < 1:
-        raise DataError("attempt counts from 1; set MEGATRONAPP_ATTEMPT")
-    if identity.rank > MAX_RANK:
-        raise DataError(f"rank {identity.rank} is more than {MAX_RANK}")
+MAX_OWNERS = 10_000
+"""Runs without attempts, since their files have expired, whose job is still known."""
 
 
 @dataclass(slots=True)
@@ -46,6 +33,7 @@ class Rank:
     communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
     ids: dict[int, str] = field(default_factory=dict)
     """Communicator index → id, as tables want it."""
+    communicator_bytes: int = 0
 
     names: tuple[str, ...] = ()
     """Of its last batch; mostly those of all its batches."""
@@ -68,7 +56,13 @@ class Rank:
         self.ended = self.closed = True
 
     def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:
+        """Raises DataError when they are more than a rank can have."""
         for communicator in communicators:
+            old = self.communicators.get(communicator.index)
+            size = self.communicator_bytes + communicator.ByteSize() - (old.ByteSize() if old else 0)
+            if size > MAX_COMMUNICATOR_BYTES:
+                raise DataError(f"communicators of more than {MAX_COMMUNICATOR_BYTES >> 20} MiB on one rank")
+            self.communicator_bytes = size
             self.communicators[communicator.index] = communicator
             self.ids[communicator.index] = communicator.id
 
@@ -179,24 +173,44 @@ class Attempt:
 
 
 class Jobs:
-    """All attempts, newest last within a run."""
+    """All attempts, newest last within a run. A run belongs to the job that opened it first.
 
-    def __init__(self) -> None:
+    `owners` is run → job of what was known before.
+    """
+
+    def __init__(self, owners: Mapping[str, str] | None = None) -> None:
         self._attempts: dict[AttemptKey, Attempt] = {}
+        self._owners = dict(owners or {})
 
     def __iter__(self) -> Iterator[Attempt]:
         return iter(list(self._attempts.values()))
 
+    @property
+    def owners(self) -> dict[str, str]:
+        """Run → job, a copy."""
+        return dict(self._owners)
+
+    def owner(self, run: str) -> str | None:
+        """The job that the run belongs to; None when nobody has opened it."""
+        return self._owners.get(run)
+
+    def check_owner(self, identity: trace_pb2.Identity) -> None:
+        """Raises ForbiddenError when the run is another job's."""
+        if self._owners.get(identity.run, identity.job) != identity.job:
+            raise ForbiddenError(f"run {identity.run!r} belongs to another job than {identity.job}")
+
     def add(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
+        self._owners.setdefault(attempt.run, attempt.job)
 
     def of(self, received: Received) -> Attempt:
-        """The attempt a message belongs to, made on its first message."""
+        """The attempt a message belongs to, made on its first message. Raises ForbiddenError as check_owner does."""
         identity = received.identity
+        self.check_owner(identity)
         key = (identity.run, identity.attempt)
         if key not in self._attempts:
             now = received.received_unix_ns
-            self._attempts[key] = Attempt(identity.run, identity.job, identity.attempt, now, now)
+            self.add(Attempt(identity.run, identity.job, identity.attempt, now, now))
         return self._attempts[key]
 
     def get(self, run: str, attempt: int = 0) -> Attempt:
@@ -208,6 +222,17 @@ class Jobs:
             raise NotFoundError(f"run {run!r} has no attempt {attempt}; it has {sorted(numbers)}")
         return self._attempts[run, attempt or max(numbers)]
 
+    def knows(self, identity: trace_pb2.Identity) -> bool:
+        """Whether the rank's process has said Hello, and no other has replaced it."""
+        attempt = self._attempts.get((identity.run, identity.attempt))
+        rank = attempt.ranks.get(identity.rank) if attempt else None
+        return rank is not None and rank.hello.identity == identity
+
     def forget(self, keys: Iterable[AttemptKey]) -> None:
+        """Drop attempts. Their runs stay their jobs', the newest MAX_OWNERS of them."""
         for key in keys:
             self._attempts.pop(key, None)
+        known = {run for run, _ in self._attempts}
+        ended = [run for run in self._owners if run not in known]
+        for run in ended[: max(0, len(ended) - MAX_OWNERS)]:
+            del self._owners[run]

@@ -42,6 +42,7 @@ class CollectorMetrics:
         self.messages = counter("trace_messages", "Messages journalled, by kind", *JOB_LABELS, "kind")
         self.duplicates = counter("trace_duplicates", "Messages that had arrived before", *JOB_LABELS)
         self.refused = counter("trace_refused", "Streams ended by the collector, by reason", "reason")
+        self.quarantined = counter("trace_quarantined_records", "Records that could not be taken in", *JOB_LABELS)
         self.lag = Histogram(
             "megatronapp_trace_ingest_lag_seconds",
             "From arrival to the journal",

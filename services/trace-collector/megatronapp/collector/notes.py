@@ -10,7 +10,12 @@ from google.protobuf.message import DecodeError
 
 from megatronapp.collector.jobs import Attempt
 from megatronapp.core.errors import DataError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.limits import MAX_COUNT
+from megatronapp.core.trace.validate import check_message
 from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
 
 
 def pack(attempt: Attempt) -> bytes:
@@ -40,17 +45,27 @@ def unpack(data: bytes) -> Attempt:
             raise DataError("an empty note of an attempt")
         attempt = Attempt(job.run, job.job, job.attempt, job.first_seen_unix_ns, job.last_seen_unix_ns)
         while (record := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
-            if record.message.heartbeat.closing:
-                attempt.ranks[record.identity.rank].close()
-                continue
-            attempt.greet(record.message.hello, record.received_unix_ns)
-            attempt.ranks[record.message.hello.identity.rank].ended = record.lost
-    except (DecodeError, ValueError, KeyError) as error:
+            _restore(attempt, record)
+    except (DecodeError, ValueError) as error:
         raise DataError(f"the note of an attempt can't be read: {error}") from error
     attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events
     attempt.dropped[-1, 0] = job.dropped
     attempt.changed = False
     return attempt
+
+
+def _restore(attempt: Attempt, record: trace_pb2.RankMessage) -> None:
+    """One rank that can't be is left out; an earlier version took in what is refused now."""
+    number = record.identity.rank
+    if record.message.HasField("hello"):
+        try:
+            check_message(record.message)
+            attempt.greet(record.message.hello, record.received_unix_ns)
+            attempt.ranks[number].ended = record.lost
+        except DataError as error:
+            log.error("rank_note_unreadable", run=attempt.run, attempt=attempt.attempt, rank=number, error=str(error))
+    elif number in attempt.ranks:
+        attempt.ranks[number].close()
 
 
 def job_record(attempt: Attempt) -> trace_pb2.JobRecord:
@@ -67,5 +82,5 @@ def job_record(attempt: Attempt) -> trace_pb2.JobRecord:
         last_seen_unix_ns=attempt.last_seen_unix_ns,
         ranks_connected=sum(rank.streams > 0 for rank in attempt.ranks.values()),
         events=attempt.events,
-        dropped=sum(attempt.dropped.values()),
+        dropped=min(sum(attempt.dropped.values()), MAX_COUNT),
     )

@@ -74,9 +74,10 @@ class Outbox:
         while True:
             try:
                 await self._bus.publish_all(Topic.STEPS, messages)
+                return
             except UnavailableError as error:
                 log.warning("bus_unavailable", error=str(error), waiting=len(self._items), retry_seconds=delay)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _LAST_RETRY_SECONDS)
-            else:
-                return
+            except Exception:  # whatever it is, the collector goes on taking messages
+                log.exception("bus_failed", waiting=len(self._items), retry_seconds=delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LAST_RETRY_SECONDS)

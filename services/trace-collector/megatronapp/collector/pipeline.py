@@ -1,6 +1,10 @@
 """The way of every message: journal (in groups), then state and bus, and from time to time the store.
 
 Messages are applied in the journal's order, live and on replay by the same code, and duplicates are left out there.
+
+What goes wrong with one message or one job stays there: a record that can't be applied, and the rows of a job that
+can't be stored, are set aside (core.quarantine) and count as stored; everything else goes on. Records that a person
+hands back are applied again, and their files go when the store has them.
 """
 
 from __future__ import annotations
@@ -8,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from megatronapp.collector import envelope, notes
+from megatronapp.collector.aside import Aside
+from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.dedup import Dedup
 from megatronapp.collector.jobs import Attempt, AttemptKey, Jobs
 from megatronapp.collector.journal import Journal
@@ -19,10 +25,12 @@ from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
 from megatronapp.collector.received import Received, SenderKey, from_record
 from megatronapp.collector.settings import CollectorSettings
-from megatronapp.collector.store import Manifest, Store
-from megatronapp.core.errors import DataError, UnavailableError
+from megatronapp.collector.store import Failed, Manifest, Store
+from megatronapp.core.errors import ForbiddenError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import job_labels
+from megatronapp.core.quarantine import Quarantine, Released
+from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -30,6 +38,10 @@ Done = Callable[[UnavailableError | None], None]
 """Told when a message is durable, or why it is not."""
 
 PROBE_SECONDS = 0.5
+RELEASED_SECONDS = 2.0
+"""Between looks for records that were handed back."""
+STALLED_SECONDS = 10.0
+"""A journal's write, or the event loop, that takes longer is not at work."""
 EXPIRE_SECONDS = 60.0
 STORE_MEMORY_FACTOR = 8
 """Rows in memory may reach this many times flush_bytes while the store can't be written; then intake is refused."""
@@ -41,6 +53,15 @@ class _Pending:
     done: Done
 
 
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A record that was handed back and has been applied; its file goes when store and bus have it."""
+
+    released: Released
+    key: AttemptKey
+    position: int
+
+
 class Pipeline:
     def __init__(
         self,
@@ -50,6 +71,7 @@ class Pipeline:
         outbox: Outbox,
         jobs: Jobs,
         metrics: CollectorMetrics,
+        quarantine: Quarantine,
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -57,6 +79,8 @@ class Pipeline:
         self._outbox = outbox
         self._jobs = jobs
         self._metrics = metrics
+        self._aside = Aside(quarantine)
+        self._again: list[_Again] = []
         self._dedup = Dedup.from_json(store.manifest.dedup)
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
@@ -72,24 +96,48 @@ class Pipeline:
         self._shown: dict[AttemptKey, int] = {}
         self.journal_ok = True
         self.store_ok = True
+        self._busy_since: float | None = None
+        self._ticked = time.monotonic()
+
+    def ready(self) -> bool:
+        """Whether messages are taken now: the disk has room, nobody waits for the bus, and nothing is stuck."""
+        now = time.monotonic()
+        stuck = now - self._ticked > STALLED_SECONDS
+        writing = self._busy_since
+        slow = writing is not None and now - writing > STALLED_SECONDS
+        return self.journal_ok and self.store_ok and self._room.is_set() and not stuck and not slow
+
+    def admit(self, identity: trace_pb2.Identity, *, may_open_run: bool) -> None:
+        """Raises ForbiddenError when the run is another job's, or is nobody's yet and the rank may not open it."""
+        self._jobs.check_owner(identity)
+        if not may_open_run and self._jobs.owner(identity.run) is None:
+            raise ForbiddenError(
+                f"the token does not name run {identity.run!r}, which is new: only pods that an earlier version "
+                "started may go on with a run; start the job again"
+            )
+
+    def knows(self, identity: trace_pb2.Identity) -> bool:
+        """Whether the rank's Hello has been taken in."""
+        return self._jobs.knows(identity)
 
     def replay(self) -> int:
         """Apply what the journal holds beyond the store and the bus; returns the number of records."""
         manifest = self._store.manifest
         count = 0
         for position, record in self._journal.replay(min(manifest.stored, manifest.published)):
-            try:
-                received = from_record(record)
-            except DataError as error:
-                log.error("journal_record_unreadable", position=position, error=str(error))
-                continue
-            count += 1
-            if position >= manifest.stored:
-                self._apply(position, received, publish=position >= manifest.published)
-            else:
-                self._publish(position, received, self._jobs.of(received))
+            count += self._replay(position, record, manifest)
         self._applied = self._journal.position
         return count
+
+    def _replay(self, position: int, record: bytes, manifest: Manifest) -> bool:
+        with self._aside.unless_applied(record):
+            received = from_record(record)
+            if position >= manifest.stored:
+                self._take(position, received, publish=position >= manifest.published)
+            else:
+                self._publish(position, received, self._jobs.of(received))
+            return True
+        return False
 
     def seen(self, sender: SenderKey, seq: int) -> bool:
         """Whether the message has been applied before."""
@@ -134,9 +182,15 @@ class Pipeline:
             await self._wake.wait()
             self._wake.clear()
             group, self._pending = self._pending, []
-            if group:
-                async with self._committing:
-                    await self._commit(group)
+            if not group:
+                continue
+            async with self._committing:
+                self._busy_since = time.monotonic()
+                error = await self._commit(group)
+                self._busy_since = None
+            self._settle(sum(item.received.size for item in group))
+            for item in group:
+                item.done(error)
 
     async def run_store(self) -> None:
         """Write the store when enough has come or enough time has passed, until cancelled."""
@@ -146,18 +200,33 @@ class Pipeline:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._flush_now.wait(), timeout)
             self._flush_now.clear()
-            await self.flush()
-            if time.monotonic() - expired > EXPIRE_SECONDS:
-                expired = time.monotonic()
-                await self._expire()
+            try:
+                await self.flush()
+                if time.monotonic() - expired > EXPIRE_SECONDS:
+                    expired = time.monotonic()
+                    await self._expire()
+            except Exception as error:
+                log.exception("store_failed")
+                self._store_state(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(PROBE_SECONDS)
 
     async def run_probe(self) -> None:
         """While the disk refuses the journal, or the bus is behind, look again, so that intake goes on by itself."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
+            self._ticked = time.monotonic()
             self._check_room()
             if not self.journal_ok:
                 self._journal_state(await asyncio.to_thread(self._journal.probe))
+
+    async def run_released(self) -> None:
+        """Apply the records that a person hands back, until cancelled."""
+        while True:
+            await asyncio.sleep(RELEASED_SECONDS)
+            waiting = {again.released.path for again in self._again}
+            for released in await asyncio.to_thread(self._aside.released):
+                if released.path not in waiting:
+                    self._apply_again(released)
 
     async def flush(self) -> None:
         """Write everything in memory to the store and drop the journal that is no longer needed."""
@@ -169,13 +238,15 @@ class Pipeline:
         """Write the store for the last time, after all streams have ended. What is under way is awaited, since a
         thread that writes can't be cancelled; nothing touches journal and store afterwards."""
         async with self._flushing, self._committing:
-            await self._flush()
-            self._closed = True
-            self._journal.close()
+            try:
+                await self._flush()
+            finally:
+                self._closed = True
+                self._journal.close()
 
     async def _flush(self) -> None:
         position = self._applied
-        oldest = self._outbox.oldest
+        oldest, again = self._outbox.oldest, list(self._again)
         published = position if oldest is None else min(oldest, position)
         changed = [attempt for attempt in self._jobs if attempt.changed or attempt.buffer or attempt.writing]
         before = self._store.manifest
@@ -189,43 +260,67 @@ class Pipeline:
             published,
             self._dedup.to_json(),
             {run: control.hex() for run, control in self.controls.items()},
+            self._jobs.owners,
         )
-        buffers = {attempt.key: attempt.writing for attempt in changed if attempt.writing}
-        packed = {attempt.key: notes.pack(attempt) for attempt in changed}
+        written = False
         try:
-            await asyncio.to_thread(self._store.write, buffers, packed, manifest)
+            failed = await asyncio.to_thread(self._write, changed, manifest)
+            written = True
         except UnavailableError as error:
-            for attempt in changed:
-                attempt.undo_write()
             self._store_state(str(error))
             return
+        finally:
+            if not written:
+                for attempt in changed:
+                    attempt.undo_write()
         self._store.accept(manifest)
         for attempt in changed:
             attempt.end_write()
         self._store_state("")
+        for each in again:
+            if each.key in failed or oldest is None or each.position < oldest:
+                self._finish_again(each, failed.get(each.key))
         await asyncio.to_thread(self._journal.trim, min(position, published))
 
-    async def _commit(self, group: list[_Pending]) -> None:
-        size = sum(item.received.size for item in group)
+    def _write(self, changed: Sequence[Attempt], manifest: Manifest) -> Failed:
+        """Store the attempts. The rows of those that can't be stored are set aside; returns these, and why.
+
+        Raises UnavailableError when the disk takes nothing.
+        """
+        packed: dict[AttemptKey, bytes] = {}
+        buffers: dict[AttemptKey, Buffer] = {attempt.key: attempt.writing for attempt in changed if attempt.writing}
+        for attempt in changed:
+            try:
+                packed[attempt.key] = notes.pack(attempt)
+            except Exception:  # the rows can be stored all the same
+                log.exception("attempt_note_failed", run=attempt.run, attempt=attempt.attempt)
+        since = self._store.manifest.stored
+
+        def set_aside(failed: Failed) -> None:
+            self._aside.put_rows(failed, self._journal.replay(since), before=manifest.stored)
+
+        return self._store.write(buffers, packed, manifest, set_aside)
+
+    async def _commit(self, group: list[_Pending]) -> UnavailableError | None:
+        """Journal and apply; returns why it could not be journalled."""
         try:
             first = await asyncio.to_thread(self._journal.write, [item.received.record for item in group])
         except UnavailableError as error:
             self._journal_state(ok=False)
-            self._settle(size)
-            for item in group:
-                item.done(error)
-            return
+            return error
+        except Exception:
+            log.exception("journal_failed")
+            return UnavailableError("the collector could not keep the message; send it again")
         self._journal_state(ok=True)
         now = time.time_ns()
         for number, item in enumerate(group):
             received = item.received
-            self._apply(first + number, received, publish=True)
+            with self._aside.unless_applied(received.record):
+                self._take(first + number, received, publish=True)
             lag_seconds = max(0, now - received.received_unix_ns) / 1e9
             self._metrics.of(received.identity.job).lag.observe(lag_seconds)
         self._applied = first + len(group)
-        self._settle(size)
-        for item in group:
-            item.done(None)
+        return None
 
     def _settle(self, size: int) -> None:
         self._pending_bytes -= size
@@ -238,9 +333,27 @@ class Pipeline:
         else:
             self._room.clear()
 
-    def _apply(self, position: int, received: Received, *, publish: bool) -> None:
+    def _apply_again(self, released: Released) -> None:
+        """A record that was handed back: it counts as seen already. One that fails again is set aside again."""
+        with self._aside.unless_applied(released.record):
+            received = from_record(released.record)
+            self._take(self._applied, received, publish=True, again=True)
+            self._again.append(_Again(released, (received.identity.run, received.identity.attempt), self._applied))
+            self._flush_now.set()
+            log.info("record_taken_again", **self._aside.about(released))
+            return
+        released.done()
+
+    def _finish_again(self, again: _Again, error: Exception | None) -> None:
+        """The store has the record, or it goes back."""
+        self._again.remove(again)
+        if error:
+            self._aside.put(again.released.record, error)
+        again.released.done()
+
+    def _take(self, position: int, received: Received, *, publish: bool, again: bool = False) -> None:
         metrics = self._metrics.of(received.identity.job)
-        if not self._dedup.add(received.sender.key, received.message.seq):
+        if not self._dedup.add(received.sender.key, received.message.seq) and not again:
             metrics.duplicates.inc()
             return
         attempt = self._jobs.of(received)
@@ -288,6 +401,11 @@ class Pipeline:
         ended = [key for key in gone if key not in live]
         self._jobs.forget(ended)
         self._dedup.forget(ended)
+        kept = {attempt.run for attempt in self._jobs}
+        for run in [run for run, _ in ended if run not in kept]:
+            self.controls.pop(run, None)
+        for key in ended:
+            self._shown.pop(key, None)
 
     def _journal_state(self, ok: bool) -> None:
         if ok != self.journal_ok:

@@ -49,7 +49,8 @@ class Presence:
         expected = [(attempt, number) for attempt, number, rank in self._newest() if not rank.ended]
         await asyncio.sleep(return_seconds)
         for attempt, number in expected:
-            self._report_if_gone(attempt, attempt.ranks[number])
+            if number in attempt.ranks:
+                self._report_if_gone(attempt, attempt.ranks[number])
 
     async def answer_roll_calls(self) -> None:
         """Publish the Hello of every connected rank whenever somebody asks, until cancelled."""
@@ -73,9 +74,13 @@ class Presence:
             self._say(attempt, rank, lost=True)
 
     def _say(self, attempt: Attempt, rank: Rank, **fields: object) -> None:
-        message = trace_pb2.RankMessage(
-            identity=rank.hello.identity,
-            received_unix_ns=time.time_ns(),
-            **fields,  # type: ignore[arg-type]
-        )
-        self._outbox.put(self._position(), attempt.run, message.SerializeToString())
+        """One rank that can't be told of must not silence the others."""
+        try:
+            message = trace_pb2.RankMessage(
+                identity=rank.hello.identity,
+                received_unix_ns=time.time_ns(),
+                **fields,  # type: ignore[arg-type]
+            )
+            self._outbox.put(self._position(), attempt.run, message.SerializeToString())
+        except Exception:
+            log.exception("rank_not_told", run=attempt.run, rank=rank.hello.identity.rank)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -18,7 +20,13 @@ from megatronapp.collector.rpc import aborting
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator, bearer
 from megatronapp.core.errors import DataError, NotFoundError
+from megatronapp.core.logging import get_logger
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+
+log = get_logger(__name__)
+
+THREADS = 4
+"""That read for queries. More would only take the processor from intake."""
 
 T = TypeVar("T")
 Context = Any
@@ -37,19 +45,28 @@ _STEP_COLUMNS = {
 
 
 class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
-    """Every method asks the authenticator for a reader first."""
+    """Every method asks the authenticator for a reader first.
+
+    It reads in threads of its own: however much is asked for, intake's threads are not kept waiting.
+    """
 
     def __init__(self, jobs: Jobs, store: Store, authenticator: Authenticator, metrics: CollectorMetrics) -> None:
         self._jobs = jobs
         self._store = store
         self._authenticator = authenticator
         self._metrics = metrics
+        self._threads = ThreadPoolExecutor(THREADS, "query")
+
+    def close(self) -> None:
+        """What is being read is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def ListJobs(  # noqa: N802  the protocol's names
         self, request: trace_pb2.ListJobsRequest, context: Context
     ) -> trace_pb2.ListJobsResponse:
         async with self._reader(context):
-            return trace_pb2.ListJobsResponse(jobs=[self._job(attempt) for attempt in self._jobs])
+            jobs = [record for attempt in self._jobs if (record := _job_record(attempt)) is not None]
+            return await self._in_thread(lambda: self._with_sizes(jobs))
 
     async def ListRanks(  # noqa: N802
         self, request: trace_pb2.ListRanksRequest, context: Context
@@ -68,7 +85,7 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             if request.limit:
                 first = max(first, (last or attempt.last_step) - request.limit + 1)
             snapshot = reader.take(self._store, attempt, "steps", first, last)
-            return _steps_response(await asyncio.to_thread(snapshot.steps))
+            return await self._in_thread(lambda: _steps_response(snapshot.steps()))
 
     async def ListClocks(  # noqa: N802
         self, request: trace_pb2.ListClocksRequest, context: Context
@@ -86,8 +103,9 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             snapshot = reader.take(
                 self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
             )
-            async for spans in _in_threads(snapshot.spans()):
-                yield spans
+            with _stopped() as stopped:
+                async for spans in self._in_threads(snapshot.spans(stopped.is_set)):
+                    yield spans
 
     async def Export(  # noqa: N802
         self, request: trace_pb2.ExportRequest, context: Context
@@ -100,12 +118,13 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
                 self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
             )
             placements = {number: rank.hello.placement for number, rank in attempt.ranks.items()}
-            spans = snapshot.spans()
-            first = await asyncio.to_thread(next, spans, None)
-            if first is None:
-                raise NotFoundError(_no_spans(request, snapshot))
-            async for data in _in_threads(export.WRITERS[request.format](chain([first], spans), placements)):
-                yield trace_pb2.ExportChunk(data=data)
+            with _stopped() as stopped:
+                spans = snapshot.spans(stopped.is_set)
+                first = await self._in_thread(lambda: next(spans, None))
+                if first is None:
+                    raise NotFoundError(_no_spans(request, snapshot))
+                async for data in self._in_threads(export.WRITERS[request.format](chain([first], spans), placements)):
+                    yield trace_pb2.ExportChunk(data=data)
 
     @asynccontextmanager
     async def _reader(self, context: Context) -> AsyncIterator[None]:
@@ -113,10 +132,38 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             await self._authenticator.reader(bearer(context.invocation_metadata()))
             yield
 
-    def _job(self, attempt: Attempt) -> trace_pb2.JobRecord:
-        record = notes.job_record(attempt)
-        record.stored_bytes = self._store.attempt_bytes(attempt.key)
-        return record
+    def _with_sizes(self, jobs: list[trace_pb2.JobRecord]) -> trace_pb2.ListJobsResponse:
+        for record in jobs:
+            record.stored_bytes = self._store.attempt_bytes((record.run, record.attempt))
+        return trace_pb2.ListJobsResponse(jobs=jobs)
+
+    async def _in_thread(self, make: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    async def _in_threads(self, items: Iterator[T]) -> AsyncIterator[T]:
+        """Each next item is made in a thread."""
+        end = object()
+        while (item := await self._in_thread(lambda: next(items, end))) is not end:
+            yield item  # type: ignore[misc]
+
+
+@contextmanager
+def _stopped() -> Iterator[threading.Event]:
+    """Set when nobody takes the answer any more: a thread can't be cancelled, it has to look."""
+    stopped = threading.Event()
+    try:
+        yield stopped
+    finally:
+        stopped.set()
+
+
+def _job_record(attempt: Attempt) -> trace_pb2.JobRecord | None:
+    """None for one that can't be told: the others are listed all the same."""
+    try:
+        return notes.job_record(attempt)
+    except Exception:
+        log.exception("job_not_listed", run=attempt.run, attempt=attempt.attempt)
+        return None
 
 
 def _no_spans(request: trace_pb2.ExportRequest, snapshot: reader.Snapshot) -> str:
@@ -166,10 +213,3 @@ def _clock_record(clocks: Clocks, number: int, rank: Rank) -> trace_pb2.ClockRec
         record.residual_p90_ns = round(residuals.p90_ns)
         record.raw_residual_median_ns = round(residuals.raw_median_ns)
     return record
-
-
-async def _in_threads(items: Iterator[T]) -> AsyncIterator[T]:
-    """Each next item is made in a thread."""
-    end = object()
-    while (item := await asyncio.to_thread(next, items, end)) is not end:
-        yield item  # type: ignore[misc]

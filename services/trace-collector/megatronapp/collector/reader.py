@@ -1,11 +1,13 @@
 """Reading back what has been taken in, wherever it lies: in the store, on its way there, or in memory.
 
-A `Snapshot` is taken in the event loop, where memory and the store's list of files agree; its rows are read in threads.
+A `Snapshot` is taken in the event loop, where memory and the store's list of files agree; its rows are read in threads,
+by steps that there are, whatever range was asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +17,17 @@ from megatronapp.collector import tables
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
 from megatronapp.collector.jobs import Attempt
 from megatronapp.collector.store import Part, Store
+from megatronapp.core.errors import DataError
 from megatronapp.core.trace.columns import SPAN_DTYPES, fill_spans
+from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.v1 import trace_pb2
 
 WINDOW_STEPS = 16
-"""Spans are read so many steps at a time."""
+WINDOW_ROWS = 1 << 20
+"""Spans are read so many steps at a time, or fewer when they have more rows; a step is read whole."""
+
+Stopped = Callable[[], bool]
+"""Whether nobody waits for the answer any more."""
 
 _COPIED = [name for name in SPAN_DTYPES if name not in {"name", "communicator", "start_ns", "enqueue_ns"}]
 
@@ -44,15 +52,34 @@ class Snapshot:
             found.append(tables.step_table(self.summaries))
         return _sorted(found, ["step", "rank"])
 
-    def spans(self) -> Iterator[trace_pb2.RankSpans]:
-        """By step, then rank; within a batch by start. Times are job time."""
-        for low in range(self.from_step, self.to_step + 1, WINDOW_STEPS):
-            high = min(low + WINDOW_STEPS - 1, self.to_step)
+    def spans(self, stopped: Stopped = lambda: False) -> Iterator[trace_pb2.RankSpans]:
+        """By step, then rank; within a batch by start. Times are job time. Ends early when `stopped` says so."""
+        for low, high in self._windows(stopped):
+            if stopped():
+                return
             found = list(self.store.read(self.parts, low, high, tuple(self.ranks)))
             found += tables.span_tables([block for block in self.span_blocks if low <= block.step <= high])
             table = _sorted([tables.complete(each) for each in found], ["step", "rank", "start_ns"])
             if table is not None:
                 yield from self._cut(table)
+
+    def _windows(self, stopped: Stopped) -> Iterator[tuple[int, int]]:
+        """First and last steps of what is read at once."""
+        rows = Counter[int]()
+        for block in self.span_blocks:
+            rows[block.step] += block.rows
+        for of_file in self.store.step_rows(self.parts, self.from_step, self.to_step):
+            if stopped():
+                return
+            rows.update(of_file)
+        window: list[int] = []
+        for step in sorted(rows):
+            if window and (len(window) == WINDOW_STEPS or sum(rows[s] for s in window) + rows[step] > WINDOW_ROWS):
+                yield window[0], window[-1]
+                window = []
+            window.append(step)
+        if window:
+            yield window[0], window[-1]
 
     def _cut(self, table: Any) -> Iterator[trace_pb2.RankSpans]:
         step, rank = table["step"].to_numpy(), table["rank"].to_numpy()
@@ -84,8 +111,14 @@ class Snapshot:
 def take(
     store: Store, attempt: Attempt, table: str, from_step: int, to_step: int, ranks: Sequence[int] = ()
 ) -> Snapshot:
-    """`table` is steps or spans; to_step 0 means to the newest. Call it in the event loop."""
-    last = to_step or max([attempt.last_step, *(part.last for part in store.parts(attempt.key, table))])
+    """`table` is steps or spans; to_step 0 means to the newest. Call it in the event loop.
+
+    Raises DataError for more ranks than a job can have.
+    """
+    if len(ranks) > MAX_WORLD:
+        raise DataError(f"{len(ranks)} ranks; name at most {MAX_WORLD}, or none for all")
+    parts = store.parts(attempt.key, table)
+    last = to_step or max([attempt.last_step, *(part.last for part in parts)])
     chosen = frozenset(ranks)
 
     def wanted(block: SpanBlock | SummaryBlock) -> bool:
@@ -97,7 +130,7 @@ def take(
         from_step,
         last,
         chosen,
-        store.parts(attempt.key, table),
+        parts,
         [block for buffer in buffers for block in buffer.summaries if wanted(block)],
         [block for buffer in buffers for block in buffer.spans if wanted(block)],
         {number: list(rank.communicators.values()) for number, rank in attempt.ranks.items()},

@@ -8,7 +8,8 @@ from google.protobuf.message import DecodeError
 
 from megatronapp.collector import envelope
 from megatronapp.core.errors import DataError
-from megatronapp.core.trace.columns import NO_COLUMNS, Columns, span_columns, summary_columns
+from megatronapp.core.trace.columns import Columns
+from megatronapp.core.trace.validate import check_rank_message, understand
 from megatronapp.v1 import trace_pb2
 
 SenderKey = tuple[str, int, int, int]
@@ -57,36 +58,25 @@ def parse(data: bytes) -> trace_pb2.TraceMessage:
         raise DataError(f"a message of {len(data)} bytes is no TraceMessage") from error
 
 
-def check(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
-    """The message's kind and its columns. Raises DataError when it does not hold what it must."""
-    kind = message.WhichOneof("body")
-    if kind is None:
-        raise DataError("a message without a body; the sender is newer than this collector")
-    if (message.seq == 0) != (kind == "hello"):
-        raise DataError(f"seq {message.seq} in a {kind}; it counts from 1, and is 0 in Hello alone")
-    if kind == "summary":
-        return kind, summary_columns(message.summary)
-    if kind != "batch":
-        return kind, NO_COLUMNS
-    columns = span_columns(message.batch)
-    if columns.rows and columns.sent("start_ns") is None:
-        raise DataError(f"a batch of {columns.rows} spans without start_ns")
-    return kind, columns
+def parse_record(record: bytes) -> trace_pb2.RankMessage:
+    """What the journal holds. Raises DataError."""
+    try:
+        return trace_pb2.RankMessage.FromString(record)
+    except DecodeError as error:
+        raise DataError(f"a journal record of {len(record)} bytes is no RankMessage") from error
 
 
 def from_record(record: bytes) -> Received:
     """The inverse of the journal's writing. Raises DataError."""
-    try:
-        rank_message = trace_pb2.RankMessage.FromString(record)
-    except DecodeError as error:
-        raise DataError(f"a journal record of {len(record)} bytes is no RankMessage") from error
+    rank_message = parse_record(record)
+    check_rank_message(rank_message)
     message, sender = rank_message.message, Sender.of(rank_message.identity)
-    return Received(sender, message, *check(message), (record,), len(record), rank_message.received_unix_ns)
+    return Received(sender, message, *understand(message), (record,), len(record), rank_message.received_unix_ns)
 
 
 def from_wire(sender: Sender, data: bytes, received_unix_ns: int) -> Received:
     """A message as it came. Raises DataError."""
     message = parse(data)
-    kind, columns = check(message)
+    kind, columns = understand(message)
     record = envelope.wrap(sender.head, data, received_unix_ns)
     return Received(sender, message, kind, columns, record, sum(map(len, record)), received_unix_ns)

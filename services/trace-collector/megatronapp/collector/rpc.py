@@ -8,11 +8,21 @@ from typing import Any
 
 import grpc
 
-from megatronapp.core.errors import AuthError, DataError, MegatronAppError, NotFoundError, UnavailableError
+from megatronapp.core.errors import (
+    AuthError,
+    DataError,
+    ForbiddenError,
+    MegatronAppError,
+    NotFoundError,
+    UnavailableError,
+)
+from megatronapp.core.trace.validate import ImplausibleError
 
 STATUS: dict[type[MegatronAppError], tuple[grpc.StatusCode, str]] = {
     AuthError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
+    ForbiddenError: (grpc.StatusCode.PERMISSION_DENIED, "forbidden"),
     DataError: (grpc.StatusCode.INVALID_ARGUMENT, "malformed"),
+    ImplausibleError: (grpc.StatusCode.INVALID_ARGUMENT, "implausible"),
     NotFoundError: (grpc.StatusCode.NOT_FOUND, "not_found"),
     UnavailableError: (grpc.StatusCode.UNAVAILABLE, "unavailable"),
 }
@@ -25,5 +35,5 @@ async def aborting(context: Any, refused: Callable[[str], None]) -> AsyncIterato
         yield
     except tuple(STATUS) as error:
         code, reason = STATUS[type(error)]
-        refused(reason)
+        refused(f"{reason}_{error.reason}" if isinstance(error, ImplausibleError) else reason)
         await context.abort(code, str(error))

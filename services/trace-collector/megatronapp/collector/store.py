@@ -2,6 +2,7 @@
 
     <folder>/manifest.json                                      what counts: the last complete write
     <folder>/<run>/attempt-<n>/attempt.pb                       identity and the ranks' Hellos
+                                                                (_<run> where the run has the manifest's name)
     <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans
 
 A write puts its files first and the manifest last. Files of a write that the manifest does not name are left-overs of a
@@ -10,25 +11,35 @@ crash and are deleted: their rows come again from the journal. Everything here b
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from megatronapp.collector import tables
 from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.journal import total_bytes
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.limits import RESERVED_RUNS
 
 log = get_logger(__name__)
 
+MANIFEST = "manifest.json"
+_LAST_STEP = (1 << 64) - 1
+_OWN_FAULTS = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL}
+"""Errors of a file's own name and place; any other is the disk's, and all jobs wait for it."""
+
 AttemptKey = tuple[str, int]
+Failed = dict[AttemptKey, Exception]
 
 
 @dataclass
@@ -43,6 +54,14 @@ class Manifest:
     dedup: list[list[object]] = field(default_factory=list)
     controls: dict[str, str] = field(default_factory=dict)
     """Run → the last TraceControl, as hexadecimal."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Run → the job that opened it."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """What a later version wrote beyond these is left out. Raises ValueError or TypeError for no manifest."""
+        given = json.loads(text)
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +90,33 @@ class Store:
         self._remove_leftovers()
 
     def write(
-        self, buffers: Mapping[AttemptKey, Buffer], notes: Mapping[AttemptKey, bytes], manifest: Manifest
-    ) -> None:
+        self,
+        buffers: Mapping[AttemptKey, Buffer],
+        notes: Mapping[AttemptKey, bytes],
+        manifest: Manifest,
+        set_aside: Callable[[Failed], None] = lambda _: None,
+    ) -> Failed:
         """Add the buffers' rows and replace the attempts' notes, then the manifest.
 
-        The rows are read back once `accept` is called, so that a reader sees them either here or in memory. Raises
-        UnavailableError, after which the store is as before and the same write may be tried again.
+        The attempts that can't be written through a fault of their own are returned, with nothing left of their rows;
+        `set_aside` hears of them before the manifest says that they are done. The rows are read back once `accept` is
+        called, so that a reader sees them either here or in memory. Raises UnavailableError when the disk takes
+        nothing, after which the store is as before and the same write may be tried again.
         """
+        failed: Failed = {}
         try:
-            for key, buffer in buffers.items():
-                self._write_parts(self._attempt_folder(key), manifest.write, buffer)
-            for key, note in notes.items():
-                _replace(self._attempt_folder(key) / "attempt.pb", note)
-            _replace(self.folder / "manifest.json", json.dumps(asdict(manifest)).encode())
-        except OSError as error:
+            for key in buffers.keys() | notes.keys():
+                if error := self._write_attempt(key, manifest.write, buffers.get(key), notes.get(key)):
+                    failed[key] = error
+            if failed:
+                set_aside(failed)
+            _replace(self.folder / MANIFEST, json.dumps(asdict(manifest)).encode())
+        except Exception as error:
             self._remove_leftovers()
+            if not isinstance(error, OSError):
+                raise
             raise UnavailableError(f"the store can't be written: {error.strerror}; free some disk space") from error
+        return failed
 
     def accept(self, manifest: Manifest) -> None:
         """A write is complete."""
@@ -113,6 +143,15 @@ class Store:
                 except DataError as error:
                     log.error("store_file_unreadable", error=str(error))
 
+    def step_rows(self, parts: Sequence[Part], from_step: int, to_step: int) -> Iterator[dict[int, int]]:
+        """Of each file that reaches into [from_step, to_step]: its steps there, and how many rows each has."""
+        for part in parts:
+            if part.first <= to_step and from_step <= part.last:
+                try:
+                    yield _read_step_rows(part, from_step, to_step)
+                except DataError as error:
+                    log.error("store_file_unreadable", error=str(error))
+
     def size_bytes(self) -> int:
         return total_bytes(self.folder.glob("*/attempt-*/*"))
 
@@ -135,15 +174,32 @@ class Store:
             shutil.rmtree(folder)
         if touched:
             log.info("store_expired", attempts=len(gone), bytes=total)
-        return [(folder.parent.name, int(folder.name.removeprefix("attempt-"))) for folder in gone]
+        return [(_run_of(folder.parent), int(folder.name.removeprefix("attempt-"))) for folder in gone]
 
     def _path(self, key: AttemptKey) -> Path:
-        return self.folder / key[0] / f"attempt-{key[1]}"
+        return self.folder / _folder_name(key[0]) / f"attempt-{key[1]}"
 
     def _attempt_folder(self, key: AttemptKey) -> Path:
         path = self._path(key)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _write_attempt(
+        self, key: AttemptKey, write: int, buffer: Buffer | None, note: bytes | None
+    ) -> Exception | None:
+        """What went wrong with this attempt alone. Raises OSError of the disk."""
+        try:
+            folder = self._attempt_folder(key)
+            if buffer is not None:
+                self._write_parts(folder, write, buffer)
+            if note is not None:
+                _replace(folder / "attempt.pb", note)
+        except Exception as error:  # one job's rows must not stop the others'
+            if isinstance(error, OSError) and error.errno not in _OWN_FAULTS:
+                raise
+            self._remove_write(self._path(key))
+            return error
+        return None
 
     def _write_parts(self, folder: Path, write: int, buffer: Buffer) -> None:
         if buffer.summaries:
@@ -155,22 +211,43 @@ class Store:
             _write_parquet(folder, "spans", write, steps, tables.span_tables(buffer.spans))
 
     def _read_manifest(self) -> Manifest:
-        path = self.folder / "manifest.json"
+        path = self.folder / MANIFEST
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_way()
             text = path.read_text() if path.exists() else "{}"
         except OSError as error:
             raise UnavailableError(f"the store in {self.folder} can't be opened: {error.strerror}") from error
         try:
-            return Manifest(**json.loads(text))
+            return Manifest.from_json(text)
         except (ValueError, TypeError) as error:
             raise DataError(f"{path} can't be read; move {self.folder} away to begin with an empty store") from error
 
+    def _make_way(self) -> None:
+        """An earlier version let a run take the manifest's name."""
+        for name in RESERVED_RUNS:
+            if (self.folder / name).is_dir():
+                (self.folder / name).rename(self.folder / _folder_name(name))
+
     def _remove_leftovers(self) -> None:
-        for path in self.folder.glob("*/attempt-*/*"):
+        for folder in self.folder.glob("*/attempt-*"):
+            self._remove_write(folder)
+
+    def _remove_write(self, folder: Path) -> None:
+        """What no manifest names."""
+        for path in folder.glob("*") if folder.is_dir() else ():
             part = Part.of(path)
             if path.suffix == ".part" or (part is not None and part.write > self.manifest.write):
                 path.unlink(missing_ok=True)
+
+
+def _folder_name(run: str) -> str:
+    """No run begins with "_"."""
+    return f"_{run}" if run in RESERVED_RUNS else run
+
+
+def _run_of(folder: Path) -> str:
+    return folder.name.removeprefix("_")
 
 
 def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], row_groups: Iterable[Any]) -> None:
@@ -200,17 +277,24 @@ def _encoding(columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int]) -> Any:
+def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int], columns: Sequence[str] = ()) -> Any:
+    """`columns` none: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    filters: list[tuple[str, str, Any]] = [("step", ">=", from_step), ("step", "<=", to_step)]
+    step = pa.scalar(from_step, pa.uint64()), pa.scalar(min(to_step, _LAST_STEP), pa.uint64())
+    filters: list[tuple[str, str, Any]] = [("step", ">=", step[0]), ("step", "<=", step[1])]
     if ranks:
         filters.append(("rank", "in", list(ranks)))
     try:
-        return pq.read_table(part.path, filters=filters)
+        return pq.read_table(part.path, columns=list(columns) or None, filters=filters)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{part.path} can't be read ({error}); its steps {part.first}-{part.last} are lost") from error
+
+
+def _read_step_rows(part: Part, from_step: int, to_step: int) -> dict[int, int]:
+    steps, rows = np.unique(_read_part(part, from_step, to_step, (), ["step"])["step"].to_numpy(), return_counts=True)
+    return dict(zip(steps.tolist(), rows.tolist(), strict=True))
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -58,7 +58,7 @@ def step_table(blocks: Sequence[SummaryBlock]) -> Any:
     columns["compute_ns"], columns["wait_ns"] = _shares(blocks)
     columns["host_ns"] = np.maximum(0, columns["duration_ns"] - columns["compute_ns"] - columns["wait_ns"])
     columns["traced"] = np.array([block.summary.traced for block in blocks], np.uint8)
-    columns["phases"] = np.array([sum(1 << phase for phase in b.summary.phases) for b in blocks], np.uint32)
+    columns["phases"] = np.array([sum(1 << phase for phase in set(b.summary.phases)) for b in blocks], np.uint32)
     for name in ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu"):
         columns[name] = _progress(blocks, name)
     return _table(columns)

@@ -10,11 +10,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 
+from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
@@ -97,9 +98,10 @@ class CollectorStream:
         while not self._closing:
             try:
                 self._connect()
-            except (grpc.RpcError, OSError) as error:
-                self._leave_out_refused(error)
-                if self._heard or not said:
+            except (grpc.RpcError, OSError, MegatronAppError) as error:
+                if self._leave_out_refused(error):
+                    self._heard = True
+                elif self._heard or not said:
                     log.warning("collector_unreachable", address=self._address, reason=_reason(error))
                     said = True
             backoff = FIRST_BACKOFF_SECONDS if self._heard else min(backoff * 2, LAST_BACKOFF_SECONDS)
@@ -125,10 +127,11 @@ class CollectorStream:
                     self._changed.notify_all()
                 call.cancel()
 
-    def _leave_out_refused(self, error: Exception) -> None:
-        """A message that the collector will never take is dropped and counted; sent again it would end each stream."""
+    def _leave_out_refused(self, error: Exception) -> bool:
+        """A message that the collector will never take is dropped and counted; sent again it would end each stream.
+        Returns whether one was."""
         if not isinstance(error, grpc.Call):
-            return
+            return False
         metadata = dict(error.trailing_metadata() or ())
         with self._changed:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -138,6 +141,7 @@ class CollectorStream:
             self._changed.notify_all()
         if left_out:
             log.error("message_refused", reason=error.details())
+        return left_out
 
     def _receive(self, reply: trace_pb2.TraceReply) -> None:
         self._heard = True
@@ -163,9 +167,8 @@ class CollectorStream:
 
     def _metadata(self) -> list[tuple[str, str]]:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
-        if not self._token_file:
-            return []
-        return [("authorization", f"Bearer {Path(self._token_file).read_text().strip()}")]
+        token = read_token(self._token_file)
+        return [("authorization", f"Bearer {token}")] if token else []
 
 
 def _reason(error: Exception) -> str:
