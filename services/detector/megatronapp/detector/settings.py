@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from megatronapp.core.quarantine import user_folder
 from megatronapp.core.settings import ServiceSettings
-
-
-def user_quarantine_dir() -> Path:
-    """Where records are set aside when nobody says otherwise: below the user's data folder."""
-    return Path("~/.local/share/megatronapp/detector/quarantine").expanduser()
 
 
 class DetectorSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_DETECTOR_", extra="forbid", frozen=True)
 
     quarantine_dir: Path = Field(
-        default_factory=user_quarantine_dir, description="records that can't be judged are set aside here"
+        default_factory=partial(user_folder, "detector"), description="records that can't be judged are set aside here"
     )
     tick_seconds: float = Field(default=0.25, gt=0, le=10, description="how often time is looked at")
     top_ranks: int = Field(default=16, ge=1, le=1024, description="most ranks of a job with metrics of their own")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from megatronapp.core.quarantine import user_folder
 from megatronapp.gateway.notify.settings import NotifySettings
 
 
@@ -20,11 +22,6 @@ def _split(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-
-
-def user_quarantine_dir() -> Path:
-    """Where records are set aside when nobody says otherwise: below the user's data folder."""
-    return Path("~/.local/share/megatronapp/gateway/quarantine").expanduser()
 
 
 class GatewaySettings(NotifySettings):
@@ -54,6 +51,6 @@ class GatewaySettings(NotifySettings):
         default=30.0, gt=0, description="a viewer that takes no event for so long is disconnected"
     )
     quarantine_dir: Path = Field(
-        default_factory=user_quarantine_dir, description="records that can't be taken in are set aside here"
+        default_factory=partial(user_folder, "gateway"), description="records that can't be taken in are set aside here"
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")
