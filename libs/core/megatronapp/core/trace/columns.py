@@ -126,6 +126,17 @@ class Columns(Mapping[str, Column]):
             return None
         return np.frombuffer(data, _narrow_type(self._dtypes[name].kind, len(data) // self.rows))
 
+    @property
+    def empty(self) -> bool:
+        """Whether no column was sent."""
+        return not self._data
+
+    def wide(self) -> Iterator[tuple[str, Column]]:
+        """The columns that came in four bytes a value or more, as they came."""
+        for name, data in self._data.items():
+            if len(data) >= 4 * self.rows > 0 and (sent := self.sent(name)) is not None:
+                yield name, sent
+
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""
         sent = self.sent(name)

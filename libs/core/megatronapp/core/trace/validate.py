@@ -11,11 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
-from megatronapp.core.trace.columns import NO_COLUMNS, Columns, span_columns, summary_columns
+from megatronapp.core.trace.columns import NO_COLUMNS, Column, Columns, span_columns, summary_columns
 from megatronapp.v1 import trace_pb2
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -128,7 +126,7 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
     _in_range("summary", summary, _SUMMARY)
     _names(summary.names)
     columns = summary_columns(summary)
-    if columns.rows and not any(columns.data(name) for name in columns):
+    if columns.rows and columns.empty:
         raise ImplausibleError("rows", f"a summary of {columns.rows} rows without any column")
     _communicators(summary.communicators)
     _check_columns(columns)
@@ -179,21 +177,14 @@ def _names(names: Sequence[str]) -> None:
 
 
 def _check_columns(columns: Columns) -> None:
-    """Only what is sent eight bytes wide can be out of the range of a time or a count."""
-    for name in columns:
-        sent = columns.sent(name)
-        if sent is None or not len(sent):
-            continue
-        if name == "communicator" and sent.itemsize == 4:
-            _column(name, sent, 0, limits.MAX_COMMUNICATORS)
-        elif name == "peer" and sent.itemsize == 4:
-            _column(name, sent, -1, limits.MAX_WORLD - 1)
-        elif sent.itemsize == 8:
-            _column(name, sent, *_WIDE.get(name, (0, limits.MAX_COUNT)))
+    """Only what is sent wide can be out of the range of a time or a count."""
+    for name, sent in columns.wide():
+        if name in _WIDE_32 or sent.itemsize == 8:
+            _column(name, sent, *(_WIDE_32.get(name) or _WIDE.get(name) or (0, limits.MAX_COUNT)))
 
 
-def _column(name: str, values: Any, low: int, high: int) -> None:
-    for value in (int(np.min(values)), int(np.max(values))):
+def _column(name: str, values: Column, low: int, high: int) -> None:
+    for value in (int(values.min()), int(values.max())):
         if not low <= value <= high:
             raise ImplausibleError("number", f"{value} in column {name}; it must be from {low} to {high}")
 
@@ -302,3 +293,4 @@ _WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME} | {
     for part in ("", "_sum", "_min", "_max")
 }
 """Ranges of columns of eight bytes that are no counts. Differences of clocks may come out below 0."""
+_WIDE_32 = {"communicator": (0, limits.MAX_COMMUNICATORS), "peer": (-1, limits.MAX_WORLD - 1)}
