@@ -65,6 +65,8 @@ async def judged(bus: RedisBus, detector: Detector, step: int) -> None:
     async with asyncio.timeout(60):
         while not any(e.newest and e.newest.step >= step for e in detector._engines.running.values()):
             await asyncio.sleep(0.05)
+        while detector._backlog or detector._outbox:
+            await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)
 
 

@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -65,6 +66,14 @@ class Served:
                 if answer.status_code == 200 and true(answer.json()):
                     return answer.json()
                 await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quarantine_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the gateways of a test set records aside."""
+    folder = tmp_path / "quarantine"
+    monkeypatch.setenv("MEGATRONAPP_GATEWAY_QUARANTINE_DIR", str(folder))
+    return folder
 
 
 Start = Callable[..., Awaitable[Served]]

@@ -28,7 +28,7 @@ def message(
     at_ns: int | None = None,
     lost: bool = False,
 ) -> trace_pb2.RankMessage:
-    inner = trace_pb2.TraceMessage(seq=1)
+    inner = trace_pb2.TraceMessage(seq=0 if isinstance(body, trace_pb2.Hello) else 1)
     if isinstance(body, trace_pb2.Hello):
         inner.hello.CopyFrom(body)
     elif isinstance(body, trace_pb2.StepSummary):

@@ -12,22 +12,23 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.integration.gateway.conftest import Served, Start, start
+from tests.integration.gateway.conftest import Served, Start, quarantine_dir, start
 from tests.support.alertmanager import free_port
 
-__all__ = ["Served", "Start", "start"]
+__all__ = ["Served", "Start", "quarantine_dir", "start"]
 
 
 @dataclass
 class Inbox:
-    """What was posted, by path; `status` is what is answered."""
+    """What was posted, by path; `status` and `answers` (by path, else {"code": 0}) are what is answered."""
 
     port: int
     posts: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
     status: int = 200
+    answers: dict[str, bytes] = field(default_factory=dict)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
@@ -40,10 +41,11 @@ class Inbox:
             while not true():
                 await asyncio.sleep(0.02)
 
-    async def take(self, request: Request) -> JSONResponse:
+    async def take(self, request: Request) -> Response:
         body = json.loads(await request.body())
         self.posts.append((request.path_params["path"], body, dict(request.headers)))
-        return JSONResponse({"code": 0}, self.status)
+        answer = self.answers.get(request.path_params["path"], b'{"code": 0}')
+        return Response(answer, self.status, media_type="application/json")
 
 
 @pytest.fixture

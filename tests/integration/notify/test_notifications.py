@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,17 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from megatronapp.core.bus import MemoryBus
+from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.gateway.notify import notifier
+from megatronapp.gateway.notify.events import GroupState, Heard
+from megatronapp.gateway.notify.levels import Level
+from megatronapp.gateway.notify.messages import Message
+from megatronapp.gateway.notify.receivers import receivers
 from tests.integration.notify.conftest import Inbox, Served, Start
 from tests.support.alertmanager import alertmanager, free_port
 from tests.support.helm import CHART
 
+JSON = {"Content-Type": "application/json"}
 TOKEN = "alertmanager-token"
 LABELS = {"alertname": "SlowGPU", "severity": "P1", "namespace": "ml", "training_job": "gpt", "node": "n1", "rank": "5"}
 
@@ -109,6 +116,82 @@ async def test_what_a_receiver_refuses_is_counted_and_tried_again(start: Start, 
     assert served.registry.get_sample_value("megatronapp_gateway_incidents", {"level": "P1"}) == 1.0
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[]",
+        b"null",
+        b"0",
+        b'"ok"',
+        b"",
+        b"<html>",
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b"9" * 5_000,
+        b'{"code": {}}',
+        b"[]" * 99_999,
+    ],
+    ids=["list", "null", "zero", "text", "nothing", "html", "no text", "deep", "long number", "odd code", "long"],
+)
+async def test_a_receiver_that_answers_anything_keeps_nobody_else_from_being_told(
+    start: Start, inbox: Inbox, answer: bytes
+) -> None:
+    inbox.answers["feishu"] = answer
+    served = await start(**told(inbox, feishu_url=SecretStr(inbox.url("feishu"))))
+
+    await say(served, webhook())
+    await inbox.until(lambda: bool(inbox.bodies("feishu") and inbox.bodies("slack")))
+    await inbox.until(lambda: notifications(served, "feishu", "failed") == 1.0)
+    await say(served, webhook("resolved"))
+    await inbox.until(lambda: len(inbox.bodies("slack")) == 2)
+
+    assert notifications(served, "slack", "sent") == 2.0
+    assert served.gateway.ready()
+
+
+class BrokenReceiver:
+    """Fails as only a mistake in our own code can."""
+
+    name, url, level, reports = "broken", SecretStr("http://127.0.0.1:9/"), Level.P3, False
+
+    def request(self, message: Message, now: float) -> tuple[dict[str, Any], dict[str, str]]:
+        raise RuntimeError("a mistake")
+
+    def objection(self, answer: Any) -> str:
+        return ""
+
+
+async def test_a_receiver_s_failure_of_any_kind_concerns_no_other(
+    start: Start, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "receivers", lambda settings: (BrokenReceiver(), *receivers(settings)))
+    served = await start(**told(inbox))
+
+    await say(served, webhook())
+    await inbox.until(lambda: notifications(served, "broken", "failed") == 1.0)
+    await inbox.until(lambda: notifications(served, "slack", "sent") == 1.0)
+
+    assert served.gateway.ready()
+
+
+async def test_an_event_that_makes_no_sense_keeps_no_other_from_being_told(start: Start, inbox: Inbox) -> None:
+    served = await start(**told(inbox))
+    nonsense = Heard(at=1e300, state=GroupState(group="x", firing=True, name="x", level=Level.P0, summary="s",
+                                                since_unix_seconds=-1e300))  # fmt: skip
+
+    await served.bus.publish(Topic.INCIDENTS, "x", nonsense.model_dump_json().encode())
+    await served.bus.publish(Topic.INCIDENTS, "x", b"[" * 100_000)
+    await say(served, webhook())
+    await inbox.until(lambda: notifications(served, "slack", "sent") == 1.0)
+
+    assert served.gateway.ready()
+
+
+def notifications(served: Served, receiver: str, outcome: str) -> float | None:
+    labels = {"receiver": receiver, "outcome": outcome}
+    return served.registry.get_sample_value("megatronapp_gateway_notifications_total", labels)
+
+
 @pytest.mark.parametrize("token", ["", "wrong", "viewer-token", "operator-token"])
 async def test_nobody_but_alertmanager_may_raise_an_incident(start: Start, inbox: Inbox, token: str) -> None:
     served = await start(**told(inbox))
@@ -132,12 +215,63 @@ async def test_without_a_token_of_its_own_an_operator_s_will_do(start: Start) ->
         {"groupKey": "g", "status": "firing", "alerts": []},
         {"groupKey": "g", "status": "burning", "alerts": [webhook()["alerts"][0]]},
         webhook() | {"alerts": [{"status": "firing", "labels": "x", "startsAt": "yesterday"}]},
+        webhook(rank="9" * 5_000),
+        webhook() | {"alerts": [webhook()["alerts"][0], webhook()["alerts"][0] | {"startsAt": "2026-11-20T10:00:05"}]},
+        webhook() | {"alerts": [webhook()["alerts"][0] | {"startsAt": "0001-01-01T00:00:00+14:00"}]},
+        webhook() | {"alerts": [webhook()["alerts"][0] | {"startsAt": "9999-12-31T23:59:59-14:00"}]},
     ],
 )
 async def test_what_is_no_webhook_is_refused(start: Start, body: dict[str, Any]) -> None:
     served = await start(alertmanager_token=SecretStr(TOKEN))
 
     assert await say(served, body) == 422
+    assert await say(served, webhook()) == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 500_000,
+        b'{"groupKey": ' * 50_000,
+        json.dumps(webhook()).replace('"4"', "1" * 5_000).encode(),
+        json.dumps(webhook()).replace('"g"', '"\\ud800"').encode(),
+        json.dumps(webhook()).replace('"5"', '"\\udfff"').encode(),
+        b"\xff\xfe\x00",
+    ],
+    ids=["deep list", "deep object", "long number", "half a character", "half a character in a label", "no text"],
+)
+async def test_a_body_that_is_hard_to_read_is_refused(start: Start, body: bytes) -> None:
+    served = await start(alertmanager_token=SecretStr(TOKEN))
+
+    async with served.client(TOKEN) as client:
+        answer = await client.post("/api/v1/alerts", content=body, headers=JSON)
+        good = await client.post("/api/v1/alerts", json=webhook())
+
+    assert answer.status_code in {400, 422}
+    assert answer.json()["error"]["message"]
+    assert good.status_code == 204
+
+
+async def test_a_number_beyond_all_numbers_harms_nobody(start: Start) -> None:
+    """Alertmanager may send more than is read here, and does not need to make sense of it."""
+    served = await start(alertmanager_token=SecretStr(TOKEN))
+
+    async with served.client(TOKEN) as client:
+        body = json.dumps(webhook()).replace('"4"', "1e400").encode()
+        answer = await client.post("/api/v1/alerts", content=body, headers=JSON)
+
+    assert answer.status_code == 204
+    await served.until("/api/v1/incidents", lambda found: len(found) == 1)
+
+
+async def test_ranks_that_are_no_numbers_are_listed_all_the_same(start: Start) -> None:
+    served = await start(alertmanager_token=SecretStr(TOKEN))
+    alerts = [webhook(rank=rank)["alerts"][0] for rank in ("12", "5", "9" * 4_000, "-1", "x", "²", "٣")]
+
+    assert await say(served, webhook() | {"alerts": alerts}) == 204
+
+    (found,) = await served.until("/api/v1/incidents", lambda found: len(found) == 1)
+    assert found["ranks"] == ["٣", "5", "12", "-1", "9" * 4_000, "x", "²"]
 
 
 async def test_the_report_is_json_and_markdown(start: Start) -> None:

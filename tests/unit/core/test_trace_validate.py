@@ -67,7 +67,7 @@ def summary() -> trace_pb2.TraceMessage:
         cpu_ns=10**9,
         names=["forward"],
         phases=[trace_pb2.PHASE_CHECKPOINT, 9],  # type: ignore[list-item]  # of a newer sender
-        progress=trace_pb2.Progress(loss=2.5, learning_rate=1e-4),
+        progress=trace_pb2.Progress(loss=math.nan, grad_norm=math.inf, learning_rate=1e-4),  # a run that diverged
         dropped=10**9,
     )
     fill_summary(body, {"name": [0], "count": [4], "duration_sum_ns": [10**12], "length_squares": [2**60]})

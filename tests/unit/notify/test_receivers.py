@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -12,12 +12,13 @@ from megatronapp.gateway.notify.alertmanager import Webhook as AlertmanagerWebho
 from megatronapp.gateway.notify.alertmanager import group_state
 from megatronapp.gateway.notify.incidents import Incident
 from megatronapp.gateway.notify.levels import Level
-from megatronapp.gateway.notify.messages import duration, of_incident
+from megatronapp.gateway.notify.messages import Message, duration, of_incident
 from megatronapp.gateway.notify.receivers import receivers
 from megatronapp.gateway.notify.receivers.feishu import Feishu, signature
 from megatronapp.gateway.notify.receivers.phone import Phone
 from megatronapp.gateway.notify.receivers.slack import Slack
 from megatronapp.gateway.notify.receivers.webhook import Webhook
+from megatronapp.gateway.notify.report import markdown, report
 from megatronapp.gateway.settings import GatewaySettings
 
 URL = SecretStr("https://example.com/hook")
@@ -77,6 +78,61 @@ def test_slack_gets_blocks_in_which_nothing_is_markup() -> None:
     assert "<https://page.example.com/health|open the page>" in body["blocks"][2]["elements"][0]["text"]
 
 
+HOSTILE = "https://x.example/<!channel>|y> <!channel> <https://evil.example|the page"
+
+
+def hostile_message() -> Message:
+    """Every field that an alert has tries to make markup."""
+    labels = {"alertname": HOSTILE, "severity": "P1", "namespace": HOSTILE, "training_job": HOSTILE, "node": HOSTILE}
+    one = alert("5") | {
+        "labels": labels | {"component": HOSTILE, "cause": HOSTILE, "rank": HOSTILE, "gpu_uuid": HOSTILE},
+        "annotations": {"summary": HOSTILE, "description": HOSTILE, "runbook_url": HOSTILE},
+    }
+    return of_incident(Incident("i-2", group_state(payload(one)), opened=0.0, reopened=0.0), "opened", "")
+
+
+def test_no_field_of_an_alert_calls_a_slack_channel_or_makes_a_link() -> None:
+    body, _ = Slack(URL, Level.P2).request(hostile_message(), 0.0)
+
+    marked = [body["text"], body["blocks"][1]["text"]["text"], body["blocks"][2]["elements"][0]["text"]]
+    assert body["blocks"][1]["text"]["verbatim"]
+    assert body["blocks"][2]["elements"][0]["verbatim"]
+    assert re.findall("<[^>]*>", "".join(marked)) == [
+        "<https://x.example/%3C!channel%3E%7Cy%3E%20%3C!channel%3E%20%3Chttps://evil.example%7Cthe%20page|runbook>"
+    ]
+
+
+@pytest.mark.parametrize("runbook", ["javascript:alert(1)", "runbooks/SlowGPU.md", "", "ftp://x"])
+def test_a_runbook_that_is_no_web_address_makes_no_link(runbook: str) -> None:
+    one = alert("5")
+    one["annotations"] = {"summary": "s", "runbook_url": runbook}
+    message = of_incident(Incident("i-2", group_state(payload(one)), opened=0.0, reopened=0.0), "opened", "")
+
+    slack, _ = Slack(URL, Level.P2).request(message, 0.0)
+    feishu, _ = Feishu(URL, Level.P2, None).request(message, 0.0)
+
+    assert len(slack["blocks"]) == 2
+    assert [element["tag"] for element in feishu["card"]["elements"]] == ["div"]
+
+
+def test_no_name_in_the_weekly_report_calls_a_feishu_group() -> None:
+    state = hostile_message().incident
+    assert state is not None
+    name = "<at id=all></at> [the page](https://evil.example) ![](img_key)"
+    changes = {"node": name, "training_job": name, "cause": name, "name": name, "gpu_uuids": (name,)}
+    incidents = [
+        Incident(f"i-{at}", state.state.model_copy(update=changes), opened=at, reopened=at) for at in (1.0, 2.0)
+    ]
+    text = markdown(report(incidents, 0, 10))
+    week = Message("report", "report", Level.P3, "Weekly report", (), text, "")
+
+    body, _ = Feishu(URL, Level.P2, None).request(week, 0.0)
+
+    (element,) = body["card"]["elements"]
+    assert "at id=all" in element["content"]
+    assert not set("<>[]`") & set(element["content"])
+
+
 def test_feishu_gets_a_signed_card_in_plain_text() -> None:
     body, _ = Feishu(URL, Level.P2, SecretStr("secret")).request(MESSAGE, 1_700_000_000.7)
 
@@ -98,10 +154,16 @@ def test_feishu_s_signature_is_the_documented_one() -> None:
         ({"code": 0, "msg": "success"}, False),
         ({"StatusCode": 0}, False),
         ({"code": 19021, "msg": "sign match fail"}, True),
+        ({"code": None}, True),
+        ({"code": [], "msg": {}}, True),
+        ([], True),
+        (None, True),
+        ("success", True),
+        (0, True),
     ],
 )
-def test_feishu_s_refusal_is_seen_though_it_answers_200(answer: dict[str, object], objects: bool) -> None:
-    assert bool(Feishu(URL, Level.P2, None).objection(httpx.Response(200, json=answer))) is objects
+def test_feishu_s_refusal_is_seen_though_it_answers_200(answer: object, objects: bool) -> None:
+    assert bool(Feishu(URL, Level.P2, None).objection(answer)) is objects
 
 
 def test_programs_get_the_whole_incident() -> None:

@@ -62,7 +62,9 @@ async def platform(options: Options) -> AsyncIterator[Platform]:
         await _start(stack, collector)
         address = f"{options.host}:{collector.port}"
         url = "" if options.page_port is None else await _start_page(stack, options, bus, registry, tokens, address)
-        await _start(stack, Detector(DetectorSettings(), bus, registry))
+        await _start(
+            stack, Detector(DetectorSettings(quarantine_dir=options.folder / "detector/quarantine"), bus, registry)
+        )
         yield Platform(bus, registry, address, _write_token(options.folder, pods), url)
 
 
@@ -114,6 +116,7 @@ async def _start_page(
         port=options.page_port or 0,
         collector_addresses=(collector_address,),
         collector_token=tokens.operator,
+        quarantine_dir=options.folder / "gateway/quarantine",
     )
     gateway = Gateway(settings, bus, registry, tokens)
     await _start(stack, gateway)

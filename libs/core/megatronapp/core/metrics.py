@@ -58,6 +58,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_trace_bus_backlog_messages", "gauge", (), "Messages that wait for the bus"),
     ),
     "detector": (
+        Metric(
+            "megatronapp_detector_quarantined_records_total",
+            "counter",
+            JOB_LABELS,
+            "Records set aside because they can't be judged.",
+        ),
+        Metric(
+            "megatronapp_detector_suspended",
+            "gauge",
+            JOB_LABELS,
+            "1 while a job is not judged because its records make that fail.",
+        ),
         Metric("megatronapp_step_duration_seconds", "histogram", JOB_LABELS, "Duration of a training step."),
         Metric(
             "megatronapp_collective_wait_seconds",
@@ -122,6 +134,13 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "gateway": (
+        Metric(
+            "megatronapp_gateway_quarantined_records_total",
+            "counter",
+            JOB_LABELS,
+            "Records set aside because they can't be taken in.",
+        ),
+        Metric("megatronapp_gateway_hidden_jobs", "gauge", (), "Jobs that can't be shown for what they say."),
         Metric(
             "megatronapp_gateway_request_seconds",
             "histogram",

@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from megatronapp.core.errors import ConfigError
+from megatronapp.core.yaml_text import load_yaml
 
 
 class FaultKind(StrEnum):
@@ -79,11 +79,9 @@ class Scenario(BaseModel):
     def load(cls, path: Path) -> Scenario:
         """Read a scenario file. Raises ConfigError naming the file and the key."""
         try:
-            return cls.model_validate(yaml.safe_load(path.read_text()) or {})
+            return cls.model_validate(load_yaml(path.read_bytes(), str(path)) or {})
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {error}") from error
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "scenario"

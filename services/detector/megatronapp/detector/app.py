@@ -11,11 +11,14 @@ from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.bus import Bus, Topic
-from megatronapp.core.errors import UnavailableError
+from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.findings import Finding
 from megatronapp.core.logging import get_logger
+from megatronapp.core.quarantine import Quarantine
+from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.backlog import Backlog
-from megatronapp.detector.engine import Engines
+from megatronapp.detector.containment import SUSPENDED_SECONDS, Suspensions
+from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.exposition import Exposition
 from megatronapp.detector.settings import DetectorSettings
 from megatronapp.v1 import findings_pb2, trace_pb2
@@ -24,13 +27,18 @@ log = get_logger(__name__)
 
 NS = 1e-9
 RETRY_SECONDS = 0.5
+RELEASED_SECONDS = 5.0
+"""How often records that a person has handed back are looked for."""
+STUCK_SECONDS = 10.0
+"""Not ready when nothing has gone on for so long."""
 
 
 class Detector:
     """Judges every job whose steps are on the bus.
 
     It keeps no files. What it knows it has learnt from the messages, so each start reads all that the bus still keeps.
-    What it says of them is told only where it is new (backlog.py).
+    What it says of them is told only where it is new (backlog.py). A record or an engine that fails concerns its own
+    job alone (containment.py), in the backlog too.
     """
 
     def __init__(self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry) -> None:
@@ -38,18 +46,28 @@ class Detector:
         self._bus = bus
         self._engines = Engines()
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
+        self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined)
+        self._suspensions = Suspensions()
         self._heard: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""
         self._backlog: Backlog | None = None
         """While what was kept is read."""
         self._started_unix_ns = 0
-        self._outbox: deque[Finding] = deque()
+        self._outbox: deque[tuple[str, bytes]] = deque()
+        """Findings that have not been told: run and message."""
         self._telling = asyncio.Lock()
+        self._ticked = 0.0
+        """When time was looked at last, of the monotonic clock."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to read. Nothing listens here but the health server."""
-        self.tasks = [asyncio.create_task(self._read(), name="steps"), asyncio.create_task(self._tick(), name="tick")]
+        self._ticked = time.monotonic()
+        self.tasks = [
+            asyncio.create_task(self._read(), name="steps"),
+            asyncio.create_task(self._tick(), name="tick"),
+            asyncio.create_task(self._take_released(), name="released"),
+        ]
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -60,7 +78,8 @@ class Detector:
             await self._publish()
 
     def ready(self) -> bool:
-        return bool(self.tasks) and not any(task.done() for task in self.tasks)
+        going = bool(self.tasks) and not any(task.done() for task in self.tasks)
+        return going and time.monotonic() - self._ticked < STUCK_SECONDS
 
     async def _read(self) -> None:
         newest = await self._begin()
@@ -71,6 +90,8 @@ class Detector:
                     self._settle(self._backlog)
                 if self._outbox:
                     await self._publish()
+                # Many messages come at once, and time must be looked at between them.
+                await asyncio.sleep(0)
 
     async def _begin(self) -> str:
         """Learn what was told before, and ask who is there: of large jobs the bus does not keep the Hellos for long.
@@ -106,18 +127,45 @@ class Detector:
 
     def _take(self, value: bytes) -> int:
         """Judge one message; returns when it arrived, 0 if it can't be read."""
+        message = trace_pb2.RankMessage()
         try:
-            message = trace_pb2.RankMessage.FromString(value)
-        except DecodeError:
-            log.warning("message_unreadable", bytes=len(value))
+            message.ParseFromString(value)
+            check_rank_message(message)
+        except (DecodeError, DataError) as error:
+            self._set_aside(value, message, error)
             return 0
-        run, arrived_unix_ns = message.identity.run, message.received_unix_ns
-        age_seconds = max(0.0, (self._started_unix_ns - arrived_unix_ns) * NS) if self._backlog else 0.0
-        self._heard[run] = time.monotonic() - age_seconds
-        self._note(self._engines.feed(message))
-        if not self._backlog:
-            self._exposition.observe(self._engines.running.get(run))
-        return arrived_unix_ns
+        who = message.identity
+        if not self._suspensions.covers(who.run, who.job, who.attempt):
+            self._judge(value, message)
+        return message.received_unix_ns
+
+    def _judge(self, value: bytes, message: trace_pb2.RankMessage) -> None:
+        """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
+        who = message.identity
+        try:
+            self._note(self._engines.feed(message))
+            if not self._backlog:
+                self._exposition.observe(self._engines.running.get(who.run))
+        except Exception as error:
+            log.exception("message_not_judged", job=who.job, run=who.run, rank=who.rank)
+            self._set_aside(value, message, error)
+            self._failed(who.run, who.job, who.attempt)
+            return
+        age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
+        self._heard[who.run] = time.monotonic() - age_seconds
+        if over := self._suspensions.end(who.run):
+            self._exposition.resume(over.job)
+
+    def _set_aside(self, value: bytes, message: trace_pb2.RankMessage, error: Exception) -> None:
+        who, reason = message.identity, f"{type(error).__name__}: {error}"
+        self._quarantine.put(value, run=who.run, job=who.job, attempt=who.attempt, rank=who.rank, reason=reason)
+
+    def _failed(self, run: str, job: str, attempt: int) -> None:
+        """The run's engine has failed; after some such failures it is left out."""
+        if self._suspensions.failed(run, job, attempt, time.monotonic()):
+            log.error("job_suspended", job=job, run=run, attempt=attempt, seconds=SUSPENDED_SECONDS)
+            self._exposition.suspend(job)
+            self._end(run)
 
     def _settle(self, backlog: Backlog) -> None:
         """All that was kept has been read: from now on there is news."""
@@ -133,13 +181,43 @@ class Detector:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
+            self._ticked = time.monotonic()
             if self._backlog:
                 continue
-            self._note(self._engines.tick(time.time_ns()))
             for engine in list(self._engines.running.values()):
-                self._exposition.observe(engine)
-            self._forget_ended()
+                self._let_time_pass(engine)
+            await self._resume()
             await self._publish()
+
+    def _let_time_pass(self, engine: Engine) -> None:
+        try:
+            self._note(engine.tick(time.time_ns()))
+            self._exposition.observe(engine)
+            if self._is_over(engine):
+                self._end(engine.run)
+        except Exception:
+            log.exception("steps_not_judged", job=engine.job, run=engine.run)
+            self._failed(engine.run, engine.job, engine.attempt)
+
+    async def _resume(self) -> None:
+        """Judge again those that were left out for long enough; their Hellos have passed by meanwhile."""
+        over = self._suspensions.expire(time.monotonic())
+        for trouble in over:
+            log.info("job_resumed", job=trouble.job)
+            self._exposition.resume(trouble.job)
+        if over:
+            with contextlib.suppress(UnavailableError):
+                await self._bus.publish(Topic.ROLL_CALL, "", b"")
+
+    async def _take_released(self) -> None:
+        """Take in, as if they came now, records that were set aside and that a person has handed back."""
+        while True:
+            await asyncio.sleep(RELEASED_SECONDS)
+            if self._backlog:
+                continue
+            for released in await asyncio.to_thread(self._quarantine.take_released):
+                self._take(released.record)
+                released.done()
 
     def _note(self, findings: list[Finding]) -> None:
         if self._backlog:
@@ -157,35 +235,42 @@ class Detector:
                 page=finding.page,
                 summary=finding.summary,
             )
-            self._outbox.append(finding)
+            self._outbox.append((finding.run, finding.to_proto().SerializeToString()))
 
     async def _publish(self) -> None:
         """Tell what has not been told; it stays in line while the bus does not answer. Both tasks come here: one at a
         time, or each would take the other's finding out of the line."""
         async with self._telling:
             while self._outbox:
-                finding = self._outbox[0]
                 try:
-                    await self._bus.publish(Topic.FINDINGS, finding.run, finding.to_proto().SerializeToString())
+                    await self._bus.publish(Topic.FINDINGS, *self._outbox[0])
                 except UnavailableError as error:
                     log.warning("finding_not_published", error=str(error), waiting=len(self._outbox))
                     return
                 self._outbox.popleft()
 
-    def _forget_ended(self) -> None:
-        now = time.monotonic()
-        for run, engine in list(self._engines.running.items()):
-            ended, settings = engine.progress.ended, self._settings
-            patience = settings.keep_ended_seconds if ended else settings.keep_silent_seconds
-            if now - self._heard.get(run, now) > patience:
-                self._note(self._engines.forget(run, time.time_ns()))
-                self._exposition.forget(engine)
-                self._heard.pop(run, None)
+    def _is_over(self, engine: Engine) -> bool:
+        """Whether nothing has been heard of the run for long enough."""
+        settings, now = self._settings, time.monotonic()
+        patience = settings.keep_ended_seconds if engine.progress.ended else settings.keep_silent_seconds
+        return now - self._heard.get(engine.run, now) > patience
+
+    def _end(self, run: str) -> None:
+        """Drop what is known of a run; its findings are resolved."""
+        engine = self._engines.running.get(run)
+        self._heard.pop(run, None)
+        if engine is None:
+            return
+        try:
+            self._note(self._engines.forget(run, time.time_ns()))
+            self._exposition.forget(engine)
+        except Exception:
+            log.exception("job_not_closed", job=engine.job, run=run)
 
 
 def _finding(value: bytes) -> Finding | None:
     try:
         return Finding.from_proto(findings_pb2.Finding.FromString(value))
-    except (DecodeError, ValueError):
+    except (DecodeError, ValueError, OverflowError):
         log.warning("finding_unreadable", bytes=len(value))
         return None

@@ -6,11 +6,15 @@ When it no longer does, the engine has to learn the job's noise anew: what was t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.logging import get_logger
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import identified_as, key_of, resolved
+
+log = get_logger(__name__)
 
 
 class Backlog:
@@ -30,14 +34,17 @@ class Backlog:
         told. Makes the engines go on with those that stand."""
         news: list[Finding] = []
         for finding in self._again.values():
-            before = self._told.get(finding.id) or self._same(finding)
-            if before is None:
-                news.append(finding)
-                continue
-            self._told.pop(before.id, None)
-            news += _compared(identified_as(finding, before), before, running.get(finding.run))
-        standing = (finding for finding in self._told.values() if finding.state is State.OPEN)
-        return news + [end for finding in standing if (end := _taken_over(finding, running, unix_ns))]
+            news += _contained(self._said_again, finding, running)
+        for finding in [told for told in self._told.values() if told.state is State.OPEN]:
+            news += _contained(partial(_taken_over, unix_ns=unix_ns), finding, running)
+        return news
+
+    def _said_again(self, finding: Finding, running: Mapping[str, Engine]) -> list[Finding]:
+        before = self._told.get(finding.id) or self._same(finding)
+        if before is None:
+            return [finding]
+        self._told.pop(before.id, None)
+        return _compared(identified_as(finding, before), before, running.get(finding.run))
 
     def _same(self, finding: Finding) -> Finding | None:
         """A told finding of another id on the same ranks at the same time: judged with less history it opened in
@@ -45,6 +52,17 @@ class Backlog:
         return next(
             (told for told in self._told.values() if _alike(told, finding) and told.id not in self._again), None
         )
+
+
+def _contained(
+    settle: Callable[[Finding, Mapping[str, Engine]], list[Finding]], finding: Finding, running: Mapping[str, Engine]
+) -> list[Finding]:
+    """One job's finding that can't be settled keeps no other from it."""
+    try:
+        return settle(finding, running)
+    except Exception:
+        log.exception("finding_not_settled", job=finding.job, run=finding.run, id=finding.id)
+        return []
 
 
 def _alike(told: Finding, again: Finding) -> bool:
@@ -69,10 +87,10 @@ def _compared(again: Finding, before: Finding, engine: Engine | None) -> list[Fi
     return [again] if newer and differs else []
 
 
-def _taken_over(finding: Finding, running: Mapping[str, Engine], unix_ns: int) -> Finding | None:
+def _taken_over(finding: Finding, running: Mapping[str, Engine], unix_ns: int) -> list[Finding]:
     """The finding resolved, unless its attempt goes on and has not been judged for long enough to tell."""
     engine = running.get(finding.run)
     goes_on = engine is not None and engine.attempt == finding.attempt and not engine.progress.ended
     if engine is not None and goes_on and engine.take_over(finding, unix_ns):
-        return None
-    return resolved(finding, unix_ns, engine.newest.step if engine is not None and engine.newest else None)
+        return []
+    return [resolved(finding, unix_ns, engine.newest.step if engine is not None and engine.newest else None)]

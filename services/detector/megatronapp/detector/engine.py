@@ -114,10 +114,11 @@ class Engines:
         return self._engines
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
-        """Take one message of any job. A newer attempt ends the one before; messages of older ones are dropped."""
+        """Take one message of any job. A newer attempt ends the one before; messages of older ones are dropped, and so
+        are those of another job: a run belongs to the first that is heard of it."""
         who = message.identity
         engine = self._engines.get(who.run)
-        if engine is not None and who.attempt < engine.attempt:
+        if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
         changed: list[Finding] = []
         if engine is None or who.attempt > engine.attempt:
@@ -125,9 +126,6 @@ class Engines:
                 changed = engine.close(message.received_unix_ns)
             engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt)
         return changed + engine.feed(message)
-
-    def tick(self, unix_ns: int) -> list[Finding]:
-        return [finding for engine in self._engines.values() for finding in engine.tick(unix_ns)]
 
     def forget(self, run: str, unix_ns: int) -> list[Finding]:
         """Drop what is known of a run that has ended; returns what was open, resolved."""

@@ -6,16 +6,19 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 LATENCY_SECONDS = (0.1, 0.3, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -58,10 +61,25 @@ class Exposition(Collector):
             "megatronapp_detection_latency_seconds", "From the first slow step to the finding.", JOB_LABELS,
             registry=registry, buckets=LATENCY_SECONDS,
         )  # fmt: skip
+        self.quarantined = Counter(
+            "megatronapp_detector_quarantined_records_total", "Records set aside because they can't be judged.",
+            JOB_LABELS, registry=registry,
+        )  # fmt: skip
+        self._suspended = Gauge(
+            "megatronapp_detector_suspended", "1 while a job is not judged because its records make that fail.",
+            JOB_LABELS, registry=registry,
+        )  # fmt: skip
         self._seen: set[str] = set()
         self.quiet = False
         """Tell of no job: what the engines say is of the past."""
         registry.register(self)
+
+    def suspend(self, job: str) -> None:
+        """The job is not judged for a while."""
+        self._suspended.labels(**job_labels(job)).set(1)
+
+    def resume(self, job: str) -> None:
+        self._suspended.remove_by_labels(job_labels(job))
 
     def know(self, finding: Finding) -> None:
         """The finding was counted before."""
@@ -96,10 +114,9 @@ class Exposition(Collector):
 
     def forget(self, engine: Engine) -> None:
         """The job has ended: its series go."""
-        labels = tuple(job_labels(engine.job).values())
         self._steps.pop(engine.run, None)
         for metric in (self._duration, self._wait, self._lost, self._detections, self._latency):
-            metric.remove_by_labels(dict(zip(JOB_LABELS, labels, strict=True)))
+            metric.remove_by_labels(job_labels(engine.job))
 
     def collect(self) -> Iterator[Metric]:
         families = {
@@ -107,7 +124,10 @@ class Exposition(Collector):
             for name, (text, labels) in GAUGES.items()
         }
         for engine in () if self.quiet else list(self._engines.running.values()):
-            self._add(engine, tuple(job_labels(engine.job).values()), families)
+            try:
+                self._add(engine, tuple(job_labels(engine.job).values()), families)
+            except Exception:
+                log.exception("job_not_exposed", job=engine.job, run=engine.run)
         yield from families.values()
 
     def _add(self, engine: Engine, labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import time
 from collections.abc import Generator
 
 import uvicorn
@@ -15,8 +16,10 @@ from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.quarantine import Quarantine
 from megatronapp.gateway import web
 from megatronapp.gateway.deps import Parts
+from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.feed import Feed
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
@@ -29,6 +32,8 @@ from megatronapp.gateway.viewers import Viewers
 log = get_logger(__name__)
 
 GRACE_SECONDS = 3
+STUCK_SECONDS = 5.0
+"""Not ready when nothing has gone on for so long."""
 
 
 class Gateway:
@@ -47,6 +52,7 @@ class Gateway:
         self.links = SignInLinks(settings.sign_in_link_seconds)
         self._collector: CollectorShards | None = None
         self._server: _Server | None = None
+        self._feed: Feed | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.port = settings.port
 
@@ -60,12 +66,13 @@ class Gateway:
         app.state.parts = parts
         app.add_middleware(RequestTimer, metrics=self._metrics)
         self._server = _Server(_uvicorn_config(app))
-        feed = Feed(
+        self._feed = feed = Feed(
             self._bus,
             parts.platform,
             parts.viewers,
             self._collector,
             self._metrics,
+            Quarantine(self._settings.quarantine_dir, self._metrics.quarantined),
             self._settings.ended_job_seconds,
         )
         self.tasks = [
@@ -90,7 +97,10 @@ class Gateway:
         self._server = None
 
     def ready(self) -> bool:
-        return self._server is not None and not any(task.done() for task in self.tasks)
+        """Whether it serves: asked by another thread, which an event loop that is stuck can't keep from the truth."""
+        if self._server is None or self._feed is None or any(task.done() for task in self.tasks):
+            return False
+        return time.monotonic() - self._feed.flushed < STUCK_SECONDS
 
     def _parts(self, collector: CollectorShards) -> Parts:
         key = self._settings.session_key
@@ -102,6 +112,7 @@ class Gateway:
             platform=Platform(),
             viewers=Viewers(self._settings.max_viewers),
             collector=collector,
+            exports=Exports(self._settings.max_exports),
             sessions=Sessions(signing_key, self._settings.session_seconds),
             links=self.links,
             notifier=Notifier(self._settings, self._bus, self._metrics),

@@ -57,8 +57,11 @@ class CollectorClient:
         """The file in pieces. Raises NotFoundError, UsageError or UnavailableError, mostly before the first."""
         with self._explained():
             call = self._query.Export(request, timeout=EXPORT_SECONDS, metadata=self._metadata)
-            async for chunk in call:
-                yield chunk.data
+            try:
+                async for chunk in call:
+                    yield chunk.data
+            finally:
+                call.cancel()  # whoever asked may have left
 
     async def _ask(self, method: Any, request: Message) -> Any:
         with self._explained():

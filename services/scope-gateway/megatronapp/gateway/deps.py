@@ -13,8 +13,8 @@ from starlette.requests import HTTPConnection
 
 from megatronapp.core.auth import Authenticator, Role
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import AuthError, NotFoundError
-from megatronapp.gateway.errors import ForbiddenError
+from megatronapp.core.errors import AuthError, ForbiddenError, NotFoundError
+from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
@@ -33,6 +33,7 @@ class Parts:
     platform: Platform
     viewers: Viewers
     collector: CollectorShards
+    exports: Exports
     sessions: Sessions
     links: SignInLinks
     notifier: Notifier

@@ -10,19 +10,30 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from megatronapp.core.errors import AuthError, MegatronAppError, NotFoundError, UnavailableError, UsageError
+from megatronapp.core.errors import (
+    AuthError,
+    ForbiddenError,
+    MegatronAppError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.models import ErrorBody, ErrorResponse
 
 log = get_logger(__name__)
 
 
-class ForbiddenError(AuthError):
-    """Known, but not allowed to do this."""
-
-
 class ConflictError(MegatronAppError):
     """The thing is in a state that does not allow this."""
+
+
+class TooManyError(MegatronAppError):
+    """As much of this as is served at a time goes on already."""
+
+
+class GoneError(MegatronAppError):
+    """Nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class Answer:
     status: int
     code: str
     hint: str
+    retry_seconds: int = 0
+    """When to try again; 0: not said."""
 
 
 SEE_DOCUMENT = "/api/v1/openapi.json lists what is served and accepted."
@@ -41,6 +54,8 @@ ANSWERS: tuple[tuple[type[Exception], Answer], ...] = (
     (NotFoundError, Answer(404, "not_found", "GET /api/v1/jobs and GET /api/v1/findings list what there is.")),
     (ConflictError, Answer(409, "conflict", "")),
     (UsageError, Answer(422, "invalid_request", SEE_DOCUMENT)),
+    (TooManyError, Answer(429, "too_many", "Try again in a few seconds, with fewer steps or ranks.", retry_seconds=5)),
+    (GoneError, Answer(499, "gone", "")),
     (UnavailableError, Answer(503, "unavailable", "Try again in a moment; training goes on meanwhile.")),
 )
 INTERNAL = Answer(500, "internal", "The gateway's log has the details.")
@@ -48,7 +63,9 @@ INTERNAL = Answer(500, "internal", "The gateway's log has the details.")
 
 def respond(answer: Answer, message: str) -> JSONResponse:
     body = ErrorResponse(error=ErrorBody(code=answer.code, message=message, hint=answer.hint))
-    headers = {"WWW-Authenticate": "Bearer"} if answer.status == HTTPStatus.UNAUTHORIZED else None
+    headers = {"WWW-Authenticate": "Bearer"} if answer.status == HTTPStatus.UNAUTHORIZED else {}
+    if answer.retry_seconds:
+        headers["Retry-After"] = str(answer.retry_seconds)
     return JSONResponse(body.model_dump(), answer.status, headers)
 
 

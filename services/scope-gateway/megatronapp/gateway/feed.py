@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
-from google.protobuf.message import DecodeError
-
 from megatronapp.core.bus import Bus, Message, Topic
-from megatronapp.core.errors import DataError, MegatronAppError
+from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.findings import Finding
 from megatronapp.core.logging import get_logger
+from megatronapp.core.quarantine import Quarantine
+from megatronapp.core.trace.limits import MAX_STEP
+from megatronapp.core.trace.validate import check_control, check_identity, check_rank_message
 from megatronapp.gateway import views
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
@@ -25,6 +27,8 @@ log = get_logger(__name__)
 FLUSH_SECONDS = 0.25
 """Changes of jobs and steps are sent together so often: each rank of a job speaks at least once a second."""
 RECORDS_RETRY_SECONDS = 5.0
+RELEASED_SECONDS = 5.0
+"""How often records that a person has handed back are looked for."""
 ENDED = {JobState.FINISHED, JobState.LOST}
 
 
@@ -32,7 +36,7 @@ class Feed:
     """Keeps the platform's state up to date and tells viewers what changed.
 
     Each process follows the bus from the oldest message kept: so that every replica sees everything, and knows findings
-    and jobs again after a restart.
+    and jobs again after a restart. A record, or a job, that fails concerns no other.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Feed:
         viewers: Viewers,
         collector: CollectorShards,
         metrics: GatewayMetrics,
+        quarantine: Quarantine,
         ended_job_seconds: float,
     ) -> None:
         self._bus = bus
@@ -49,9 +54,12 @@ class Feed:
         self._viewers = viewers
         self._collector = collector
         self._metrics = metrics
+        self._quarantine = quarantine
         self._ended_job_ns = int(ended_job_seconds * 1e9)
         self._changed: dict[Change, None] = {}
         self._sent: dict[str, Job] = {}
+        self.flushed = time.monotonic()
+        """When changes were looked at last, of the monotonic clock."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -61,6 +69,7 @@ class Feed:
             tasks.create_task(self._read(Topic.TRACE_CONTROL, self._take_control))
             tasks.create_task(self._read_records())
             tasks.create_task(self._flush_for_ever())
+            tasks.create_task(self._take_released())
 
     async def _read(self, topic: Topic, take: Callable[[Message], None]) -> None:
         async for messages in self._bus.follow(topic):
@@ -68,14 +77,35 @@ class Feed:
                 self._metrics.messages.labels(topic).inc()
                 try:
                     take(message)
-                except (DecodeError, DataError, ValueError) as error:
+                except Exception as error:  # noqa: BLE001  one message must not end the reading of all others
                     self._metrics.bad_messages.labels(topic).inc()
                     log.warning("message_not_understood", topic=topic, key=message.key, error=str(error))
 
     def _take_step(self, message: Message) -> None:
-        change = self._platform.apply_message(trace_pb2.RankMessage.FromString(message.value))
+        self._take_record(message.value)
+
+    def _take_record(self, record: bytes) -> None:
+        """What a rank said. A record that makes trouble is set aside."""
+        message = trace_pb2.RankMessage()
+        try:
+            message.ParseFromString(record)
+            check_rank_message(message)
+            change = self._platform.apply_message(message)
+        except Exception as error:
+            who, reason = message.identity, f"{type(error).__name__}: {error}"
+            self._quarantine.put(record, run=who.run, job=who.job, attempt=who.attempt, rank=who.rank, reason=reason)
+            raise
         if change is not None:
             self._changed[change] = None
+
+    async def _take_released(self) -> None:
+        """Take in, as if they came now, records that were set aside and that a person has handed back."""
+        while True:
+            await asyncio.sleep(RELEASED_SECONDS)
+            for released in await asyncio.to_thread(self._quarantine.take_released):
+                with contextlib.suppress(Exception):
+                    self._take_record(released.record)
+                released.done()
 
     def _take_finding(self, message: Message) -> None:
         finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
@@ -85,6 +115,7 @@ class Feed:
 
     def _take_control(self, message: Message) -> None:
         control = trace_pb2.TraceControl.FromString(message.value)
+        check_control(control)
         self._changed[self._platform.apply_control(message.key, control)] = None
 
     async def _read_records(self) -> None:
@@ -92,16 +123,27 @@ class Feed:
         await _until_possible(self._apply_records, RECORDS_RETRY_SECONDS)
 
     async def _apply_records(self) -> None:
-        """Fold in the newest attempt of each run."""
-        records = sorted(await self._collector.jobs(), key=lambda record: record.attempt)
+        """Fold in the newest attempt of each run that can be true."""
+        records = sorted(filter(_plausible, await self._collector.jobs()), key=lambda record: record.attempt)
         for record in {record.run: record for record in records}.values():
-            ranks = await self._collector.ranks(record.run)
-            self._changed[self._platform.apply_record(record, ranks)] = None
+            try:
+                ranks = await self._collector.ranks(record.run)
+                self._changed[self._platform.apply_record(record, ranks)] = None
+            except NotFoundError:
+                continue  # deleted meanwhile
+            except UnavailableError:
+                raise
+            except Exception:
+                log.exception("record_not_understood", job=record.job, run=record.run)
 
     async def _flush_for_ever(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            self._flush(time.time_ns())
+            self.flushed = time.monotonic()
+            try:
+                self._flush(time.time_ns())
+            except Exception:
+                log.exception("changes_not_sent")
 
     def _flush(self, now_ns: int) -> None:
         """Send what changed; a live job may also change by silence alone."""
@@ -117,6 +159,7 @@ class Feed:
                 self._viewers.publish(JobEvent(job=view))
         self._forget_ended(now_ns)
         self._metrics.jobs.set(len(self._platform.jobs))
+        self._metrics.hidden_jobs.set(sum(job.hidden for job in self._platform.jobs.values()))
         self._metrics.viewers.set(len(self._viewers))
 
     def _forget_ended(self, now_ns: int) -> None:
@@ -133,6 +176,16 @@ class Feed:
             self._platform.forget(run)
             self._sent.pop(run, None)
             self._viewers.publish(JobGoneEvent(run=run))
+
+
+def _plausible(record: trace_pb2.JobRecord) -> bool:
+    """Whether a record can be true: a store may hold what an older version took in."""
+    try:
+        check_identity(trace_pb2.Identity(run=record.run, job=record.job, attempt=record.attempt))
+    except DataError as error:
+        log.warning("record_not_understood", job=record.job, run=record.run, error=str(error))
+        return False
+    return max(record.last_step, record.schedule.total_steps) <= MAX_STEP
 
 
 async def _until_possible(action: Callable[[], Awaitable[None]], retry_seconds: float = 1.0) -> None:

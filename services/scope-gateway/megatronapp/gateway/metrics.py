@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from megatronapp.core.metrics import JOB_LABELS
+
 
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -25,6 +27,15 @@ class GatewayMetrics:
             "Messages of the bus that could not be understood.",
             ["topic"],
             registry=registry,
+        )
+        self.quarantined = Counter(
+            "megatronapp_gateway_quarantined_records_total",
+            "Records set aside because they can't be taken in.",
+            JOB_LABELS,
+            registry=registry,
+        )
+        self.hidden_jobs = Gauge(
+            "megatronapp_gateway_hidden_jobs", "Jobs that can't be shown for what they say.", registry=registry
         )
         self.viewers = Gauge("megatronapp_gateway_viewers", "Event streams that are open.", registry=registry)
         self.jobs = Gauge("megatronapp_gateway_jobs", "Jobs that are listed.", registry=registry)

@@ -9,8 +9,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from megatronapp.core.errors import AuthError
-from megatronapp.gateway.errors import Answer, ForbiddenError, respond, respond_to
+from megatronapp.core.errors import AuthError, ForbiddenError
+from megatronapp.gateway.errors import Answer, respond, respond_to
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from megatronapp.core.auth import Role
 from megatronapp.core.findings import Finding
+from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 
 
 class Model(BaseModel):
@@ -78,8 +79,8 @@ class TraceControl(Model):
     """Every `interval` steps a window of `continuous_iterations` steps is traced in detail."""
 
     enabled: bool
-    interval: int = Field(ge=1, le=1_000_000)
-    continuous_iterations: int = Field(ge=1, le=1_000_000)
+    interval: int = Field(ge=1, le=MAX_TRACE_INTERVAL)
+    continuous_iterations: int = Field(ge=1, le=MAX_TRACE_INTERVAL)
     granularity: TraceGranularity
 
 

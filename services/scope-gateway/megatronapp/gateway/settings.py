@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from megatronapp.core.quarantine import user_folder
 from megatronapp.gateway.notify.settings import NotifySettings
 
 
@@ -43,8 +45,12 @@ class GatewaySettings(NotifySettings):
     session_seconds: float = Field(default=12 * 3600, gt=0, description="how long a session lasts")
     sign_in_link_seconds: float = Field(default=3600, gt=0, description="how long a one-time sign-in link is good for")
     max_request_bytes: int = Field(default=1 << 20, ge=1024, description="largest accepted request body")
+    max_exports: int = Field(default=4, ge=1, description="most traces downloaded at once")
     max_viewers: int = Field(default=200, ge=1, description="most event streams open at once")
     viewer_timeout_seconds: float = Field(
         default=30.0, gt=0, description="a viewer that takes no event for so long is disconnected"
+    )
+    quarantine_dir: Path = Field(
+        default_factory=partial(user_folder, "gateway"), description="records that can't be taken in are set aside here"
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")

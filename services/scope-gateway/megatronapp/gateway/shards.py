@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from megatronapp.core.errors import NotFoundError, UnavailableError
 from megatronapp.gateway.collector import CollectorClient
@@ -39,8 +40,9 @@ class CollectorShards:
 
     async def export(self, request: trace_pb2.ExportRequest) -> AsyncGenerator[bytes]:
         """The file in pieces, as `CollectorClient.export`."""
-        async for piece in (await self._holder(request.run)).export(request):
-            yield piece
+        async with aclosing((await self._holder(request.run)).export(request)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def _holder(self, run: str) -> CollectorClient:
         """Raises NotFoundError when no shard knows the run, UnavailableError when one that might does not answer."""

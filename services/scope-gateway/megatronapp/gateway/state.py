@@ -64,6 +64,8 @@ class TrackedJob:
     ranks: dict[int, TrackedRank] = field(default_factory=dict)
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
+    hidden: bool = False
+    """It could not be shown when that was tried last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Platform:
     """What was asked for last, by run; it may be read before the run's first message."""
 
     def apply_message(self, message: trace_pb2.RankMessage) -> Change | None:
-        """Fold in what a rank said. None when it is of an attempt or a process that has been replaced.
+        """Fold in what a rank said. None when it is of an attempt or a process that has been replaced, or of another
+        job than the run's: a run belongs to the first that is heard of it.
 
         Raises DataError for a message that names no run.
         """
@@ -90,13 +93,13 @@ class Platform:
         if not identity.run:
             raise DataError("a message names no run")
         job = self._job(identity.run)
-        if identity.attempt < job.attempt:
+        if identity.attempt < job.attempt or (job.job and identity.job != job.job):
             return None
         _begin_attempt(job, identity.attempt)
         rank = _speaker(job, identity, is_hello=body == "hello")
         if rank is None:
             return None
-        job.job = identity.job or job.job
+        job.job = job.job or identity.job
         job.seen_unix_ns = max(job.seen_unix_ns, message.received_unix_ns)
         rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
         rank.lost = message.lost

@@ -9,10 +9,13 @@ from statistics import median
 from typing import Any, Literal
 
 from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.logging import get_logger
 from megatronapp.gateway import models
 from megatronapp.gateway.models import JobState
 from megatronapp.gateway.state import PROGRESS, Platform, TrackedJob, TrackedRank, TrackedStep
 from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
 
 SILENT_NS = 15_000_000_000
 """A rank that says nothing for so long is not connected: heartbeats come once a second."""
@@ -154,13 +157,26 @@ def snapshot(platform: Platform, now_ns: int) -> models.SnapshotEvent:
 
 
 def job_views(platform: Platform, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:
-    """All jobs, or those of `runs`; the one heard last first."""
+    """All jobs, or those of `runs`; the one heard last first. One that can't be shown hides no other."""
     findings: dict[str, list[Finding]] = {}
     for finding in platform.findings.values():
         findings.setdefault(finding.run, []).append(finding)
     chosen = [job for job in platform.jobs.values() if runs is None or job.run in runs]
     jobs = sorted(chosen, key=lambda job: job.seen_unix_ns, reverse=True)
-    return [job_view(job, findings.get(job.run, ()), now_ns) for job in jobs]
+    views = (_contained(job, findings.get(job.run, ()), now_ns) for job in jobs)
+    return [view for view in views if view is not None]
+
+
+def _contained(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job | None:
+    try:
+        view = job_view(job, findings, now_ns)
+    except Exception:
+        if not job.hidden:
+            log.exception("job_not_shown", job=job.job, run=job.run)
+        job.hidden = True
+        return None
+    job.hidden = False
+    return view
 
 
 def _progress(job: TrackedJob) -> dict[str, Any]:

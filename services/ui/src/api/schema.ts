@@ -196,7 +196,7 @@ export interface paths {
         };
         /**
          * Get Trace
-         * @description Download the spans of some steps.
+         * @description Download the spans of some steps, at most 100,000 at once.
          */
         get: operations["get_trace"];
         put?: never;

@@ -4,6 +4,6 @@ A service puts a record aside as one file; a person looks at it and, once the se
 (`megatronapp quarantine list | show | replay`). The service takes handed-back records up by itself.
 """
 
-from megatronapp.core.quarantine.folder import Entry, Quarantine, Released, entries, entry, release
+from megatronapp.core.quarantine.folder import Entry, Quarantine, Released, entries, entry, release, user_folder
 
-__all__ = ["Entry", "Quarantine", "Released", "entries", "entry", "release"]
+__all__ = ["Entry", "Quarantine", "Released", "entries", "entry", "release", "user_folder"]

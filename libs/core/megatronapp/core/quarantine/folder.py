@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -115,6 +116,15 @@ class Quarantine:
         self._records += 1
         self._bytes += size
         return True
+
+
+def user_folder(service: str) -> Path:
+    """Where a service without a data folder of its own sets records aside when nobody says otherwise."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # a container's user may have none
+        return Path(tempfile.gettempdir(), "megatronapp", service, "quarantine")
+    return home / ".local/share/megatronapp" / service / "quarantine"
 
 
 def entries(folder: Path) -> list[Entry]:

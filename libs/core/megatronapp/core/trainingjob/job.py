@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -14,6 +13,7 @@ from megatronapp.core.errors import ConfigError
 from megatronapp.core.trainingjob.base import Model
 from megatronapp.core.trainingjob.spec import Spec
 from megatronapp.core.trainingjob.status import Status
+from megatronapp.core.yaml_text import load_yaml
 
 MAX_NAME_LENGTH = 63 - len("-999-9999")
 """A child's name is `<job>-<attempt>-<index>`, and Kubernetes allows it 63 characters."""
@@ -44,17 +44,15 @@ class TrainingJob(Model):
     def load(cls, path: Path) -> TrainingJob:
         """Read a file. Raises ConfigError that names the file, the key and what is wrong with it."""
         try:
-            return cls.parse(path.read_text(), str(path))
+            return cls.parse(path.read_bytes(), str(path))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
 
     @classmethod
-    def parse(cls, text: str, source: str = "TrainingJob") -> TrainingJob:
+    def parse(cls, text: str | bytes, source: str = "TrainingJob") -> TrainingJob:
         """From YAML or JSON; `source` names it in errors."""
         try:
-            return cls.model_validate(yaml.safe_load(text) or {})
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{source} is not YAML: {error}") from error
+            return cls.model_validate(load_yaml(text, source) or {})
         except ValidationError as error:
             raise ConfigError(f"{source}: {first_message(error)}") from error
 

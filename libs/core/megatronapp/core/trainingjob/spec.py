@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from megatronapp.core.scenario import Scenario
+from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 from megatronapp.core.trainingjob.base import Model
 
 RESERVED_ENV_PREFIXES = ("PET_", "MASTER_", "MEGATRONAPP_", "TORCHELASTIC_")
@@ -50,8 +51,8 @@ class ScanPlugin(Model):
     """MegaScan: a window of `continuousIterations` steps every `interval` steps is traced in detail."""
 
     enabled: bool = True
-    interval: int = Field(default=5, ge=1)
-    continuous_iterations: int = Field(default=2, ge=1)
+    interval: int = Field(default=5, ge=1, le=MAX_TRACE_INTERVAL)
+    continuous_iterations: int = Field(default=2, ge=1, le=MAX_TRACE_INTERVAL)
     granularity: Literal["base", "full"] = "full"
 
 

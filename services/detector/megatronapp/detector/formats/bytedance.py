@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from megatronapp.core.errors import DataError, NotFoundError
+from megatronapp.core.errors import ConfigError, DataError, NotFoundError
+from megatronapp.core.yaml_text import load_yaml
 from megatronapp.detector.steps import Floats, Ints
 from megatronapp.detector.whatif.recording import COMMUNICATION, COMPUTE, Key, Operation, Recording
 
@@ -78,9 +78,9 @@ def read_meta(path: Path) -> Meta:
     if not path.is_file():
         raise NotFoundError(f"{path}: not found; the job's parallel sizes have to lie beside its trace")
     try:
-        return Meta.model_validate(yaml.safe_load(path.read_text()))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as YAML: {error}") from error
+        return Meta.model_validate(load_yaml(path.read_bytes(), str(path)))
+    except (ConfigError, OSError) as error:
+        raise DataError(str(error)) from error
     except ValidationError as error:
         reasons = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
         raise DataError(f"{path}: {reasons}") from error
@@ -103,7 +103,7 @@ def _read_rows(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise DataError(f"{path}: column {', '.join(empty)} has rows without a value")
         rows = {name: table[name].to_numpy(zero_copy_only=False) for name in COLUMNS if name != "optype"}
         rows["optype"] = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not readable as Parquet: {error}") from error
     try:
         return {

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from hashlib import sha256
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from megatronapp.gateway.notify.events import GroupState
 from megatronapp.gateway.notify.levels import level_of
 
 MAX_ALERTS = 1_000
-Text = dict[str, str]
+MAX_LABEL = 4_096
+LAST_UNIX_SECONDS = 1e11
+"""Some thousand years from now."""
+NUMBER_DIGITS = 20
+
+
+def _plausible(moment: AwareDatetime) -> AwareDatetime:
+    if not 0 <= moment.timestamp() <= LAST_UNIX_SECONDS:
+        raise ValueError("must be after 1970 and not in thousands of years")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
+Labels = dict[str, Annotated[str, StringConstraints(max_length=MAX_LABEL)]]
 
 
 class _Model(BaseModel):
@@ -24,9 +36,9 @@ class _Model(BaseModel):
 
 class Alert(_Model):
     status: Literal["firing", "resolved"]
-    labels: Text
-    annotations: Text = Field(default_factory=dict)
-    starts_at: datetime = Field(alias="startsAt")
+    labels: Labels
+    annotations: dict[str, str] = Field(default_factory=dict)
+    starts_at: Moment = Field(alias="startsAt")
 
 
 class Webhook(_Model):
@@ -75,4 +87,5 @@ def _all(alerts: list[Alert], label: str) -> tuple[str, ...]:
 
 def _in_order(value: str) -> tuple[int, str]:
     """Numbers by their value, then everything else."""
-    return (int(value), "") if value.isdecimal() else (sys.maxsize, value)
+    number = value.isdecimal() and len(value) <= NUMBER_DIGITS
+    return (int(value), "") if number else (sys.maxsize, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
+from urllib.parse import quote
 
 from megatronapp.gateway.notify.incidents import Incident, Reason
 from megatronapp.gateway.notify.levels import Level
@@ -23,6 +24,7 @@ class Message:
     text: str
     """What is beside the facts; of a report, Markdown."""
     link: str
+    """An http(s) address, or ""; so is the runbook's."""
     runbook: str = ""
     incident: Incident | None = None
 
@@ -47,10 +49,15 @@ def of_incident(incident: Incident, reason: Reason, page_url: str) -> Message:
         title=f"[{state.level}] {TITLES[reason]}{state.summary}",
         facts=tuple((name, value) for name, value in facts.items() if value),
         text=state.description,
-        link=f"{page_url.rstrip('/')}/health" if page_url else "",
-        runbook=state.runbook,
+        link=address(f"{page_url.rstrip('/')}/health"),
+        runbook=address(state.runbook),
         incident=incident,
     )
+
+
+def address(url: str) -> str:
+    """An http(s) address in which nothing can end a link or begin markup; "" for what is none."""
+    return quote(url, safe="%:/?#[]@!$&'()*+,;=~") if url.startswith(("https://", "http://")) else ""
 
 
 def moment(unix_seconds: float) -> str:

@@ -19,21 +19,23 @@ from megatronapp.gateway.notify.events import Claimed, GroupState, Heard, Told, 
 from megatronapp.gateway.notify.incidents import REPORT, Due, Incident, Incidents, Rules
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.receivers import receivers
-from megatronapp.gateway.notify.receivers.base import send
+from megatronapp.gateway.notify.receivers.base import SEND_SECONDS, send
 from megatronapp.gateway.notify.report import WEEK_SECONDS, due_end, markdown, report
 from megatronapp.gateway.notify.settings import NotifySettings
 
 log = get_logger(__name__)
 
 TICK_SECONDS = 1.0
-SEND_SECONDS = 15.0
 ASK_AGAIN_SECONDS = 5.0
 """A claim that has not come back from the bus yet is not published twice within so long."""
 RETRY_SECONDS = 1.0
 
 
 class Notifier:
-    """Folds the incidents' events, claims what is due, and tells receivers. Run it in every gateway."""
+    """Folds the incidents' events, claims what is due, and tells receivers. Run it in every gateway.
+
+    What one event or one receiver makes fail is counted and logged, and concerns no other.
+    """
 
     def __init__(
         self, settings: NotifySettings, bus: Bus, metrics: GatewayMetrics, clock: Callable[[], float] = time.time
@@ -83,11 +85,11 @@ class Notifier:
         """Take in one event; the claim and what it is for, when it is this gateway's turn to tell."""
         try:
             event = parse(message.value)
-        except ValueError as error:
+            counts = self._known.apply(event, self._week(event.at))
+        except Exception as error:  # noqa: BLE001  one event must not end the telling of all others
             self._metrics.bad_messages.labels(Topic.INCIDENTS).inc()
             log.warning("message_not_understood", topic=Topic.INCIDENTS, error=str(error))
             return None
-        counts = self._known.apply(event, self._week(event.at))
         if not isinstance(event, Claimed):
             return None
         mine = self._mine.pop(event.claim, None)
@@ -103,6 +105,9 @@ class Notifier:
             except UnavailableError as error:
                 log.warning("incidents_wait_for_the_bus", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                log.exception("incidents_not_claimed")
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _claim_due(self) -> None:
         now = self._clock()
@@ -115,15 +120,10 @@ class Notifier:
                 await self._bus.publish(Topic.INCIDENTS, due.subject, _bytes(claim))
 
     async def _tell(self, client: httpx.AsyncClient, claim: str, due: Due) -> None:
-        message = self._message(due)
-        if message is None:
+        incident = self._known.incidents.get(due.subject)
+        if incident is None and not due.subject.startswith(REPORT):
             return
-        try:
-            await send(client, self._receivers[due.receiver], message, self._clock())
-            delivered = True
-        except UnavailableError as error:
-            log.warning("notification_failed", receiver=due.receiver, subject=due.subject, error=str(error))
-            delivered = False
+        delivered = await self._deliver(client, due, incident)
         self._metrics.notifications.labels(due.receiver, "sent" if delivered else "failed").inc()
         told = Told(
             at=self._clock(),
@@ -131,10 +131,24 @@ class Notifier:
             subject=due.subject,
             receiver=due.receiver,
             delivered=delivered,
-            level=message.level,
+            level=incident.state.level if incident else Level.P3,
             resolved=due.reason == "resolved",
         )
         await self._publish_told(told)
+
+    async def _deliver(self, client: httpx.AsyncClient, due: Due, incident: Incident | None) -> bool:
+        """Whether the receiver has taken the message. A receiver may answer anything."""
+        try:
+            message = self._message(due, incident)
+            await send(client, self._receivers[due.receiver], message, self._clock())
+        except UnavailableError as error:
+            log.warning("notification_failed", receiver=due.receiver, subject=due.subject, error=str(error))
+            return False
+        except Exception as error:  # noqa: BLE001  a receiver may answer anything; its address, a secret, stays unsaid
+            error_type = type(error).__name__
+            log.error("notification_failed", receiver=due.receiver, subject=due.subject, error=error_type)
+            return False
+        return True
 
     async def _publish_told(self, told: Told) -> None:
         """Until the bus takes it: people would be told again otherwise."""
@@ -145,11 +159,10 @@ class Notifier:
                 log.warning("incidents_wait_for_the_bus", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _message(self, due: Due) -> messages.Message | None:
-        if due.subject.startswith(REPORT):
+    def _message(self, due: Due, incident: Incident | None) -> messages.Message:
+        if incident is None:
             return self._report_message(float(due.subject.removeprefix(REPORT)))
-        incident = self._known.incidents.get(due.subject)
-        return messages.of_incident(incident, due.reason, self._settings.page_url) if incident else None
+        return messages.of_incident(incident, due.reason, self._settings.page_url)
 
     def _report_message(self, end: float) -> messages.Message:
         found = report(self._known.incidents.values(), end - WEEK_SECONDS, end)
@@ -161,7 +174,7 @@ class Notifier:
             title=f"Weekly report: {found.incidents} incidents",
             facts=(),
             text=markdown(found),
-            link=f"{page_url.rstrip('/')}/report" if page_url else "",
+            link=messages.address(f"{page_url.rstrip('/')}/report"),
         )
 
     def _week(self, now: float) -> str:

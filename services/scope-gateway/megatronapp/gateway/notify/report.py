@@ -16,6 +16,8 @@ from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import duration
 from megatronapp.gateway.notify.settings import Weekday
 
+_LITERAL = {ord(mark): f"&#{ord(mark)};" for mark in "&<>[]*`~|\\"}
+"""Marks as character references, which stand for nothing but themselves."""
 WEEK_SECONDS = 7 * 86_400.0
 LATE_SECONDS = 86_400.0
 """A report that could not be sent for so long is not sent any more."""
@@ -155,8 +157,8 @@ def _named(incident: Incident) -> Iterator[tuple[Literal["node", "gpu", "job"], 
 
 
 def _cell(text: str) -> str:
-    """What may stand in a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """A name as it is, in a table: it makes no markup, no link and no mention, in Markdown and in Feishu's cards."""
+    return " ".join(text.split()).translate(_LITERAL)
 
 
 def _day(unix_seconds: float) -> str:

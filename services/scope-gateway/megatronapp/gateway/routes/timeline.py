@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
+from megatronapp.core.trace.limits import MAX_STEP
 from megatronapp.gateway.collector import timeline_columns
 from megatronapp.gateway.deps import GatewayParts, KnownJob
+from megatronapp.gateway.exports import while_connected
 from megatronapp.gateway.models import Clock, Timeline
 
 router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
 
 MAX_ROWS = 200_000
 
-FromStep = Annotated[int, Query(ge=0, lt=1 << 63, description="first step")]
-ToStep = Annotated[int, Query(ge=0, lt=1 << 63, description="last step, inclusive; 0: the newest")]
+FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="first step")]
+ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="last step, inclusive; 0: the newest")]
 
 
 @router.get("/timeline", response_model=Timeline)
 async def get_timeline(
+    request: Request,
     job: KnownJob,
     gateway: GatewayParts,
     from_step: FromStep = 0,
@@ -29,11 +32,12 @@ async def get_timeline(
 ) -> Response:
     """One row per step and rank, as columns. Jobs of many ranks get fewer steps at once, at most 200,000 rows."""
     ranks = max(1, job.sizes.world, len(job.ranks))
-    answer = await gateway.collector.steps(job.run, from_step, to_step, min(limit, max(1, MAX_ROWS // ranks)))
+    asked = gateway.collector.steps(job.run, from_step, to_step, min(limit, max(1, MAX_ROWS // ranks)))
+    answer = await while_connected(request, asked)
     # Up to a million numbers: written without a model's validation in between.
     return Response(to_json(timeline_columns(answer)), media_type="application/json")
 
 
 @router.get("/clocks")
-async def list_clocks(job: KnownJob, gateway: GatewayParts) -> list[Clock]:
-    return await gateway.collector.clocks(job.run)
+async def list_clocks(request: Request, job: KnownJob, gateway: GatewayParts) -> list[Clock]:
+    return await while_connected(request, gateway.collector.clocks(job.run))

@@ -7,18 +7,22 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from megatronapp.core.errors import NotFoundError, UsageError
-from megatronapp.gateway.deps import GatewayParts, KnownJob
+from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.gateway.deps import GatewayParts, KnownJob, Parts
+from megatronapp.gateway.exports import while_connected
 from megatronapp.gateway.routes.timeline import FromStep, ToStep
 from megatronapp.gateway.state import TrackedJob
 from megatronapp.v1 import trace_pb2
 
 router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
 
-MAX_RANK = 1 << 20
+MAX_STEPS = 100_000
+MAX_RANKS = 4_096
+"""Of one download; more at once no viewer opens."""
 
 
 class TraceFormat(StrEnum):
@@ -26,10 +30,9 @@ class TraceFormat(StrEnum):
     CHROME = "chrome"
 
 
+RANGES = r"^([0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*)?$"
 Format = Annotated[TraceFormat, Query(alias="format", description="perfetto: .pftrace; chrome: trace event JSON")]
-Ranks = Annotated[
-    str, Query(max_length=4096, pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?$", description="as 0,2,8-15; empty: all")
-]
+Ranks = Annotated[str, Query(max_length=4096, pattern=RANGES, description="as 0,2,8-15; empty: all")]
 
 EXPORTS = {
     TraceFormat.PERFETTO: (trace_pb2.EXPORT_FORMAT_PERFETTO, "application/octet-stream", "pftrace"),
@@ -48,6 +51,7 @@ FILE: dict[int | str, dict[str, object]] = {
 
 @router.get("/trace", response_class=StreamingResponse, responses=FILE)
 async def get_trace(
+    request: Request,
     job: KnownJob,
     gateway: GatewayParts,
     from_step: FromStep = 0,
@@ -55,14 +59,16 @@ async def get_trace(
     ranks: Ranks = "",
     trace_format: Format = TraceFormat.PERFETTO,
 ) -> StreamingResponse:
-    """Download the spans of some steps."""
+    """Download the spans of some steps, at most 100,000 at once."""
+    if to_step - from_step >= MAX_STEPS:
+        raise UsageError(f"steps {from_step} to {to_step} are more than {MAX_STEPS}; ask for fewer at a time")
     number, media_type, suffix = EXPORTS[trace_format]
-    request = trace_pb2.ExportRequest(
+    wanted = trace_pb2.ExportRequest(
         run=job.run, from_step=from_step, to_step=to_step, ranks=parse_ranks(ranks), format=number
     )
-    pieces = gateway.collector.export(request)
+    pieces = _export(gateway, wanted)
     # The first piece is awaited before the answer begins, so that a refusal has a status of its own.
-    first = await anext(pieces, None)
+    first = await while_connected(request, _next(pieces))
     if first is None:
         raise NotFoundError("no spans are stored for these steps and ranks; GET …/timeline says which steps are traced")
     name = _file_name(job, from_step, to_step, suffix)
@@ -71,15 +77,33 @@ async def get_trace(
 
 
 def parse_ranks(text: str) -> list[int]:
-    """`0,2,8-15` → the ranks, ascending. Raises UsageError for a range that is no range."""
-    ranks: set[int] = set()
+    """`0,2,8-15` → the ranks, ascending. Raises UsageError for a range that is no range, and for too many ranks."""
+    spans = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if not low <= high < MAX_RANK:
-            raise UsageError(f"ranks: {part!r} is no range of ranks; write it as 8-15")
-        ranks.update(range(low, high + 1))
-    return sorted(ranks)
+        if not low <= high < MAX_WORLD:
+            raise UsageError(f"ranks: {part!r} is no range of ranks; write it as 8-15, below {MAX_WORLD}")
+        spans.append((low, high))
+    ranks: list[int] = []
+    for low, high in sorted(spans):
+        begin = max(low, ranks[-1] + 1) if ranks else low
+        if len(ranks) + high - begin >= MAX_RANKS:
+            raise UsageError(f"ranks: more than {MAX_RANKS}; ask for fewer, or leave ranks out to get all")
+        ranks.extend(range(begin, high + 1))
+    return ranks
+
+
+async def _export(gateway: Parts, wanted: trace_pb2.ExportRequest) -> AsyncGenerator[bytes]:
+    """The pieces of one of the downloads that go on at a time."""
+    with gateway.exports.one():
+        async with aclosing(gateway.collector.export(wanted)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _next(pieces: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

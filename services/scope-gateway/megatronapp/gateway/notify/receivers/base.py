@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any, Protocol
 
 import httpx
@@ -10,6 +12,10 @@ from pydantic import SecretStr
 from megatronapp.core.errors import UnavailableError
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
+
+SEND_SECONDS = 15.0
+"""For one message, from the connection to the end of the answer."""
+MAX_ANSWER_BYTES = 1 << 16
 
 
 class Receiver(Protocol):
@@ -22,21 +28,43 @@ class Receiver(Protocol):
     def request(self, message: Message, now: float) -> tuple[dict[str, Any], dict[str, str]]:
         """(JSON body, headers). Pure."""
 
-    def objection(self, answer: httpx.Response) -> str:
-        """What a 2xx answer says that is wrong after all; "" when the message was taken."""
+    def objection(self, answer: Any) -> str:
+        """What a 2xx answer, parsed from JSON (None: it is none), says that is wrong after all; "" when the message was
+        taken. The answer may be any JSON."""
 
 
 async def send(client: httpx.AsyncClient, receiver: Receiver, message: Message, now: float) -> None:
     """Raises UnavailableError when the receiver does not take the message; the address, a secret, is not repeated."""
     body, headers = receiver.request(message, now)
     try:
-        answer = await client.post(receiver.url.get_secret_value(), json=body, headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        async with (
+            asyncio.timeout(SEND_SECONDS),
+            client.stream("POST", receiver.url.get_secret_value(), json=body, headers=headers) as answer,
+        ):
+            said = await _beginning(answer)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise UnavailableError(f"{receiver.name} does not answer: {type(error).__name__}") from error
     if not answer.is_success:
-        raise UnavailableError(f"{receiver.name} answers {answer.status_code}: {answer.text[:200]}")
-    if objection := receiver.objection(answer):
+        raise UnavailableError(f"{receiver.name} answers {answer.status_code}: {said[:200].decode(errors='replace')}")
+    if objection := receiver.objection(_parsed(said)):
         raise UnavailableError(f"{receiver.name} refuses the message: {objection[:200]}")
+
+
+async def _beginning(answer: httpx.Response) -> bytes:
+    """The answer's first MAX_ANSWER_BYTES: a receiver says little."""
+    said = b""
+    async for piece in answer.aiter_bytes():
+        said += piece
+        if len(said) >= MAX_ANSWER_BYTES:
+            break
+    return said[:MAX_ANSWER_BYTES]
+
+
+def _parsed(said: bytes) -> Any:
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError):
+        return None
 
 
 def bearer(token: SecretStr | None) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
@@ -32,5 +31,5 @@ class Phone:
         }
         return body, bearer(self._token)
 
-    def objection(self, answer: httpx.Response) -> str:
+    def objection(self, answer: Any) -> str:
         return ""

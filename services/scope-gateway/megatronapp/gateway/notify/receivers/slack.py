@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
@@ -25,18 +24,23 @@ class Slack:
     def request(self, message: Message, now: float) -> tuple[dict[str, Any], dict[str, str]]:
         facts = "\n".join(f"*{name}* {escape(value)}" for name, value in message.facts)
         text = "\n".join(filter(None, (facts, escape(message.text))))[:MAX_TEXT]
-        links = [f"<{message.link}|open the page>"] if message.link else []
-        links += [f"<{message.runbook}|runbook>"] if message.runbook.startswith("http") else []
+        pages = (("open the page", message.link), ("runbook", message.runbook))
+        links = [f"<{escape(url)}|{name}>" for name, url in pages if url]
         blocks: list[dict[str, Any]] = [
             {"type": "header", "text": {"type": "plain_text", "text": message.title[:150]}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": text or "–"}},
+            {"type": "section", "text": _markup(text or "–")},
         ]
         if links:
-            blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]})
+            blocks.append({"type": "context", "elements": [_markup(" · ".join(links))]})
         return {"text": escape(message.title), "blocks": blocks}, {}
 
-    def objection(self, answer: httpx.Response) -> str:
+    def objection(self, answer: Any) -> str:
         return ""
+
+
+def _markup(text: str) -> dict[str, Any]:
+    """Verbatim: a bare @channel, #general or address is no mention and no link."""
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
 def escape(text: str) -> str:

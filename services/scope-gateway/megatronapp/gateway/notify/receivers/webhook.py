@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
@@ -43,5 +42,5 @@ class Webhook:
             }
         return body, bearer(self._token)
 
-    def objection(self, answer: httpx.Response) -> str:
+    def objection(self, answer: Any) -> str:
         return ""

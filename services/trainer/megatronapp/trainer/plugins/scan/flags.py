@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 from megatronapp.trainer.plugins.scan.window import Window
 
 
@@ -52,6 +53,8 @@ def parse(args: argparse.Namespace, collector_address: str) -> ScanSettings | No
         return None
     if args.trace_interval < 1 or args.continuous_trace_iterations < 1:
         raise UsageError("--trace-interval and --continuous-trace-iterations must be at least 1")
+    if args.trace_interval > MAX_TRACE_INTERVAL:
+        raise UsageError(f"--trace-interval {args.trace_interval} is too large; at most {MAX_TRACE_INTERVAL}")
     if args.continuous_trace_iterations > args.trace_interval:
         raise UsageError(
             f"--continuous-trace-iterations {args.continuous_trace_iterations} is more than"
