@@ -20,8 +20,8 @@ def counter() -> Counter:
     return Counter("quarantined_records", "", JOB_LABELS, registry=CollectorRegistry())
 
 
-def put(quarantine: Quarantine, record: bytes, reason: str = "ValueError: no such phase") -> None:
-    quarantine.put(record, run="run-1", job=JOB, attempt=1, rank=3, reason=reason)
+def put(quarantine: Quarantine, record: bytes, reason: str = "ValueError: no such phase", job: str = JOB) -> None:
+    quarantine.put(record, run="run-1", job=job, attempt=1, rank=3, reason=reason)
 
 
 def counted(counter: Counter) -> float:
@@ -48,15 +48,24 @@ def test_the_same_record_at_each_start_is_kept_once_and_counted_each_time(tmp_pa
 def test_a_full_folder_keeps_what_it_has(tmp_path: Path, counter: Counter) -> None:
     quarantine = Quarantine(tmp_path, counter, max_records=2)
 
-    for record in (b"first", b"second", b"third"):
-        put(quarantine, record)
+    for number, record in enumerate((b"first", b"second", b"third")):
+        put(quarantine, record, job=f"team-{number}/x")
 
     assert {found.record for found in entries(tmp_path)} == {b"first", b"second"}
-    assert counted(counter) == 3
 
 
-def test_bytes_are_bounded_too(tmp_path: Path, counter: Counter) -> None:
-    quarantine = Quarantine(tmp_path, counter, max_bytes=1000)
+def test_one_job_takes_its_share_of_records_and_no_more(tmp_path: Path, counter: Counter) -> None:
+    for quarantine in (Quarantine(tmp_path, counter, max_records=20), Quarantine(tmp_path, counter, max_records=20)):
+        for number in range(10):
+            put(quarantine, bytes([number]))
+    put(quarantine, b"another tenant's", job="team-b/y")
+
+    assert [found.record for found in entries(tmp_path)] == [b"\x00", b"\x01", b"another tenant's"]
+    assert counted(counter) == 20
+
+
+def test_one_job_takes_its_share_of_bytes_and_no_more(tmp_path: Path, counter: Counter) -> None:
+    quarantine = Quarantine(tmp_path, counter, max_bytes=10_000)
 
     for number in range(10):
         put(quarantine, bytes([number]) * 400)

@@ -1,6 +1,7 @@
 """One file a record: a line of JSON that says whose it is and why it was set aside, then the record's bytes.
 
-A file is named after its record's digest, so that a journal replayed at each start sets the same record aside once.
+A file is named after its job's and its record's digest, so that a journal replayed at each start sets the same record
+aside once, and that one job can take no more than its share of the room.
 Handing a record back moves its file into `released/`, where the service finds it; a service that fails on it again
 sets it aside again. Files are written under another name first: a reader sees whole ones only.
 """
@@ -30,6 +31,8 @@ SUFFIX = ".record"
 RELEASED = "released"
 MAX_RECORDS = 1_000
 MAX_BYTES = 256 << 20
+JOB_SHARE = 0.1
+"""Of both, that one job may take."""
 MAX_REASON = 500
 """Characters kept of what went wrong."""
 RECOUNT_SECONDS = 10.0
@@ -77,18 +80,19 @@ class Quarantine:
         self._counter = counter
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._records = self._bytes = 0
+        self._used: dict[str, _Used] = {}
         self._counted_at = -RECOUNT_SECONDS
 
     def put(self, record: bytes, *, run: str, job: str, attempt: int, rank: int, reason: str) -> None:
         """Set a record aside. Never raises: a disk that takes nothing must not stop the service either."""
         self._counter.labels(**job_labels(job)).inc()
-        identity = sha256(record).hexdigest()[:16]
+        owner = sha256(job.encode()).hexdigest()[:8]
+        identity = f"{owner}-{sha256(record).hexdigest()[:16]}"
         kept = Entry(identity, run, job, attempt, rank, reason[:MAX_REASON], _now(), record)
         path = self._folder / f"{identity}{SUFFIX}"
         about = {"job": job, "run": run, "attempt": attempt, "rank": rank, "reason": kept.reason}
         try:
-            if not path.exists() and not self._take_room(len(record)):
+            if not path.exists() and not self._take_room(owner, len(record)):
                 log.error("record_lost", **about, why=f"{self._folder} is full; see megatronapp quarantine list")
                 return
             _write(path, kept)
@@ -107,15 +111,37 @@ class Quarantine:
                 log.error("released_record_unreadable", file=str(path), error=str(error))
         return found
 
-    def _take_room(self, size: int) -> bool:
+    def _take_room(self, owner: str, size: int) -> bool:
         if time.monotonic() - self._counted_at >= RECOUNT_SECONDS:
-            sizes = [path.stat().st_size for path in _files(self._folder)]
-            self._records, self._bytes, self._counted_at = len(sizes), sum(sizes), time.monotonic()
-        if self._records >= self._max_records or self._bytes + size > self._max_bytes:
+            self._used, self._counted_at = _used(self._folder), time.monotonic()
+        own = self._used.setdefault(owner, _Used())
+        everybody = _Used(sum(u.records for u in self._used.values()), sum(u.bytes for u in self._used.values()))
+        if not everybody.fits(size, self._max_records, self._max_bytes):
             return False
-        self._records += 1
-        self._bytes += size
+        if not own.fits(size, max(1, int(JOB_SHARE * self._max_records)), JOB_SHARE * self._max_bytes):
+            return False
+        own.records += 1
+        own.bytes += size
         return True
+
+
+@dataclass(slots=True)
+class _Used:
+    records: int = 0
+    bytes: int = 0
+
+    def fits(self, size: int, max_records: int, max_bytes: float) -> bool:
+        return self.records < max_records and self.bytes + size <= max_bytes
+
+
+def _used(folder: Path) -> dict[str, _Used]:
+    """By the owner in the files' names."""
+    found: dict[str, _Used] = {}
+    for path in _files(folder):
+        used = found.setdefault(path.name.partition("-")[0], _Used())
+        used.records += 1
+        used.bytes += path.stat().st_size
+    return found
 
 
 def user_folder(service: str) -> Path:
