@@ -55,6 +55,8 @@ class TrainingJob(Model):
             return cls.model_validate(yaml.safe_load(text) or {})
         except yaml.YAMLError as error:
             raise ConfigError(f"{source} is not YAML: {error}") from error
+        except RecursionError as error:
+            raise ConfigError(f"{source} is nested too deep") from error
         except ValidationError as error:
             raise ConfigError(f"{source}: {first_message(error)}") from error
 
