@@ -33,7 +33,7 @@ class GatewayClient:
         by_run: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for finding in findings:
             by_run[finding["run"]].append(finding)
-        return {job["run"]: found for job in jobs if (found := _readable(job, by_run[job["run"]])) is not None}
+        return {job["run"]: found for job in jobs if (found := readable(job, by_run[job["run"]])) is not None}
 
     async def _get(self, path: str, **query: str) -> list[dict[str, Any]]:
         try:
@@ -46,7 +46,7 @@ class GatewayClient:
         return found
 
 
-def _readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | None:
+def readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | None:
     """None for a run that is told of in a way that makes no sense: it is nobody else's matter."""
     try:
         return report(job, findings)
