@@ -37,7 +37,8 @@ class Server:
     def __init__(self) -> None:
         self.there: dict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
         """By collection, then by namespace and name. What is too deep for Python to write is told by a word."""
-        self.watches: dict[str, list[asyncio.Queue[str]]] = defaultdict(list)
+        self.told: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        """By collection: version and text of every event."""
         self.version = 1
         self.contentions = 0
         """How many more Jobs are answered with contention."""
@@ -47,8 +48,7 @@ class Server:
         body["metadata"]["resourceVersion"] = str(self.version)
         body["metadata"].setdefault("uid", f"uid-{self.version}")
         self.there[collection][body["metadata"]["namespace"], body["metadata"]["name"]] = body
-        for queue in self.watches[collection]:
-            queue.put_nowait(with_depth({"type": change, "object": body}) + "\n")
+        self.told[collection].append((self.version, with_depth({"type": change, "object": body}) + "\n"))
         return body
 
     def get(self, collection: str, name: str) -> Body | None:
@@ -74,11 +74,13 @@ class Server:
         return answered(listed)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        answer, queue = web.StreamResponse(), asyncio.Queue[str]()
-        self.watches[request.path].append(queue)
+        answer, version = web.StreamResponse(), int(request.query["resourceVersion"])
         await answer.prepare(request)
         while True:
-            await answer.write((await queue.get()).encode())
+            for at, text in [event for event in self.told[request.path] if event[0] > version]:
+                await answer.write(text.encode())
+                version = at
+            await asyncio.sleep(0.01)
 
     def _create(self, path: str, body: Body) -> web.Response:
         collection, namespace = whole(path)

@@ -76,12 +76,12 @@ class WorkQueue(Generic[Key]):
         self._forget_timer(key)
         try:
             again = await self._work(key)
+            if again is not None:
+                self.mark_in(key, again)
         except Exception as error:  # noqa: BLE001  # whatever is wrong with one key is that key's matter
             self._failed(key, error)
             return
         self._failures.pop(key, None)
-        if again is not None:
-            self.mark_in(key, again)
 
     def _failed(self, key: Key, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
