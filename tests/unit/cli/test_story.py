@@ -1,5 +1,6 @@
 import pytest
 
+from megatronapp.cli.demo.play import changed, shortened
 from megatronapp.cli.demo.story import Story
 from megatronapp.cli.demo.view import line
 from megatronapp.core.findings import Cause, Finding, Kind, State
@@ -112,3 +113,24 @@ def test_one_line_says_who_since_when_why_and_the_cost() -> None:
     assert line(slow((2,))) == (
         "FOUND: rank 2 since step 31: slow_gpu/compute, 20 % slower than expected, costs the job 10 % of its step time"
     )
+
+
+def test_only_what_changes_is_told_and_only_of_findings_that_page(story: Story) -> None:
+    told: dict[str, str] = {}
+    story.find(slow((3,), page=False))
+    story.find(slow((2,)))
+    first = [finding.ranks for finding in changed(story, told)]
+    story.find(slow((2,)).model_copy(update={"effect_ratio": 1.31}))
+    second = changed(story, told)
+    story.find(slow((2,), state=State.RESOLVED))
+    third = [line(finding).partition(":")[0] for finding in changed(story, told)]
+
+    assert (first, second, third) == ([(2,)], [], ["resolved"])
+    assert story.watched == 1
+
+
+@pytest.mark.parametrize("steps", [1, 5, 10, 11, 600])
+def test_a_short_run_warms_up_before_it_ends(steps: int) -> None:
+    flags = dict(flag.split("=") for flag in shortened(steps))
+
+    assert 0 <= int(flags["--lr-warmup-iters"]) < int(flags["--train-iters"]) == steps

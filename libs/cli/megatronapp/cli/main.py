@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megatronapp.cli import analyze, doctor, run, trace, train, up
+from megatronapp.cli import analyze, doctor, quarantine, run, trace, train, up
 from megatronapp.cli.demo import command as demo
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import configure
@@ -38,6 +38,7 @@ app.add_typer(train.data_app, name="data")
 app.add_typer(trace.trace_app, name="trace")
 app.command("analyze")(analyze.analyze)
 app.command("interfere", **train.PASS_THROUGH)(train.interfere)
+app.command("quarantine", **train.PASS_THROUGH)(quarantine.quarantine)
 app.command("doctor")(doctor.doctor)
 
 

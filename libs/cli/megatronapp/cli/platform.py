@@ -13,6 +13,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from megatronapp.cli import local
+from megatronapp.cli.folders import data_folder
 from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.core.auth import Role, StaticTokens
@@ -135,8 +137,10 @@ async def serve(options: Options) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with platform(options) as running:
         address, token = running.collector_address, running.token_file
-        print(f"page       {running.url}")
-        print(f"collector  {address}")
-        print(f"a run      megatronapp run JOB.yaml --collector-address {address} --token-file {token}", flush=True)
-        await stopping.wait()
+        flags = f" --collector-address {address} --token-file {token}" if options.folder != data_folder() else ""
+        with local.announced(options.folder, local.LocalPlatform(address, str(token))):
+            print(f"page       {running.url}")
+            print(f"collector  {address}")
+            print(f"a run      megatronapp run JOB.yaml{flags}", flush=True)
+            await stopping.wait()
         print("stopping")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from megatronapp.cli import local
 from megatronapp.cli.extras import needs
 from megatronapp.cli.folders import data_folder
 from megatronapp.cli.lines import readable
@@ -18,7 +19,10 @@ from megatronapp.core.trainingjob import TrainingJob
 def run(
     file: Annotated[Path, typer.Argument(help="a TrainingJob, e.g. examples/laptop/gpt-tiny.yaml")],
     storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR for each storage of the job")] = None,
-    collector_address: Annotated[str, typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port")] = "",
+    collector_address: Annotated[
+        str,
+        typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port; default: that of `megatronapp up` here"),
+    ] = "",
     token_file: Annotated[Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="the pods' token")] = None,
     folder: Annotated[Path | None, typer.Option(help="checkpoints and logs; default: the user's data folder")] = None,
 ) -> None:
@@ -27,6 +31,10 @@ def run(
     with needs("trainer"):
         from megatronapp.trainer.jobs import run_job_until_signal
     show = readable if sys.stdout.isatty() else str
+    found = None if collector_address else local.find(data_folder())
+    if found is not None:
+        collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
+        print(f"traced by the platform on this machine, {collector_address}", flush=True)
     result = run_job_until_signal(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,

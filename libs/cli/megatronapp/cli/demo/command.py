@@ -25,6 +25,8 @@ def demo(
     check: Annotated[bool, typer.Option("--check", help="no page; end by itself; print one JSON line")] = False,
 ) -> None:
     """Train a small GPT on four CPU ranks, slow one of them, and see it found."""
+    if steps is not None and steps < 1:
+        raise UsageError(f"--steps {steps}: a run has at least one step")
     fault = scenario and Scenario.load(scenario)
     with needs("all"):
         from megatronapp.cli.demo.play import Demo, play

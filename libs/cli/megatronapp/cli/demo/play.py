@@ -34,6 +34,8 @@ GIVE_UP_STEPS = 120
 GIVE_UP_SECONDS = 60.0
 """And when no step ends any more for so long."""
 REFRESH_SECONDS = 0.25
+WARM_UP_STEPS = 10
+"""Of the learning rate, as in the example."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,14 @@ async def _train(demo: Demo, running: Platform, data: Path, run: _Run) -> bool:
 def _job(demo: Demo) -> TrainingJob:
     faults = demo.job.spec.plugins.faults.model_copy(update={"scenario": demo.scenario})
     plugins = demo.job.spec.plugins.model_copy(update={"faults": faults})
-    args = [*demo.job.spec.args, *([f"--train-iters={demo.steps}"] if demo.steps else [])]
+    args = [*demo.job.spec.args, *(shortened(demo.steps) if demo.steps else [])]
     spec = demo.job.spec.model_copy(update={"plugins": plugins, "args": args, "termination_grace_period_seconds": 15})
     return demo.job.model_copy(update={"spec": spec})
+
+
+def shortened(steps: int) -> list[str]:
+    """Flags of a run of so many steps; the warm-up must end before it does."""
+    return [f"--train-iters={steps}", f"--lr-warmup-iters={min(WARM_UP_STEPS, steps - 1)}"]
 
 
 @asynccontextmanager
@@ -140,17 +147,22 @@ async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: 
             live.update(view.render(run.story, url), refresh=True)
         return
     console.print(f"page  {url}", soft_wrap=True)
-    said: set[str] = set()
+    told: dict[str, str] = {}
     shown = 0
     while not _over(run, training):
         if run.story.step >= shown + 10:
             shown = run.story.step
             console.print(f"step {shown}/{run.story.total_steps}")
-        for text in map(view.line, run.story.findings.values()):
-            if text not in said:
-                said.add(text)
-                console.print(text, soft_wrap=True)
+        for finding in changed(run.story, told):
+            console.print(view.line(finding), soft_wrap=True)
         await asyncio.sleep(REFRESH_SECONDS)
+
+
+def changed(story: Story, told: dict[str, str]) -> list[Finding]:
+    """Findings that page, or have paged, and stand elsewhere than was told; figures alone are no change."""
+    changed = [f for f in map(story.findings.__getitem__, story.paged) if told.get(f.id) != view.word(f)]
+    told.update({finding.id: view.word(finding) for finding in changed})
+    return changed
 
 
 async def _check(run: _Run, training: asyncio.Task[bool]) -> None:

@@ -55,6 +55,11 @@ class Story:
         paging = (f for f in self.findings.values() if f.state is State.OPEN and f.page)
         return sorted({rank for finding in paging for rank in finding.ranks})
 
+    @property
+    def watched(self) -> int:
+        """Open findings that have not paged: advice, and what may come to nothing."""
+        return sum(f.state is State.OPEN for f in self.findings.values() if f.id not in self.paged)
+
     def hear(self, message: trace_pb2.RankMessage) -> None:
         """Take in one message of a rank."""
         rank, body = message.identity.rank, message.message

@@ -18,17 +18,25 @@ def render(story: Story, url: str) -> RenderableType:
     """The whole screen for the present state."""
     parts: list[RenderableType] = [_headline(story), _ranks(story)]
     parts += [_finding(finding) for finding in _newest_first(story)[:4]]
+    if story.watched:
+        parts.append(Text(f"watched, not sure yet: {story.watched}", style="dim"))
     if url:
         parts.append(Text.assemble(("page  ", "dim"), (url, "underline"), ("   Ctrl-C ends the demo", "dim")))
     return Group(*parts)
 
 
+def word(finding: Finding) -> str:
+    """Where a finding stands: FOUND, resolved, or merely suspected."""
+    if finding.state is State.RESOLVED:
+        return "resolved"
+    return "FOUND" if finding.page else "suspected"
+
+
 def line(finding: Finding) -> str:
     """A finding in one line, for a log."""
-    word = "resolved" if finding.state is State.RESOLVED else ("FOUND" if finding.page else "suspected")
     who = f"rank {', '.join(map(str, finding.ranks))}" if finding.ranks else "nobody in particular"
     since = f" since step {finding.since_step}" if finding.since_step is not None else ""
-    return f"{word}: {who}{since}: {finding.kind}/{finding.cause}, {_effect(finding)}"
+    return f"{word(finding)}: {who}{since}: {finding.kind}/{finding.cause}, {_effect(finding)}"
 
 
 def _effect(finding: Finding) -> str:
@@ -63,7 +71,8 @@ def _ranks(story: Story) -> RenderableType:
 
 
 def _newest_first(story: Story) -> list[Finding]:
-    return sorted(story.findings.values(), key=lambda f: (f.state is State.OPEN, f.opened_unix_ns), reverse=True)
+    paged = (story.findings[identity] for identity in story.paged)
+    return sorted(paged, key=lambda f: (f.state is State.OPEN, f.opened_unix_ns), reverse=True)
 
 
 def _finding(finding: Finding) -> RenderableType:

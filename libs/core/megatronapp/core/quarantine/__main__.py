@@ -1,0 +1,5 @@
+import sys
+
+from megatronapp.core.quarantine.command import main
+
+sys.exit(main())
