@@ -199,6 +199,31 @@ def test_an_attempt_that_can_not_be_read_is_told_to_its_job_alone(cluster: Clust
     assert "object_set_aside" in operator.log.read_text()
 
 
+OWN_WINS = """
+import os, sys
+own = (os.environ["PET_NNODES"], os.environ["MEGATRONAPP_JOB"].rsplit("/")[-1], os.environ["OTHER"])
+sys.exit(f"shadowed: {own}" if own != ("1", "shadowed", "kept") else 0)
+"""
+
+
+def test_what_env_from_brings_does_not_shadow_the_platforms(cluster: Cluster, operator: OperatorProcess) -> None:
+    stranger = {"PET_NNODES": "9", "MEGATRONAPP_JOB": "other/job", "OTHER": "kept"}
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "stranger"}, "data": stranger})
+    cluster.apply(
+        job(
+            "shadowed",
+            OWN_WINS,
+            nodes=1,
+            envFrom=[{"configMapRef": {"name": "stranger"}}],
+            failurePolicy={"maxRestarts": 0},
+        )
+    )
+
+    wait_until("it has ended", lambda: status(cluster, "shadowed").get("phase") in {"Succeeded", "Failed"}, 90)
+    told = status(cluster, "shadowed")
+    assert conditions(told)["Complete"] == ("True", "Completed"), told["conditions"]
+
+
 def test_contention_on_a_quota_costs_no_job_its_children(cluster: Cluster, tmp_path: Path) -> None:
     """Each job's objects are counted by one ResourceQuota; a proxy answers creates as its contention does."""
     with ApiProxy(cluster.kubeconfig, tmp_path) as proxy:

@@ -253,6 +253,8 @@ async def test_an_attempt_that_can_not_be_read_is_told_to_its_job_and_forgiven_w
         assert server.get(JOBS, "spoilt-1") is None
         assert registry.get_sample_value("megatronapp_operator_unreadable_objects_total", {"kind": "jobs"}) == 1
 
+        assert _errors(registry) == 0, "it is the job's own matter, not the operator's"
+
         server.put(JOBS, bad, "DELETED")
         await until("it is looked after", lambda: server.get(JOBS, "spoilt-1"), task)
         await until("it is cleared", lambda: server.condition("spoilt", "ReconcileError")[0] == "False", task)

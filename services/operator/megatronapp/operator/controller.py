@@ -64,7 +64,8 @@ class Controller:
         except RETRY_ON:
             raise
         except Exception as error:
-            self._metrics.errors.inc()
+            if not isinstance(error, UnreadableError):
+                self._metrics.errors.inc()
             await self._tell(key, error)
             raise
         finally:
