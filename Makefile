@@ -77,7 +77,8 @@ e2e-cluster: setup-tests
 
 # The part of it that needs no images of ours: the operator, run beside the cluster
 e2e-operator: setup-tests
-	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py $(JUNIT)
+	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
+	  tests/e2e/kubernetes/test_attacks.py $(JUNIT)
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto

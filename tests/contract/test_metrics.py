@@ -19,10 +19,11 @@ from megatronapp.operator.metrics import Metrics as OperatorMetrics
 from megatronapp.operator.metrics import Phases
 from tests.support.helm import CHART, ROOT
 from tests.support.promql import base_name, selectors
+from tests.support.scrapes import target_labels
 
 OURS = {metric.name: metric for metrics in METRICS.values() for metric in metrics}
 OUTSIDE: dict[str, list[str]] = yaml.safe_load((CHART / "files/exporters.yaml").read_text())
-ADDED_BY_SCRAPES = {"part_of", "component", "instance", "job", "le"}
+ADDED_BY_SCRAPES = {"instance", "job", "le"}.union(*target_labels().values())
 RECORDED = {"megatronapp:gpu_fault:bool"}
 
 

@@ -48,6 +48,8 @@ class ApiProxy:
     faults: Faults = field(default_factory=Faults)
     on_write: Callable[[int], bool] | None = None
     """Told of the number of each write the server has done; True: the answer never arrives."""
+    contentions: int = 0
+    """How many more creates, but of Events and the Lease, are answered as contention on a ResourceQuota is."""
     writes: int = 0
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -93,6 +95,9 @@ class ApiProxy:
         fault = not is_lease and self._random.random() < self.faults.error_ratio
         if fault and self._random.random() < 0.5:
             return self._wrong(is_write)
+        if self.contentions and request.method == "POST" and not is_lease and not request.path.endswith("/events"):
+            self.contentions -= 1
+            return _contention()
         answer = await self._forward(request)
         if is_write and not is_lease:
             self.writes += 1
@@ -133,6 +138,12 @@ class ApiProxy:
                     gone: dict[str, Any] = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
                     await stream.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
             return stream
+
+
+def _contention() -> web.Response:
+    message = 'Operation cannot be fulfilled on resourcequotas "all": the object has been modified'
+    body = {"kind": "Status", "status": "Failure", "message": message, "reason": "Conflict", "code": 409}
+    return web.json_response(body, status=409)
 
 
 def _login(kubeconfig: Path) -> kopf.ConnectionInfo:

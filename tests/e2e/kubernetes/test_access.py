@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
-from tests.e2e.kubernetes.jobs import job, pods, wait_phase
+from tests.e2e.kubernetes.jobs import job, nodes_of, pods, wait_phase
 from tests.integration.collector.support import RankStream
 from tests.support.cluster import Cluster, Release
 
@@ -60,15 +60,19 @@ def _encoded(data: bytes) -> str:
 
 
 def audience(jobs: Cluster, name: str = OWN) -> str:
-    return f"megatronapp/{jobs.namespace}/{name}"
+    """As the operator writes it into the pods of a job."""
+    return f"megatronapp/{jobs.namespace}/{name}/{uid_of(jobs, name)}"
 
 
-async def stream(address: str, job_name: str, bearer: str) -> grpc.StatusCode:
-    """How the collector answers a rank of this job that says hello."""
+def uid_of(jobs: Cluster, name: str) -> str:
+    return str((jobs.get("trainingjob", name) or {})["metadata"]["uid"])
+
+
+async def stream(address: str, who: trace_pb2.Identity, node: str, bearer: str) -> grpc.StatusCode:
+    """How the collector answers a rank that says hello."""
     rank = RankStream(address, bearer)
-    who = trace_pb2.Identity(run="run-access", job=job_name, attempt=1, rank=0, incarnation=1)
     sizes = trace_pb2.ParallelSizes(world=1, data=1, pipeline=1, tensor=1)
-    hello = trace_pb2.Hello(identity=who, placement=trace_pb2.Placement(node="node1", sizes=sizes))
+    hello = trace_pb2.Hello(identity=who, placement=trace_pb2.Placement(node=node, sizes=sizes))
     closing = trace_pb2.TraceMessage(seq=1, heartbeat=trace_pb2.Heartbeat(closing=True))
     try:
         async with asyncio.timeout(60):
@@ -99,11 +103,12 @@ def test_the_collector_takes_a_jobs_own_pods_and_nobody_else(
     if jobs.is_test_cluster:
         wrong["expired"] = expired(own, jobs.kubeconfig.parent / "pki" / "sa.key")
 
+    who = trace_pb2.Identity(run=uid_of(jobs, OWN), job=f"{jobs.namespace}/{OWN}", attempt=1, rank=0, incarnation=1)
+    (node,) = nodes_of(jobs, OWN)
+
     with release.cluster.forward(f"pod/{release.pod('collector')}", 7601) as address:
-        answers = {
-            what: asyncio.run(stream(address, f"{jobs.namespace}/{OWN}", bearer)) for what, bearer in wrong.items()
-        }
-        accepted = asyncio.run(stream(address, f"{jobs.namespace}/{OWN}", own))
+        answers = {what: asyncio.run(stream(address, who, node, bearer)) for what, bearer in wrong.items()}
+        accepted = asyncio.run(stream(address, who, node, own))
 
     assert answers == dict.fromkeys(wrong, grpc.StatusCode.UNAUTHENTICATED)
     assert accepted is grpc.StatusCode.OK

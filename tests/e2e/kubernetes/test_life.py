@@ -50,6 +50,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         },
         "mountPath is there twice",
     ),
+    "labels": ({"labels": {"megatronapp.io/run": "x"}}, "labels: keys that the platform sets"),
+    "annotations": ({"annotations": {"batch.kubernetes.io/x": "y"}}, "annotations: keys that the platform sets"),
     "policy": ({"plugins": {"dpp": {"policy": "Widest"}}}, "spec.plugins.dpp.policy"),
     "negative": ({"nodes": 0}, "spec.nodes"),
     "both scenarios": (
@@ -82,7 +84,13 @@ def test_a_name_that_is_too_long_for_its_pods_is_refused(cluster: Cluster) -> No
 def test_what_must_not_change_while_a_job_runs_is_refused(cluster: Cluster) -> None:
     cluster.apply(job("fixed"))
 
-    for change in ({"image": "other"}, {"procPerNode": 2}, {"nodes": 3}, {"managedBy": "somebody"}):
+    for change in (
+        {"image": "other"},
+        {"procPerNode": 2},
+        {"nodes": 3},
+        {"managedBy": "somebody"},
+        {"backend": "JobSet"},
+    ):
         with pytest.raises(subprocess.CalledProcessError) as refused:
             cluster.apply(job("fixed", **change))
         assert "can't be changed" in refused.value.stderr

@@ -16,6 +16,7 @@ from megatronapp.core.metrics import METRICS, Metric
 from tests.support.alertmanager import free_port, prometheus
 from tests.support.dashboards import QUERIES, ask
 from tests.support.helm import CHART
+from tests.support.scrapes import target_labels
 
 SCRAPES = 4
 VALUES = {
@@ -84,7 +85,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
             "job_name": service,
             "metrics_path": f"/{service}",
             "honor_labels": True,
-            "static_configs": [{"targets": [target], "labels": {"part_of": "megatronapp", "component": service}}],
+            "static_configs": [{"targets": [target], "labels": target_labels().get(service, {})}],
         }
         for service in (*METRICS, "outside")
     ]
@@ -100,3 +101,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize(("where", "query"), QUERIES, ids=[where for where, _ in QUERIES])
 def test_the_panel_shows_something(running: httpx.Client, where: str, query: str) -> None:
     assert ask(running, query)
+
+
+@pytest.mark.parametrize(("where", "query"), [found for found in QUERIES if "up{" in found[1]])
+def test_the_panel_counts_the_services_that_answer(running: httpx.Client, where: str, query: str) -> None:
+    """It shows 0 where it finds none, so that showing something is not enough."""
+    (series,) = ask(running, query)
+
+    assert series["value"][1] == "1"

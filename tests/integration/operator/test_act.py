@@ -9,10 +9,10 @@ from aiohttp import web
 
 from megatronapp.operator import nodes
 from megatronapp.operator.act import Actor
-from megatronapp.operator.actions import MarkNode
-from megatronapp.operator.api import Api, ConflictError
+from megatronapp.operator.actions import Create, MarkNode
+from megatronapp.operator.api import Api, ConflictError, RefusedError
 from megatronapp.operator.observed import Node, SlowMark
-from tests.unit.operator.samples import NOW, running
+from tests.unit.operator.samples import NOW, UID, running
 
 FOREIGN = {"key": "example.com/others", "effect": "NoExecute"}
 MARK = SlowMark(NOW, NOW, "ns/gpt")
@@ -28,7 +28,14 @@ class NodeServer:
         }
         self.changed_by_others_after_read = False
 
+        self.create_refusal: dict[str, str] = {}
+        self.jobs: list[dict[str, Any]] = []
+
     async def handle(self, request: web.Request) -> web.Response:
+        if request.path == "/apis/batch/v1/namespaces/team/jobs":
+            if request.method == "POST":
+                return web.json_response(self.create_refusal, status=409)
+            return web.json_response({"items": self.jobs})
         if request.path not in {"/api/v1/nodes/node2", "/api/v1/nodes/node2/status"}:
             return web.json_response({"message": "not found"}, status=404)
         patch = await request.json()
@@ -95,3 +102,45 @@ async def test_taints_are_not_written_over_what_somebody_has_changed(server: Nod
 async def test_a_node_that_is_gone_needs_no_mark(actor: Actor) -> None:
     await actor.do(MarkNode("node9", MARK, "slow ranks"), running())
     await actor.release("node9", NOW)
+
+
+# ---- what 409 means
+
+THERE = {"reason": "AlreadyExists", "message": 'jobs.batch "gpt-1" already exists'}
+CONTENTION = {"reason": "Conflict", "message": 'Operation cannot be fulfilled on resourcequotas "all"'}
+JOB = Create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gpt-1", "namespace": "team"}})
+
+
+@pytest.mark.parametrize("refusal", [CONTENTION, {}], ids=["contention", "without a reason"])
+async def test_a_create_that_met_contention_is_not_done(server: NodeServer, actor: Actor, refusal: Any) -> None:
+    server.create_refusal = refusal
+    server.jobs = [owned_by(UID)]
+
+    with pytest.raises(ConflictError):
+        await actor.do(JOB, running())
+
+
+async def test_an_object_that_is_there_already_is_as_good_as_made(server: NodeServer, actor: Actor) -> None:
+    server.create_refusal = THERE
+    server.jobs = [owned_by(UID)]
+
+    assert await actor.do(JOB, running()) == server.jobs[0]
+
+
+async def test_an_object_that_was_there_and_is_gone_has_still_to_be_made(server: NodeServer, actor: Actor) -> None:
+    server.create_refusal = THERE
+
+    with pytest.raises(ConflictError):
+        await actor.do(JOB, running())
+
+
+async def test_an_object_of_somebody_else_is_told(server: NodeServer, actor: Actor) -> None:
+    server.create_refusal = THERE
+    server.jobs = [{"metadata": {"name": "gpt-1"}}]
+
+    with pytest.raises(RefusedError, match="belongs to somebody else"):
+        await actor.do(JOB, running())
+
+
+def owned_by(uid: str) -> dict[str, Any]:
+    return {"metadata": {"name": "gpt-1", "ownerReferences": [{"kind": "TrainingJob", "uid": uid, "controller": True}]}}

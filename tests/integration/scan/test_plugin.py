@@ -84,13 +84,14 @@ def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
     process.start()
     path = trace_file.path_for(tmp_path, "local/train", 1, 0)
     deadline = time.monotonic() + 90
-    while not (path.exists() and path.stat().st_size > 30_000):
-        assert process.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-    process.kill()
-    process.join()
+    try:
+        while not (path.exists() and path.stat().st_size > 30_000):
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.join()
 
     trace = read(path)
     steps = [summary.step for summary in trace.summaries]

@@ -13,6 +13,7 @@ from tests.support.environment import SETTINGS, load
 from tests.support.helm import CHART, EVERYTHING, NAMESPACE, Object, find, of_kind, pods, render
 from tests.support.kubernetes import validate
 from tests.support.podsecurity import violations
+from tests.support.scrapes import target_labels
 
 CASES = {"defaults": {}, "everything": EVERYTHING} | {
     path.stem: yaml.safe_load(path.read_text()) for path in sorted((CHART / "ci").glob("*-values.yaml"))
@@ -218,6 +219,10 @@ def test_the_service_monitor_finds_every_metrics_port() -> None:
 
     assert scraped == {f"megatronapp-{c}" for c in ("collector", "detector", "gateway", "operator")}
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
+    assert target_labels() == {
+        component: {"part_of": "megatronapp", "component": component}
+        for component in ("collector", "detector", "gateway", "operator")
+    }
 
 
 @pytest.mark.parametrize("service", SETTINGS)

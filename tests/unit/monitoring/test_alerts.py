@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tests.support.helm import CHART, ROOT
+from tests.support.scrapes import target_labels
 
 ALERTS = CHART / "files/alerts"
 GROUPS = sorted(path.stem for path in ALERTS.glob("*.yaml"))
@@ -33,6 +35,15 @@ def cases(group: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load((CASES / f"{group}.yaml").read_text()))
 
 
+def scraped(series: str) -> str:
+    """A service's `up` with the labels that the chart's ServiceMonitor gives it; other series as they are."""
+    found = re.fullmatch(r'up\{component="(\w+)"(.*)\}', series)
+    if found is None:
+        return series
+    labels = ",".join(f'{name}="{value}"' for name, value in target_labels()[found[1]].items())
+    return f"up{{{labels}{found[2]}}}"
+
+
 def _test(case: dict[str, Any], series: dict[str, str], fires: bool) -> dict[str, Any]:
     """A promtool test: at the end exactly one alert of this name fires with the labels, or none."""
     labels = case["labels"] | {"alertname": case["alert"]}
@@ -41,7 +52,7 @@ def _test(case: dict[str, Any], series: dict[str, str], fires: bool) -> dict[str
     return {
         "name": f"{case['alert']} {'fires' if fires else 'keeps quiet'}",
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "input_series": [{"series": scraped(name), "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
                 "expr": f"count by ({', '.join(labels)}) ({ours})",
@@ -63,6 +74,23 @@ def test_the_alerts_do_what_they_are_for(group: str, tmp_path: Path) -> None:
     )
 
     promtool("check", "rules", str(ALERTS / f"{group}.yaml"))
+    promtool("test", "rules", str(file))
+
+
+def test_on_a_healthy_platform_nothing_is_told(tmp_path: Path) -> None:
+    """All services answer, as the chart has them scraped, an operator leads, and nothing else is known."""
+    up = {
+        "up{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}": "1x60" for labels in target_labels().values()
+    }
+    series = [
+        {"series": name, "values": values} for name, values in {**up, "megatronapp_operator_leader": "1x60"}.items()
+    ]
+    quiet = {"interval": "1m", "input_series": series}
+    quiet["promql_expr_test"] = [{"expr": "ALERTS", "eval_time": at, "exp_samples": []} for at in ("5m", "59m")]
+    file = tmp_path / "healthy.test.yaml"
+    rule_files = [str(ALERTS / f"{group}.yaml") for group in GROUPS]
+    file.write_text(yaml.safe_dump({"rule_files": rule_files, "evaluation_interval": "1m", "tests": [quiet]}))
+
     promtool("test", "rules", str(file))
 
 

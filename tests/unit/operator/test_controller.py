@@ -11,7 +11,7 @@ from megatronapp.operator.act import rewritten
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import parsed
-from megatronapp.operator.gateway import report
+from megatronapp.operator.gateway import readable, report
 from megatronapp.operator.kinds import JOBS, TRAINING_JOBS
 from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL, Key
 from megatronapp.operator.settings import OperatorSettings
@@ -62,6 +62,15 @@ def test_a_status_loses_what_is_gone_and_keeps_what_a_newer_operator_added() -> 
     before = {"findings": {"node": "a"}, "phase": "Running"}
 
     assert rewritten({**before, "new": 1}, before, {"phase": "Failed"}) == {"new": 1, "phase": "Failed"}
+
+
+def test_a_run_that_is_told_of_in_a_way_that_makes_no_sense_is_nobody_elses_matter() -> None:
+    wrong: dict[str, Any] = {"run": "a", "attempt": 1, "step": "many"}
+    job = {"attempt": 1, "step": 5, "total_steps": 9, "step_seconds": None, "eta_seconds": None}
+
+    assert readable(wrong, []) is None
+    assert readable({**job, "run": "b"}, [{"attempt": 1, "effect_ratio": None}]) is None
+    assert readable({**job, "run": "c"}, []) is not None
 
 
 def test_a_hang_has_an_infinite_effect() -> None:
@@ -142,6 +151,7 @@ def child_body(attempt: int, version: int = 1, run: str = UID) -> dict[str, Any]
             "uid": f"child-{attempt}",
             "resourceVersion": str(version),
             "labels": labels,
+            "ownerReferences": [{"kind": "TrainingJob", "name": KEY.name, "uid": run, "controller": True}],
         },
         "spec": {"completions": 1},
     }

@@ -84,5 +84,13 @@ def test_quantities_may_be_numbers_or_text() -> None:
     assert limits["additionalProperties"]["x-kubernetes-int-or-string"] is True
 
 
+def test_every_number_of_the_spec_has_bounds() -> None:
+    """Seconds are added to dates, and counts are multiplied: none may be of any size."""
+    for path, node in _nodes(_schema()["properties"]["spec"]):
+        if node.get("type") == "integer" and ".scenario" not in path:
+            assert node["maximum"] <= 10 * 365 * 86_400, path
+            assert node["minimum"] >= 0, path
+
+
 def test_the_definition_is_plain_yaml() -> None:
     assert yaml.safe_load(text()) == definition()

@@ -214,6 +214,26 @@ def test_what_is_not_sure_moves_nothing(finding: Any) -> None:
     assert choose(running(training_job(remediation=EXCLUDE), report=report(finding))) == Keep()
 
 
+@pytest.mark.parametrize("mode", ["ExcludeNode", "Taint"])
+def test_a_node_on_which_the_attempt_has_no_pod_is_left_alone(mode: str) -> None:
+    """Who sends findings may name any node."""
+    job = training_job(remediation={"mode": mode})
+    forged = report(suspicion(node="node3"), suspicion(node="control-plane"))
+
+    assert choose(running(job, report=forged)) == Keep()
+    elsewhere = (pod(0), pod(1), pod(2, attempt=7, node="node3"))
+    assert choose(running(job, pods=elsewhere, report=forged)) == Keep()
+
+
+def test_a_true_finding_counts_beside_a_forged_one() -> None:
+    forged = suspicion(node="node3", confidence=1.0, effect_ratio=9.0)
+
+    move = choose(running(training_job(remediation=EXCLUDE), report=report(forged, suspicion())))
+
+    assert isinstance(move, Stop)
+    assert move.leave == "node2"
+
+
 def test_observing_moves_nothing() -> None:
     assert choose(running(report=report(suspicion()))) == Keep()
 

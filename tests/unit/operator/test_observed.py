@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,38 @@ def test_a_rendered_job_is_seen_as_what_it_is() -> None:
 
     child = ChildJob.of(body)
 
+    assert child is not None
     assert (child.name, child.attempt, child.nodes, child.run, child.version) == ("gpt-3", 3, 2, UID, 12)
     assert child.suspended
     assert child.digest
 
 
+def owned(labels: dict[str, str], kind: str = "TrainingJob") -> dict[str, Any]:
+    owners = [{"kind": kind, "name": "gpt", "uid": UID, "controller": True}]
+    return {"name": "gpt-1", "namespace": "team", "uid": "c", "labels": labels, "ownerReferences": owners}
+
+
+def test_somebody_elses_job_with_the_same_labels_is_none_of_ours() -> None:
+    labels = {"megatronapp.io/training-job": "gpt", "megatronapp.io/run": UID, "megatronapp.io/attempt": "1"}
+
+    assert ChildJob.of({"metadata": owned(labels, kind="CronJob"), "spec": {}}) is None
+    assert ChildJob.of({"metadata": {"name": "x", "namespace": "team", "labels": labels}, "spec": {}}) is None
+    assert ChildJob.of({"metadata": owned(labels, kind="JobSet"), "spec": {}}) is not None
+
+
+@pytest.mark.parametrize("labels", [{}, {"megatronapp.io/attempt": "abc"}, {"megatronapp.io/attempt": "-1"}])
+def test_an_attempt_that_is_no_number_is_told(labels: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"label megatronapp\.io/attempt is .*, not the number of an attempt"):
+        ChildJob.of({"metadata": owned(labels), "spec": {}})
+
+
+def test_a_pod_with_a_wrong_attempt_is_a_rank_of_none() -> None:
+    assert Pod.of({"metadata": {"name": "x", "labels": {"megatronapp.io/attempt": "abc"}}}).attempt == 0
+
+
 def test_a_failing_job_says_why() -> None:
     body = {
-        "metadata": {"name": "gpt-1", "namespace": "team", "labels": {"megatronapp.io/attempt": "1"}},
+        "metadata": owned({"megatronapp.io/attempt": "1"}),
         "spec": {"completions": 2},
         "status": {
             "conditions": [
@@ -38,6 +63,7 @@ def test_a_failing_job_says_why() -> None:
 
     child = ChildJob.of(body)
 
+    assert child is not None
     assert child.failing
     assert not child.failed
     assert (child.reason, child.message) == ("PodFailurePolicy", "exit code 2")
@@ -90,6 +116,11 @@ def test_times_survive_a_round_trip() -> None:
     assert parse_time(None) is None
 
 
+def test_what_is_no_time_is_none_and_without_a_zone_it_is_utc() -> None:
+    assert parse_time("yesterday") is None
+    assert parse_time("2026-01-01T12:00:00") == NOW
+
+
 # ---- marks on nodes
 
 MARKED = SlowMark(NOW - 25 * HOUR, NOW - HOUR, "team/gpt")
@@ -103,7 +134,7 @@ def test_a_mark_survives_its_annotation() -> None:
     assert SlowMark.parse(MARKED.text()) == MARKED
 
 
-@pytest.mark.parametrize("text", ["", "{}", "x", '{"since": 1}'])
+@pytest.mark.parametrize("text", ["", "{}", "x", '{"since": 1}', '{"since": "x", "until": "y", "job": "z"}'])
 def test_what_others_wrote_is_no_mark(text: str) -> None:
     assert SlowMark.parse(text) is None
 

@@ -51,6 +51,7 @@ def test_service_and_policy_are_there_before_a_held_job_is_let_run() -> None:
     waiting = seen(training_job(suspend=True), service=False)
     job = next(action.body for action in decide(waiting).actions if isinstance(action, Create))
     held = ChildJob.of({**job, "metadata": {**job["metadata"], "resourceVersion": "2"}})
+    assert held is not None
     resumed = training_job(decide(waiting).status, generation=2)
 
     decision = decide(seen(resumed, children=(held,), service=False))

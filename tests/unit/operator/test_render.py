@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from megatronapp.operator.actions import Create
 from megatronapp.operator.reconcile import decide
 from megatronapp.operator.render import Plan, render_job, render_network_policy, render_service
 from megatronapp.operator.render.jobset import render_jobset
+from megatronapp.operator.render.pod import pod_template
 from tests.support.networkpolicy import Endpoint, allowed
-from tests.unit.operator.samples import PLATFORM, seen, training_job
+from tests.unit.operator.samples import PLATFORM, UID, seen, training_job
 
 GOLDEN = Path("tests/unit/operator/golden")
 FAULT = {"kind": "slow_compute", "node": "node2", "from_step": 31, "effect_ratio": 1.5}
@@ -134,6 +136,55 @@ def test_pods_keep_to_the_restricted_standard(name: str) -> None:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
     sources = {next(key for key in volume if key != "name") for volume in pod["volumes"]}
     assert sources <= {"emptyDir", "projected", "persistentVolumeClaim", "configMap", "downwardAPI"}
+
+
+HOSTILE_TEMPLATES: dict[str, dict[str, Any]] = {
+    "labels": {"metadata": {"labels": {names.JOB_LABEL: "vic", names.RUN_LABEL: None, names.ATTEMPT_LABEL: "9"}}},
+    "fields": {"spec": {"restartPolicy": "Always", "subdomain": "vic-ranks"}},
+    "environment": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "PET_NNODES", "value": "9"}]}]}},
+    "all of the environment": {"spec": {"containers": [{"name": "trainer", "env": None, "volumeMounts": None}]}},
+    "token": {"spec": {"volumes": [{"name": "megatronapp-token", "projected": {"sources": []}}]}},
+    "volumes": {"spec": {"volumes": None}},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_TEMPLATES)
+def test_the_platforms_own_wins_over_any_overlay(what: str) -> None:
+    """The model refuses these; were one overlooked, it would change nothing that others see."""
+    plain = plan()
+    spec = plain.spec.model_copy(update={"pod_template": HOSTILE_TEMPLATES[what]})
+    hostile = replace(plain, job=plain.job.model_copy(update={"spec": spec}))
+
+    pod, wanted = pod_template(hostile), pod_template(plain)
+
+    assert pod["metadata"]["labels"] == wanted["metadata"]["labels"]
+    for field in ("restartPolicy", "subdomain"):
+        assert pod["spec"][field] == wanted["spec"][field]
+    container, wanted_container = pod["spec"]["containers"][0], wanted["spec"]["containers"][0]
+    assert container["env"] == wanted_container["env"]
+    for key, found, all_wanted in (
+        ("volumes", pod["spec"], wanted["spec"]),
+        ("volumeMounts", container, wanted_container),
+    ):
+        token = [item for item in all_wanted[key] if item["name"] == "megatronapp-token"]
+        assert [item for item in found[key] if item["name"] == "megatronapp-token"] == token
+
+
+def test_a_token_names_job_and_run_and_nothing_else() -> None:
+    volumes = render_job(plan())["spec"]["template"]["spec"]["volumes"]
+    (source,) = next(v for v in volumes if v["name"] == "megatronapp-token")["projected"]["sources"]
+
+    assert source["serviceAccountToken"]["audience"] == f"megatronapp/team/gpt/{UID}"
+
+
+def test_neither_env_nor_env_from_shadows_the_platforms() -> None:
+    """Of two of one name the last one counts, and `env` counts over `envFrom`."""
+    spec = {"env": [{"name": "A", "value": "1"}], "envFrom": [{"configMapRef": {"name": "x", "optional": True}}]}
+    container = render_job(plan(**spec))["spec"]["template"]["spec"]["containers"][0]
+
+    given = [variable["name"] for variable in container["env"]]
+    assert len(given) == len(set(given))
+    assert {"PET_NNODES", "MEGATRONAPP_RUN_ID", "A"} <= set(given)
 
 
 def test_only_rdma_asks_for_a_capability() -> None:

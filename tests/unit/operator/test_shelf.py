@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.operator.kinds import JOBS, NODES, PODS
 from megatronapp.operator.names import JOB_LABEL, Key
+from megatronapp.operator.observed import Unreadable
 from megatronapp.operator.shelf import Shelf
 from megatronapp.operator.watched import Watched
 
 
-def body(uid: str, value: int, group: str = "a") -> dict[str, Any]:
-    return {"metadata": {"uid": uid, "group": group}, "value": value}
+def body(uid: str, value: int, group: str = "a", version: int = 1) -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "name": uid, "group": group, "resourceVersion": str(version)}, "value": value}
 
 
 def shelf() -> Shelf[str, int]:
-    return Shelf(lambda found: found["metadata"]["group"], lambda found: found["value"])
+    return Shelf("things", lambda found: found["metadata"]["group"], _value, set_aside.append)
+
+
+set_aside: list[Unreadable] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set_aside() -> None:
+    set_aside.clear()
+
+
+def _value(found: dict[str, Any]) -> int | None:
+    if found["value"] == WRONG:
+        raise ValueError("wrong")
+    return None if found["value"] == FOREIGN else int(found["value"])
+
+
+WRONG, FOREIGN = -1, -2
 
 
 def test_what_changes_nothing_that_is_kept_is_no_news() -> None:
@@ -28,6 +47,41 @@ def test_what_changes_nothing_that_is_kept_is_no_news() -> None:
     assert found.put(body("x", 1)) is None
     assert found.put(body("x", 2)) == "a"
     assert found.get("a") == (2,)
+
+
+def test_what_can_not_be_read_is_told_once_a_version_and_hinders_nothing() -> None:
+    found = shelf()
+
+    assert found.replace([body("x", WRONG), body("y", 2)]) == {"a"}
+    assert found.replace([body("x", WRONG), body("y", 2)]) == set()
+
+    assert found.get("a") == (2,)
+    assert [one.text for one in found.unreadable("a")] == [
+        "things/x can't be read (ValueError: wrong); correct or delete it"
+    ]
+    assert len(set_aside) == 1
+    found.put(body("x", WRONG, version=2))
+    assert len(set_aside) == 2
+
+
+def test_what_is_mended_or_gone_is_no_longer_unreadable() -> None:
+    found = shelf()
+    found.put(body("x", WRONG))
+    found.put(body("y", WRONG))
+
+    assert found.put(body("x", 1)) == "a"
+    assert found.drop(body("y", WRONG)) == "a"
+
+    assert (found.get("a"), found.unreadable("a")) == ((1,), ())
+
+
+def test_nothing_is_kept_of_what_is_not_ours() -> None:
+    found = shelf()
+
+    assert found.put(body("x", FOREIGN)) is None
+    found.put(body("y", 1))
+    assert found.put(body("y", FOREIGN)) == "a"
+    assert list(found) == []
 
 
 def test_what_a_list_no_longer_has_is_gone() -> None:

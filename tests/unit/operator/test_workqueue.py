@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.operator import workqueue
@@ -94,13 +97,48 @@ async def test_work_may_ask_for_another_look() -> None:
         await until(lambda: calls == 3)
 
 
-async def test_an_unexpected_error_ends_the_queue() -> None:
+@pytest.mark.parametrize("error", [ValueError("x"), OverflowError(), RecursionError(), KeyError("a"), MemoryError()])
+async def test_whatever_one_key_raises_others_are_worked_on(error: Exception) -> None:
+    done: list[str] = []
+
     async def work(key: str) -> None:
-        raise ValueError(key)
+        if key == "bad":
+            raise error
+        done.append(key)
 
     queue = WorkQueue(work, (UnavailableError,))
-    queue.mark("a")
-    task = asyncio.create_task(queue.run(1))
-    await asyncio.wait([task])
+    async with working(queue, 1):
+        for key in ("bad", "a", "bad", "b"):
+            queue.mark(key)
+        await until(lambda: done == ["a", "b"])
+        assert len(queue) == 0
 
-    assert isinstance(task.exception(), ExceptionGroup)
+
+@pytest.mark.parametrize(
+    ("error", "times", "longest"), [(UnavailableError("down"), 1100, 60.0), (ValueError("x"), 12, 300.0)]
+)
+async def test_a_key_that_fails_for_ever_is_tried_slower_and_slower_up_to_minutes(
+    error: Exception, times: int, longest: float
+) -> None:
+    async def work(key: str) -> None:
+        raise error
+
+    queue = Restless(work, (UnavailableError,))
+    queue.mark("a")
+    async with working(queue, 1):
+        await until(lambda: len(queue.pauses) >= times)
+
+    assert queue.pauses[:4] == [1, 2, 4, 8]
+    assert set(queue.pauses[9:]) == {longest}
+
+
+class Restless(WorkQueue[str]):
+    """Notes how long it should wait, and does not."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.pauses: list[float] = []
+
+    def mark_in(self, key: str, seconds: float) -> None:
+        self.pauses.append(seconds)
+        asyncio.get_running_loop().call_soon(self.mark, key)

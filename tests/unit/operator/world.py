@@ -85,7 +85,9 @@ class World:
             case Create(body) if body["metadata"]["name"] not in self.children:
                 self.made.append(body["metadata"]["name"])
                 body["metadata"]["resourceVersion"] = str(self.writes)
-                self.children[body["metadata"]["name"]] = ChildJob.of(body)
+                child = ChildJob.of(body)
+                assert child is not None
+                self.children[child.name] = child
             case StopJob(name, reason):
                 self._change(name, stopped=str(reason))
             case StartJob(name):

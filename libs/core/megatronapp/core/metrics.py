@@ -169,6 +169,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_operator_leader", "gauge", (), "1 on the operator that holds the Lease."),
         Metric("megatronapp_operator_breaker_open", "gauge", (), "1 while no node is acted on until a person looks."),
         Metric("megatronapp_operator_queue_length", "gauge", (), "Jobs that wait to be looked at."),
+        Metric(
+            "megatronapp_operator_reconcile_errors_total",
+            "counter",
+            (),
+            "Looks at a job that ended in an error nobody expected.",
+        ),
+        Metric(
+            "megatronapp_operator_unreadable_objects_total",
+            "counter",
+            ("kind",),
+            "Objects set aside because they can't be read, by kind.",
+        ),
         Metric("megatronapp_job_restarts_total", "counter", JOB_LABELS, "Attempts that failed."),
         Metric(
             "megatronapp_job_remediations_total",

@@ -10,7 +10,15 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.operator import names, nodes, paths
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, Tell
-from megatronapp.operator.api import MERGE_PATCH, STRATEGIC_PATCH, Api, ConflictError, GoneError, RefusedError
+from megatronapp.operator.api import (
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    AlreadyExistsError,
+    Api,
+    ConflictError,
+    GoneError,
+    RefusedError,
+)
 from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import format_time
@@ -31,7 +39,10 @@ class Actor:
 
         Replaced as a whole: a patch costs the API server half as much again.
         """
-        status = rewritten(body.get("status") or {}, _dumped(before), _dumped(after))
+        return await self.replace_status(body, rewritten(body.get("status") or {}, _dumped(before), _dumped(after)))
+
+    async def replace_status(self, body: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+        """The same, with a status as it stands in the object."""
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._api.replace(paths.status(key), {**body, "status": status})
 
@@ -69,9 +80,12 @@ class Actor:
         path = paths.collection(body)
         try:
             made = await self._api.create(path, body)
-        except ConflictError:
+        except AlreadyExistsError:
             there = await self._find(path, body["metadata"]["name"])
-            if there is None or _owner(there) == job.metadata.uid:
+            if there is None:
+                # It has gone in between: it is not there, so it has to be made.
+                raise
+            if _owner(there) == job.metadata.uid:
                 return there
             if _is_leftover(there):
                 # Of a deleted job of the same name: Kubernetes is clearing it away.

@@ -17,6 +17,7 @@ import kopf
 import orjson
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, UnavailableError
+from megatronapp.operator import json_text
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -46,7 +47,11 @@ class RefusedError(MegatronAppError):
 
 
 class ConflictError(MegatronAppError):
-    """Somebody has changed or made the object in the meantime."""
+    """Somebody has changed or made the object in the meantime, or something else that the request depends on."""
+
+
+class AlreadyExistsError(ConflictError):
+    """There is an object of this name."""
 
 
 class GoneError(MegatronAppError):
@@ -108,7 +113,7 @@ class Api:
                 f"{path}?{urlencode(query)}", headers=self._headers(JSON), timeout=patience
             ) as response:
                 if response.status != 200:
-                    raise _error(response.status, _message(await response.read(), response.status))
+                    raise _error(response.status, _refusal(await response.read()))
                 async for line in _lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -167,16 +172,19 @@ class Answer(NamedTuple):
 
 def _checked(answer: Answer) -> Body:
     if answer.status < 300:
-        body: Body = orjson.loads(answer.body)
+        body: Body = json_text.loads(answer.body)
         return body
-    raise _error(answer.status, _message(answer.body, answer.status))
+    raise _error(answer.status, _refusal(answer.body))
 
 
-def _error(status: int, message: str) -> MegatronAppError:
+def _error(status: int, refusal: Body) -> MegatronAppError:
+    """What a Status object means. A 409 may say that an object is there already, or that there was contention on
+    another one, such as a ResourceQuota: only the reason tells them apart."""
+    message = str(refusal.get("message") or f"the API server answers {status}")
     if status == 404:
         return GoneError(message)
     if status == 409:
-        return ConflictError(message)
+        return (AlreadyExistsError if refusal.get("reason") == "AlreadyExists" else ConflictError)(message)
     if status == 410:
         return UnavailableError(f"the API server no longer knows what was asked for: {message}")
     if status == 429 or status >= 500:
@@ -195,18 +203,20 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def _event(line: bytes) -> tuple[Change, Body]:
     """Raises what the server says instead of an event."""
-    event = orjson.loads(line)
+    event = json_text.loads(line)
     body: Body = event["object"]
     if event["type"] == "ERROR":
-        raise _error(int(body.get("code") or 500), str(body.get("message")))
+        raise _error(int(body.get("code") or 500), body)
     return Change(event["type"]), body
 
 
-def _message(body: bytes, status: int) -> str:
+def _refusal(body: bytes) -> Body:
+    """The Status object that says why; empty where something else answers."""
     try:
-        return str(orjson.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the API server answers {status}"
+        found = orjson.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _pause(answer: Answer, attempt: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -24,6 +25,7 @@ from megatronapp.operator.kinds import JOBS, KINDS, Kind
 from megatronapp.operator.lease import Lease
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
+from megatronapp.operator.observed import Unreadable
 from megatronapp.operator.settings import OperatorSettings
 from megatronapp.operator.watched import Watched
 from megatronapp.operator.workqueue import WorkQueue
@@ -111,7 +113,7 @@ class Parts:
         identity: str,
     ) -> None:
         self._settings, self._metrics = settings, metrics
-        self._watched = Watched()
+        self._watched = Watched(self._set_aside)
         self._cache = cache = Cache(self._watched)
         spaces = settings.watch_namespaces
         self._followers = [Follower(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
@@ -128,6 +130,7 @@ class Parts:
             for follower in self._followers:
                 group.create_task(follower.watch())
             group.create_task(self._queue.run(self._settings.workers))
+            group.create_task(self._resync())
             group.create_task(self._release_nodes())
             if self._settings.gateway_url:
                 group.create_task(self._listen())
@@ -142,9 +145,27 @@ class Parts:
             self._cache.listed_children(version)
         self._mark(self._watched.listed(kind, bodies))
 
+    def _set_aside(self, found: Unreadable) -> None:
+        self._metrics.unreadable.labels(found.kind).inc()
+        log.warning("object_set_aside", kind=found.kind, key=f"{found.namespace}/{found.name}", error=found.error)
+
     def _mark(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._queue.mark(key)
+
+    async def _resync(self) -> None:
+        """Look at every job anew, one after the other, so that no event that was lost is lost for ever."""
+        while True:
+            keys = self._cache.job_keys()
+            for key in keys:
+                await asyncio.sleep(self._resync_pause() / len(keys))
+                self._queue.mark(key)
+            if not keys:
+                await asyncio.sleep(self._resync_pause())
+
+    def _resync_pause(self) -> float:
+        """Of no fixed length, so that operators and jobs do not fall into step."""
+        return self._settings.resync_seconds * random.uniform(0.8, 1.0)
 
     async def _reconcile(self, key: Key) -> float | None:
         self._metrics.queued.set(len(self._queue))
@@ -155,30 +176,26 @@ class Parts:
         client = GatewayClient(self._settings.gateway_url, self._settings.gateway_token)
         try:
             while True:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await self._hear(client)
+                await self._hear(client)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await client.close()
 
     async def _hear(self, client: GatewayClient) -> None:
         try:
-            reports = await client.reports()
-        except UnavailableError as error:
-            log.warning("no_reports", error=str(error))
-            return
-        self._mark(self._controller.heard(reports))
+            self._mark(self._controller.heard(await client.reports()))
+        except Exception as error:  # noqa: BLE001  # what the gateway says is others' word
+            log.warning("no_reports", error=str(error) or type(error).__name__)
 
     async def _release_nodes(self) -> None:
         """Nodes whose time is up; of the cluster, not of a job, which may be gone long since."""
         while True:
             now = datetime.now(UTC)
-            for node in self._cache.nodes().values():
-                if nodes.is_due(node, now):
-                    try:
-                        await self._actor.release(node.name, now)
-                    except RETRY_ON as error:
-                        log.info("node_not_released", node=node.name, error=str(error))
+            for node in [node for node in self._cache.nodes().values() if nodes.is_due(node, now)]:
+                try:
+                    await self._actor.release(node.name, now)
+                except Exception as error:  # noqa: BLE001  # one node's trouble is no other's
+                    log.warning("node_not_released", node=node.name, error=str(error))
             await asyncio.sleep(self._settings.poll_seconds)
 
 

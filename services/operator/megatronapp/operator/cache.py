@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from megatronapp.operator.names import Key
-from megatronapp.operator.observed import ChildJob, Node, Pod, version_of
+from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, version_of
 from megatronapp.operator.shelf import Shelf
 from megatronapp.operator.watched import Watched, plain
 
@@ -50,6 +50,9 @@ class Cache:
     def pods(self, key: Key) -> tuple[Pod, ...]:
         return self._watched.pods.get(key)
 
+    def unreadable(self, key: Key) -> tuple[Unreadable, ...]:
+        return self._watched.unreadable(key)
+
     def has_service(self, key: Key, uid: str) -> bool:
         return uid in self._watched.services.get(key)
 
@@ -61,7 +64,8 @@ class Cache:
 
     def wrote_child(self, key: Key, body: Body) -> None:
         child = ChildJob.of(body)
-        self._own_children.setdefault(key, {})[child.name] = child
+        if child is not None:
+            self._own_children.setdefault(key, {})[child.name] = child
 
     def forget(self, key: Key) -> None:
         """A TrainingJob that is gone."""
@@ -96,10 +100,10 @@ class Nodes(Mapping[str, Node]):
         return found[-1]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shelf)
+        return (name for name in self._shelf if self._shelf.get(name))
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return sum(1 for _ in self)
 
 
 def _newest(bodies: Iterable[Body]) -> Body | None:

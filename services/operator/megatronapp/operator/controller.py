@@ -25,6 +25,7 @@ from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import Report, parse_time
 from megatronapp.operator.reconcile import decide
+from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
 from megatronapp.operator.refused import refused_spec
 from megatronapp.operator.render import Platform
 from megatronapp.operator.seen import Breaker, Limits, Refusal, Seen
@@ -53,10 +54,20 @@ class Controller:
         self._reports: dict[str, Report] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds until the next look; None: nothing is awaited. Raises one of RETRY_ON."""
+        """Seconds until the next look; None: nothing is awaited. Raises one of RETRY_ON, or what nobody expected; then
+        the job has been told."""
         started = time.perf_counter()
         try:
-            return await self._reconcile(key)
+            again = await self._reconcile(key)
+            await self._tell(key, None)
+            return again
+        except RETRY_ON:
+            raise
+        except Exception as error:
+            if not isinstance(error, UnreadableError):
+                self._metrics.errors.inc()
+            await self._tell(key, error)
+            raise
         finally:
             self._metrics.reconciled.observe(time.perf_counter() - started)
 
@@ -76,13 +87,15 @@ class Controller:
             self._cache.forget(key)
             self._refusals.pop(key, None)
             return None
+        if not is_ours(body):
+            return None
+        if unreadable := self._cache.unreadable(key):
+            raise UnreadableError(unreadable)
         now = datetime.now(UTC)
         try:
             job = parsed(body)
         except ValidationError as error:
             await self._refuse_spec(key, body, error, now)
-            return None
-        if job.spec.managed_by != MANAGER:
             return None
         seen = self._observe(key, job, now)
         return await self._act(key, body, seen)
@@ -152,6 +165,19 @@ class Controller:
         status = refused_spec(before or Status(), generation, first_message(error), now)
         await self._write_status(key, body, before, status)
 
+    async def _tell(self, key: Key, error: Exception | None) -> None:
+        """Say in the status what keeps the operator from the job, or that nothing does any more; as well as can be."""
+        body = self._cache.job(key)
+        if body is None or not is_ours(body):
+            return
+        status, generation, now = body.get("status") or {}, body["metadata"].get("generation", 0), datetime.now(UTC)
+        try:
+            told = with_error(status, generation, error, now) if error else without_error(status, generation, now)
+            if told is not None:
+                self._cache.wrote_job(key, await self._actor.replace_status(body, told))
+        except Exception as failure:  # noqa: BLE001  # the log has both
+            log.warning("error_not_told", job=str(key), error=str(failure))
+
     def _refusal(self, key: Key, job: TrainingJob, now: datetime) -> Refusal | None:
         """The last refusal, while it holds: until the spec is changed or its time is up."""
         message = unsupported(job.spec, self._limits.backends)
@@ -177,6 +203,10 @@ class Controller:
         bodies = (self._cache.job(key) for key in self._cache.job_keys())
         entries = (entry for body in bodies if body for entry in (body.get("status") or {}).get("excludedNodes") or ())
         return {entry["name"] for entry in entries if (moment := parse_time(entry.get("since"))) and moment >= since}
+
+
+def is_ours(body: dict[str, Any]) -> bool:
+    return str((body.get("spec") or {}).get("managedBy", MANAGER)) == MANAGER
 
 
 def parsed(body: dict[str, Any]) -> TrainingJob:

@@ -9,7 +9,10 @@ import httpx
 from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
 from megatronapp.operator.observed import Report, Suspicion
+
+log = get_logger(__name__)
 
 API = "/api/v1"
 TIMEOUT_SECONDS = 10.0
@@ -30,7 +33,7 @@ class GatewayClient:
         by_run: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for finding in findings:
             by_run[finding["run"]].append(finding)
-        return {job["run"]: report(job, by_run[job["run"]]) for job in jobs}
+        return {job["run"]: found for job in jobs if (found := readable(job, by_run[job["run"]])) is not None}
 
     async def _get(self, path: str, **query: str) -> list[dict[str, Any]]:
         try:
@@ -41,6 +44,15 @@ class GatewayClient:
             reason = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
             raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: {reason}") from error
         return found
+
+
+def readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | None:
+    """None for a run that is told of in a way that makes no sense: it is nobody else's matter."""
+    try:
+        return report(job, findings)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        log.warning("report_set_aside", run=job["run"], error=f"{type(error).__name__}: {error}")
+        return None
 
 
 def report(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report:

@@ -27,6 +27,14 @@ class Metrics:
             "megatronapp_operator_breaker_open", "1 while no node is acted on until a person looks.", registry=registry
         )
         self.queued = Gauge("megatronapp_operator_queue_length", "Jobs that wait to be looked at.", registry=registry)
+        self.errors = Counter(
+            "megatronapp_operator_reconcile_errors_total", "Looks at a job that ended in an error nobody expected.",
+            registry=registry,
+        )  # fmt: skip
+        self.unreadable = Counter(
+            "megatronapp_operator_unreadable_objects_total", "Objects set aside because they can't be read, by kind.",
+            ("kind",), registry=registry,
+        )  # fmt: skip
         self._restarts = Counter(
             "megatronapp_job_restarts_total", "Attempts that failed.", JOB_LABELS, registry=registry
         )

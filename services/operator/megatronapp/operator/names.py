@@ -29,7 +29,8 @@ class Key(NamedTuple):
     @classmethod
     def of_child(cls, body: Mapping[str, Any]) -> Key:
         """Whose an object is, by its label."""
-        return cls(body["metadata"]["namespace"], body["metadata"]["labels"][JOB_LABEL])
+        metadata = body["metadata"]
+        return cls(metadata["namespace"], (metadata.get("labels") or {}).get(JOB_LABEL, ""))
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -19,8 +19,17 @@ MAX_WORDS = 300
 """Characters kept of a pod's last line."""
 
 
+OWNERS = frozenset({"TrainingJob", "JobSet"})
+"""Kinds whose Jobs are a TrainingJob's attempts; others may bear the same labels."""
+
+
 def parse_time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """None also for what is no time: somebody else wrote it. Without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def format_time(moment: datetime) -> str:
@@ -52,16 +61,19 @@ class ChildJob:
     message: str = ""
 
     @classmethod
-    def of(cls, body: Body) -> ChildJob:
+    def of(cls, body: Body) -> ChildJob | None:
+        """None for a Job that is no attempt of a TrainingJob's. Raises ValueError where its attempt can't be read."""
         meta, spec = body["metadata"], body["spec"]
+        if _controller(meta).get("kind") not in OWNERS:
+            return None
         conditions = _true_conditions(body)
         failure = conditions.get("Failed") or conditions.get("FailureTarget") or {}
         annotations = meta.get("annotations") or {}
         return cls(
             name=meta["name"],
             namespace=meta["namespace"],
-            run=meta["labels"].get(names.RUN_LABEL, ""),
-            attempt=int(meta["labels"][names.ATTEMPT_LABEL]),
+            run=_labels(meta).get(names.RUN_LABEL, ""),
+            attempt=_attempt(meta),
             nodes=int(spec.get("completions") or 0),
             version=version_of(body),
             digest=annotations.get(names.DIGEST, ""),
@@ -103,8 +115,8 @@ class Pod:
         waiting = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
         return cls(
             name=meta["name"],
-            run=meta["labels"].get(names.RUN_LABEL, ""),
-            attempt=int(meta["labels"].get(names.ATTEMPT_LABEL, 0)),
+            run=_labels(meta).get(names.RUN_LABEL, ""),
+            attempt=_attempt_or_none(meta) or 0,
             node=(body.get("spec") or {}).get("nodeName", ""),
             phase=status.get("phase", "Pending"),
             ready=conditions.get("Ready", {}).get("status") == "True",
@@ -134,10 +146,9 @@ class SlowMark:
         """None for what the operator did not write."""
         try:
             found = json.loads(text)
-            return cls(
-                datetime.fromisoformat(found["since"]), datetime.fromisoformat(found["until"]), str(found["job"])
-            )
-        except (ValueError, KeyError, TypeError):
+            since, until = parse_time(found["since"]), parse_time(found["until"])
+            return cls(since, until, str(found["job"])) if since and until else None
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def text(self) -> str:
@@ -191,8 +202,51 @@ class Report:
     suspicions: tuple[Suspicion, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that can't be made sense of, at one version: set aside, so that it is in nobody's way."""
+
+    kind: str
+    """In the plural, as `kubectl get` takes it."""
+    namespace: str
+    name: str
+    version: int
+    error: str
+
+    @classmethod
+    def of(cls, kind: str, body: Body, error: Exception) -> Unreadable:
+        meta = body["metadata"]
+        text = f"{type(error).__name__}: {error}"[:MAX_WORDS]
+        return cls(kind, meta.get("namespace", ""), meta.get("name", ""), version_of(body), text)
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}/{self.name} can't be read ({self.error}); correct or delete it"
+
+
 def owner_uid(meta: Mapping[str, Any]) -> str:
-    return next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), "")
+    return str(_controller(meta).get("uid", ""))
+
+
+def _controller(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((owner for owner in meta.get("ownerReferences") or () if owner.get("controller")), {})
+
+
+def _labels(meta: Mapping[str, Any]) -> Mapping[str, str]:
+    return meta.get("labels") or {}
+
+
+def _attempt(meta: Mapping[str, Any]) -> int:
+    found = _attempt_or_none(meta)
+    if found is None:
+        given = _labels(meta).get(names.ATTEMPT_LABEL)
+        raise ValueError(f"label {names.ATTEMPT_LABEL} is {given or 'missing'}, not the number of an attempt")
+    return found
+
+
+def _attempt_or_none(meta: Mapping[str, Any]) -> int | None:
+    text = _labels(meta).get(names.ATTEMPT_LABEL, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def version_of(body: Body) -> int:

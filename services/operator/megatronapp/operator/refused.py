@@ -7,6 +7,8 @@ from datetime import datetime
 from megatronapp.core.trainingjob import Condition, ConditionType, Reason, Status
 from megatronapp.operator.observed import format_time
 
+MAX_MESSAGE = 1024
+
 
 def refused_spec(status: Status, generation: int, message: str, now: datetime) -> Status:
     """What is running runs on; nothing is made until the spec is right."""
@@ -16,7 +18,7 @@ def refused_spec(status: Status, generation: int, message: str, now: datetime) -
         type=ConditionType.INVALID_TEMPLATE,
         status="True",
         reason=Reason.SPEC_REFUSED,
-        message=message,
+        message=message[:MAX_MESSAGE],
         last_transition_time=since,
         observed_generation=generation,
     )

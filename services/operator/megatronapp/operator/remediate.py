@@ -84,9 +84,11 @@ def on_excluded(seen: Seen) -> tuple[str, ...]:
 
 
 def _confirmed(suspicion: Suspicion, seen: Seen) -> bool:
-    """It pages, is sure enough, and has stood for so many steps; a job that hangs makes no steps."""
+    """It pages, is sure enough, and has stood for so many steps; a job that hangs makes no steps. The node is the
+    ranks' own word: it counts only where Kubernetes says that a pod of this attempt was there."""
     policy = seen.spec.remediation
-    blames = suspicion.kind in KINDS and suspicion.cause in NODE_CAUSES and suspicion.node != ""
+    there = suspicion.node in {pod.node for pod in seen.ranks if pod.node}
+    blames = suspicion.kind in KINDS and suspicion.cause in NODE_CAUSES and there
     lasting = suspicion.kind == "hang" or suspicion.steps_open >= policy.confirmations
     return blames and suspicion.page and lasting and suspicion.confidence >= policy.min_confidence
 

@@ -43,6 +43,7 @@ class OperatorSettings(ServiceSettings):
     gateway_url: str = Field(default="", description="the gateway's REST, for progress and findings; empty: neither")
     gateway_token: SecretStr | None = Field(default=None, description="a viewer's token for the gateway")
     network_policy: bool = Field(default=True, description="a job's ranks are reached by each other alone")
+    resync_seconds: float = Field(default=180.0, ge=1, le=3600, description="every job is looked at anew so often")
     poll_seconds: float = Field(default=5.0, gt=0, le=300, description="how often the gateway is asked")
     progress_seconds: float = Field(default=15.0, gt=0, description="how often progress alone is written to a status")
 

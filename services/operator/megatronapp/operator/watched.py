@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from megatronapp.operator import json_text
 from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOBS, Kind
 from megatronapp.operator.names import Key
-from megatronapp.operator.observed import ChildJob, Node, Pod, owner_uid
-from megatronapp.operator.shelf import Shelf
+from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, owner_uid
+from megatronapp.operator.shelf import SetAside, Shelf
 
 Body = dict[str, Any]
+
+
+def _nobody(_: Unreadable) -> None:
+    """Told of what is set aside."""
 
 
 class Watched:
     """A shelf for each kind; by TrainingJob, nodes by their name."""
 
-    def __init__(self) -> None:
-        self.jobs: Shelf[Key, Body] = Shelf(_own_key, plain)
-        self.children: Shelf[Key, ChildJob] = Shelf(Key.of_child, ChildJob.of)
-        self.pods: Shelf[Key, Pod] = Shelf(Key.of_child, Pod.of)
-        self.services: Shelf[Key, str] = Shelf(Key.of_child, lambda body: owner_uid(body["metadata"]))
-        self.nodes: Shelf[str, Node] = Shelf(lambda body: body["metadata"]["name"], Node.of)
+    def __init__(self, aside: SetAside = _nobody) -> None:
+        self.jobs: Shelf[Key, Body] = Shelf(TRAINING_JOBS.plural, _own_key, plain, aside)
+        self.children: Shelf[Key, ChildJob] = Shelf(JOBS.plural, Key.of_child, ChildJob.of, aside)
+        self.pods: Shelf[Key, Pod] = Shelf(PODS.plural, Key.of_child, Pod.of, aside)
+        self.services: Shelf[Key, str] = Shelf(
+            SERVICES.plural, Key.of_child, lambda body: owner_uid(body["metadata"]), aside
+        )
+        self.nodes: Shelf[str, Node] = Shelf(NODES.plural, lambda body: body["metadata"]["name"], Node.of, aside)
         self._of_jobs: dict[Kind, Shelf[Key, Any]] = {
             TRAINING_JOBS: self.jobs,
             JOBS: self.children,
@@ -48,10 +55,16 @@ class Watched:
         """TrainingJobs with a pod on one of these nodes."""
         return {key for key in self.pods if any(pod.node in nodes for pod in self.pods.get(key))} if nodes else set()
 
+    def unreadable(self, key: Key) -> tuple[Unreadable, ...]:
+        """What belongs to a TrainingJob and can't be read."""
+        return tuple(found for shelf in self._of_jobs.values() for found in shelf.unreadable(key))
+
 
 def plain(body: Body) -> Body:
-    """Without what only other appliers need."""
-    return {**body, "metadata": {name: value for name, value in body["metadata"].items() if name != "managedFields"}}
+    """Without what only other appliers need, and without depths that can't be written again."""
+    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    found: Body = json_text.shallow({**body, "metadata": metadata})
+    return found
 
 
 def _own_key(body: Body) -> Key:

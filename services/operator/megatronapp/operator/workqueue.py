@@ -1,4 +1,7 @@
-"""Keys to work on: each at most once at a time, soon when marked, later when asked to, slower after each failure."""
+"""Keys to work on: each at most once at a time, soon when marked, later when asked to, slower after each failure.
+
+No failure of one key is another's: whatever is raised, only that key waits.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ Key = TypeVar("Key")
 
 FIRST_PAUSE_SECONDS = 1.0
 LAST_PAUSE_SECONDS = 60.0
+LAST_UNEXPECTED_PAUSE_SECONDS = 300.0
+"""After what time alone does not mend."""
 
 
 class WorkQueue(Generic[Key]):
-    """Calls `work(key)`, which returns in how many seconds it wants to be called again though nothing happens."""
+    """Calls `work(key)`, which returns in how many seconds it wants to be called again though nothing happens, and
+    raises one of `expected` when it should be tried again soon."""
 
-    def __init__(self, work: Callable[[Key], Awaitable[float | None]], retry_on: tuple[type[Exception], ...]) -> None:
+    def __init__(self, work: Callable[[Key], Awaitable[float | None]], expected: tuple[type[Exception], ...]) -> None:
         self._work = work
-        self._retry_on = retry_on
+        self._expected = expected
         self._ready: asyncio.Queue[Key] = asyncio.Queue()
         self._marked: set[Key] = set()
         """In the queue."""
@@ -70,17 +76,25 @@ class WorkQueue(Generic[Key]):
         self._forget_timer(key)
         try:
             again = await self._work(key)
-        except self._retry_on as error:
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            pause = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
-            log.info("tried_again_later", key=str(key), seconds=pause, error=str(error))
-            # What happens meanwhile does not make it come sooner: a server in trouble is not asked more often.
-            self._again.discard(key)
-            self.mark_in(key, pause)
+            if again is not None:
+                self.mark_in(key, again)
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with one key is that key's matter
+            self._failed(key, error)
             return
         self._failures.pop(key, None)
-        if again is not None:
-            self.mark_in(key, again)
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        expected = isinstance(error, self._expected)
+        longest = LAST_PAUSE_SECONDS if expected else LAST_UNEXPECTED_PAUSE_SECONDS
+        pause = min(longest, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 16))
+        if expected:
+            log.info("tried_again_later", key=str(key), seconds=pause, error=str(error))
+        else:
+            log.error("key_failed", key=str(key), seconds=pause, exc_info=error)
+        # What happens meanwhile does not make it come sooner: a server in trouble is not asked more often.
+        self._again.discard(key)
+        self.mark_in(key, pause)
 
     def _on_timer(self, key: Key) -> None:
         self._timers.pop(key, None)

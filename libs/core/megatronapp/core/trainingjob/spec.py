@@ -5,25 +5,38 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
+from megatronapp.core.trainingjob import pod_template
 from megatronapp.core.trainingjob.base import Model
-
-RESERVED_ENV_PREFIXES = ("PET_", "MASTER_", "MEGATRONAPP_", "TORCHELASTIC_")
-RESERVED_ENV = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"})
+from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, hides_token, is_reserved_env
 
 MANAGER = "megatronapp.io/operator"
 CHECKPOINTS = "checkpoints"
 """The storage of this name takes the checkpoints."""
+
+MAX_STEPS = 1_000_000
+DAY_SECONDS = 86_400
+YEARS_SECONDS = 10 * 365 * DAY_SECONDS
+"""Ten of them: longer than any job, and dates that far ahead can still be reckoned with."""
 
 Quantity = Annotated[int | str, Field(description="a Kubernetes quantity, such as 8, 500m or 16Gi")]
 ExitCode = Annotated[int, Field(ge=1, le=255)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$", max_length=1024)]
+
+
+def _with_text_as_key(toleration: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(toleration.get("key", ""), str):
+        raise ValueError("key must be text")  # pydantic's word for a wrong value
+    return toleration
+
+
+Toleration = Annotated[dict[str, Any], AfterValidator(_with_text_as_key)]
 
 
 class Parallelism(Model):
@@ -110,7 +123,7 @@ class SharedMemory(Model):
 
 class Rdma(Model):
     resource_name: ObjectName
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=1024)
     networks: list[ObjectName] = Field(default_factory=list, max_length=16)
 
 
@@ -124,27 +137,29 @@ class Scheduling(Model):
     gang: Literal["Auto", "None", "Coscheduling", "Volcano", "Native"] = "Auto"
     topology: Topology | None = None
     node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
+    tolerations: list[Toleration] = Field(default_factory=list, max_length=32)
     exclude_nodes: list[ObjectName] = Field(default_factory=list, max_length=256)
     priority_class_name: str = ""
 
 
 class Elastic(Model):
-    min_nodes: int = Field(ge=1)
-    max_nodes: int = Field(ge=1)
+    min_nodes: int = Field(ge=1, le=10_000)
+    max_nodes: int = Field(ge=1, le=10_000)
 
 
 class FailurePolicy(Model):
     max_restarts: int = Field(default=3, ge=0, le=998, description="attempts after the first, from the last checkpoint")
     non_retriable_exit_codes: list[ExitCode] = Field(default_factory=lambda: [2], max_length=32)
-    stuck_termination_seconds: int = Field(default=60, ge=0, description="on a lost node; then the attempt has ended")
+    stuck_termination_seconds: int = Field(
+        default=60, ge=0, le=DAY_SECONDS, description="on a lost node; then the attempt has ended"
+    )
 
 
 class Remediation(Model):
     mode: Literal["Observe", "ExcludeNode", "Taint"] = "Observe"
     min_confidence: float = Field(default=0.9, ge=0, le=1, description="of a finding that moves the job")
-    confirmations: int = Field(default=3, ge=1)
-    cooldown_seconds: int = Field(default=900, ge=0)
+    confirmations: int = Field(default=3, ge=1, le=MAX_STEPS)
+    cooldown_seconds: int = Field(default=900, ge=0, le=30 * DAY_SECONDS)
 
 
 class Storage(Model):
@@ -168,7 +183,7 @@ class EnvVar(Model):
 
     @model_validator(mode="after")
     def _not_reserved(self) -> Self:
-        if self.name in RESERVED_ENV or self.name.startswith(RESERVED_ENV_PREFIXES):
+        if is_reserved_env(self.name):
             raise ValueError(f"{self.name} is set by the platform; take another name")
         return self
 
@@ -201,11 +216,11 @@ class Spec(Model):
     env: list[EnvVar] = Field(default_factory=list, max_length=256)
     env_from: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
     service_account_name: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    termination_grace_period_seconds: int = Field(default=120, ge=1, le=86_400)
-    active_deadline_seconds: int | None = Field(default=None, ge=1)
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    annotations: dict[str, str] = Field(default_factory=dict, max_length=64)
+    termination_grace_period_seconds: int = Field(default=120, ge=1, le=DAY_SECONDS)
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEARS_SECONDS)
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEARS_SECONDS)
     suspend: bool = False
     managed_by: str = Field(default=MANAGER, max_length=253, description="another name: the operator leaves the job be")
     pod_template: dict[str, Any] = Field(default_factory=dict, description="strategic overlay, the last resort")
@@ -218,6 +233,25 @@ class Spec(Model):
     def checkpoint_mount(self) -> str:
         """Where the storage for checkpoints is mounted; "" without one."""
         return next((volume.mount_path for volume in self.storage if volume.name == CHECKPOINTS), "")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _small(cls, given: object) -> object:
+        """Before anything looks into it."""
+        pod_template.check_size(given)
+        return given
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _keys_are_free(cls, given: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        pod_template.check_keys(given, info.field_name or "")
+        return given
+
+    @field_validator("pod_template")
+    @classmethod
+    def _template_is_the_users(cls, given: dict[str, Any]) -> dict[str, Any]:
+        pod_template.check(given)
+        return given
 
     @model_validator(mode="after")
     def _world_divides(self) -> Self:
@@ -270,6 +304,9 @@ class Spec(Model):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice:
                 raise ValueError(f"storage: {what} {twice} is there twice")
+        hiding = next((volume.mount_path for volume in self.storage if hides_token(volume.mount_path)), None)
+        if hiding:
+            raise ValueError(f"storage: mountPath {hiding} would hide the platform's token in {TOKEN_FOLDER}")
         return self
 
     @model_validator(mode="after")

@@ -29,6 +29,7 @@ class ConditionType(StrEnum):
     COMPLETE = "Complete"
     FAILED = "Failed"
     INVALID_TEMPLATE = "InvalidTemplate"
+    RECONCILE_ERROR = "ReconcileError"
 
 
 class Reason(StrEnum):
@@ -57,6 +58,9 @@ class Reason(StrEnum):
     ACCEPTED = "Accepted"
     STOPPING = "Stopping"
     RESIZED = "Resized"
+    UNEXPECTED_ERROR = "UnexpectedError"
+    UNREADABLE_OBJECT = "UnreadableObject"
+    RECONCILED = "Reconciled"
 
 
 class StatusModel(Model):

@@ -65,6 +65,15 @@ SPEC_RULES = [
         "env: names that the platform sets (PET_*, MASTER_*, MEGATRONAPP_*, TORCHELASTIC_*, RANK, WORLD_SIZE, LOCAL_*, "
         "GROUP_*) can't be given",
     ),
+    *(
+        (
+            f"!has(self.{keys}) || self.{keys}.all(k, !k.matches("
+            "'^(megatronapp|batch[.]kubernetes)[.]io/|^(app[.]kubernetes[.]io/managed-by|job-name|controller-uid)$'))",
+            f"{keys}: keys that the platform sets (megatronapp.io/, batch.kubernetes.io/, "
+            "app.kubernetes.io/managed-by, job-name, controller-uid) can't be given",
+        )
+        for keys in ("labels", "annotations")
+    ),
     (
         "!has(self.storage) || self.storage.all(a, self.storage.exists_one(b, a.mountPath == b.mountPath))",
         "storage: a mountPath is there twice",
@@ -72,6 +81,7 @@ SPEC_RULES = [
 ]
 
 TRANSITION_RULES = [
+    ("self.backend == oldSelf.backend", "backend can't be changed; delete the job and create it again"),
     ("self.managedBy == oldSelf.managedBy", "managedBy can't be changed; delete the job and create it again"),
     (
         "oldSelf.suspend || self.image == oldSelf.image",

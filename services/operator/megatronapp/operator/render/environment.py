@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER
 from megatronapp.operator.render.plan import Plan
 
 MASTER_PORT = 29500
-TOKEN_FOLDER = "/var/run/secrets/megatronapp.io"  # noqa: S105  # a folder
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 def environment(plan: Plan) -> list[dict[str, Any]]:
-    """What launcher and trainer read (architecture's names), then the user's own, which can't shadow it."""
+    """What launcher and trainer read (architecture's names), then the user's own, which can't shadow it; nor can
+    `envFrom`, over which Kubernetes lets `env` win."""
     own = [variable.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) for variable in plan.spec.env]
-    return [*_torchrun(plan), *_platform(plan), *own]
+    return [*platform_environment(plan), *own]
+
+
+def platform_environment(plan: Plan) -> list[dict[str, Any]]:
+    return [*_torchrun(plan), *_platform(plan)]
 
 
 def _torchrun(plan: Plan) -> list[dict[str, Any]]:

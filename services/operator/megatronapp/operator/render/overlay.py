@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "imagePullSecrets": "name",
-}
-"""Lists whose items are told apart by a key; all others are replaced."""
+from megatronapp.core.trainingjob.pod_template import MERGE_KEYS
 
 
 def overlaid(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
@@ -23,8 +15,8 @@ def overlaid(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
             found.pop(key, None)
         elif isinstance(value, dict) and isinstance(found.get(key), dict):
             found[key] = overlaid(found[key], value)
-        elif key in KEYS and isinstance(value, list) and isinstance(found.get(key), list):
-            found[key] = _merged(found[key], value, KEYS[key])
+        elif key in MERGE_KEYS and isinstance(value, list) and isinstance(found.get(key), list):
+            found[key] = _merged(found[key], value, MERGE_KEYS[key])
         else:
             found[key] = value
     return found

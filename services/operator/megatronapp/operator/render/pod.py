@@ -4,42 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatronapp.core.trainingjob.reserved import TOKEN_VOLUME, TRAINER_CONTAINER
 from megatronapp.operator.render import gang
-from megatronapp.operator.render.environment import environment
+from megatronapp.operator.render.environment import environment, platform_environment
 from megatronapp.operator.render.overlay import overlaid
 from megatronapp.operator.render.placement import affinity, tolerations, topology_annotations
 from megatronapp.operator.render.plan import Plan
-from megatronapp.operator.render.volumes import TMP, scenario_annotation, scenario_file, volumes
+from megatronapp.operator.render.volumes import TMP, scenario_annotation, scenario_file, token, volumes
 
-CONTAINER = "trainer"
+CONTAINER = TRAINER_CONTAINER
 LAUNCHER = ("python", "-m", "megatronapp.trainer.jobs.pod", "-m", "megatronapp.trainer")
 USER = 65532
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 
 def pod_template(plan: Plan) -> dict[str, Any]:
+    """What the spec asks for, then the user's overlay, then the platform's own once more: the model has refused an
+    overlay that would change it, and here it could not."""
     template = {
         "metadata": {
-            "labels": {**plan.spec.labels, **gang.pod_labels(plan), **plan.labels()},
-            "annotations": _annotations(plan),
+            "labels": {**plan.spec.labels, **_labels(plan)},
+            "annotations": {**plan.spec.annotations, **_annotations(plan)},
         },
         "spec": _pod_spec(plan),
     }
-    return overlaid(template, plan.spec.pod_template)
+    return overlaid(overlaid(template, plan.spec.pod_template), _platforms(plan))
+
+
+def _platforms(plan: Plan) -> dict[str, Any]:
+    """By what a pod is known, finds the others and speaks."""
+    volume, mount = token(plan)
+    own = {"name": TOKEN_VOLUME}
+    container = {"name": CONTAINER, "env": platform_environment(plan), "volumeMounts": [{**own, **mount}]}
+    return {
+        "metadata": {"labels": _labels(plan)},
+        "spec": {**_fixed(plan), "volumes": [{**own, **volume}], "containers": [container]},
+    }
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    return {**gang.pod_labels(plan), **plan.labels()}
+
+
+def _fixed(plan: Plan) -> dict[str, Any]:
+    return {"restartPolicy": "Never", "subdomain": plan.service}
 
 
 def _annotations(plan: Plan) -> dict[str, str]:
     rdma = plan.spec.rdma
     networks = {NETWORKS: ",".join(rdma.networks)} if rdma and rdma.networks else {}
-    fixed = {**networks, **topology_annotations(plan), **gang.pod_annotations(plan), **scenario_annotation(plan)}
-    return {**plan.spec.annotations, **fixed}
+    return {**networks, **topology_annotations(plan), **gang.pod_annotations(plan), **scenario_annotation(plan)}
 
 
 def _pod_spec(plan: Plan) -> dict[str, Any]:
     spec, (pod_volumes, mounts) = plan.spec, volumes(plan)
     found = {
-        "restartPolicy": "Never",
-        "subdomain": plan.service,
+        **_fixed(plan),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "serviceAccountName": spec.service_account_name,

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
+from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, TOKEN_VOLUME
 from megatronapp.core.trainingjob.spec import Storage
 from megatronapp.operator.names import DOMAIN
-from megatronapp.operator.render.environment import TOKEN_FOLDER
 from megatronapp.operator.render.plan import Plan
 
 SCENARIO_ANNOTATION = f"{DOMAIN}/fault-scenario"
@@ -30,7 +30,7 @@ def volumes(plan: Plan) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             {"mountPath": SHARED_MEMORY},
         ),
         "tmp": ({"emptyDir": {}}, {"mountPath": TMP}),
-        "megatronapp-token": (_token(plan), {"mountPath": TOKEN_FOLDER, "readOnly": True}),
+        TOKEN_VOLUME: token(plan),
         **_scenario(plan),
         **{f"storage-{volume.name}": _claim(volume) for volume in plan.spec.storage},
     }
@@ -53,10 +53,11 @@ def scenario_annotation(plan: Plan) -> dict[str, str]:
     return {SCENARIO_ANNOTATION: yaml.safe_dump(scenario.model_dump(mode="json", exclude_defaults=True))}
 
 
-def _token(plan: Plan) -> dict[str, Any]:
-    """A token that names the job: it is worth nothing for another one, nor at the API server."""
-    token = {"audience": f"megatronapp/{plan.full_name}", "expirationSeconds": TOKEN_SECONDS, "path": "token"}
-    return {"projected": {"sources": [{"serviceAccountToken": token}]}}
+def token(plan: Plan) -> Mounted:
+    """A token that names the job and its run: it is worth nothing for another one, nor at the API server."""
+    audience = f"megatronapp/{plan.full_name}/{plan.job.metadata.uid}"
+    source = {"serviceAccountToken": {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}}
+    return {"projected": {"sources": [source]}}, {"mountPath": TOKEN_FOLDER, "readOnly": True}
 
 
 def _claim(volume: Storage) -> Mounted:

@@ -13,7 +13,8 @@ import yaml
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trainingjob import TrainingJob
-from megatronapp.core.trainingjob.spec import RESERVED_ENV, RESERVED_ENV_PREFIXES, Spec
+from megatronapp.core.trainingjob.reserved import is_reserved_env
+from megatronapp.core.trainingjob.spec import Spec
 
 IGNORED = (
     "image",
@@ -117,11 +118,7 @@ class LocalPlan:
 
     def environment(self, inherited: Mapping[str, str], attempt: int) -> dict[str, str]:
         """The ranks' environment; what an outer torchrun or platform left in `inherited` is taken out."""
-        environment = {
-            name: value
-            for name, value in inherited.items()
-            if name not in RESERVED_ENV and not name.startswith(RESERVED_ENV_PREFIXES)
-        }
+        environment = {name: value for name, value in inherited.items() if not is_reserved_env(name)}
         # One thread a rank: the ranks share the machine's cores, and oversubscribed cores make every timing noise.
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         environment |= {v.name: self._local(v.value) for v in self.job.spec.env if v.value_from is None}
