@@ -9,6 +9,7 @@ from megatronapp.core.findings import Finding, Kind
 from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.findings import Ledger, Moment, key_of
 from megatronapp.detector.judge import Judge
+from megatronapp.detector.patience import START_SECONDS
 from megatronapp.detector.progress import Progress
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
@@ -30,11 +31,11 @@ START_UP_STEPS = 5
 class Engine:
     """One attempt of one run. Fed with its RankMessages in order of arrival, and with the time every now and then."""
 
-    def __init__(self, run: str, job: str, attempt: int) -> None:
+    def __init__(self, run: str, job: str, attempt: int, start_patience_seconds: float = START_SECONDS) -> None:
         self.run, self.job, self.attempt = run, job, attempt
         self.assembler = Assembler()
         self.judge = Judge(START_UP_STEPS)
-        self.progress = Progress()
+        self.progress = Progress(start_patience_seconds)
         self.ledger = Ledger(run, job, attempt)
         self.newest: StepTable | None = None
         self._judged = 0
@@ -105,8 +106,9 @@ class Engine:
 class Engines:
     """All attempts that are heard of: one engine a run, of its newest attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_patience_seconds: float = START_SECONDS) -> None:
         self._engines: dict[str, Engine] = {}
+        self._start_patience_seconds = start_patience_seconds
 
     @property
     def running(self) -> Mapping[str, Engine]:
@@ -123,7 +125,7 @@ class Engines:
         if engine is None or who.attempt > engine.attempt:
             if engine is not None:
                 changed = engine.close(message.received_unix_ns)
-            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt)
+            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt, self._start_patience_seconds)
         return changed + engine.feed(message)
 
     def tick(self, unix_ns: int) -> list[Finding]:

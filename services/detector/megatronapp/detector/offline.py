@@ -110,6 +110,7 @@ class _Stall:
     blamed: tuple[Blame, ...]
     seconds: float = 0.0
     step: int = 0
+    phase: int = 0
 
 
 def hung_job(name: str, dumps: Dumps) -> Report:
