@@ -59,7 +59,7 @@ class PausingJob:
         self._turn = 0
         self._deaf = dict[int, float]()
         self._moved, self._rate, self._since = 0, 0.0, 0.0
-        self._phases: list[int] = [trace_pb2.PHASE_FIRST_STEP]
+        self._phases: list[trace_pb2.Phase] = [trace_pb2.PHASE_FIRST_STEP]
         self._messages = [self._template(rank) for rank in range(self.layout.world)]
         for hello in self.job.hellos():
             self.engine.feed(hello)
@@ -109,7 +109,7 @@ class PausingJob:
         self._begin(PAUSE)
         self._run(seconds)
 
-    def hang(self, phase: int, culprit: int, *, limit_seconds: float) -> float | None:
+    def hang(self, phase: trace_pb2.Phase, culprit: int, *, limit_seconds: float) -> float | None:
         """Stop one rank for good, in a step or a phase; returns the seconds until somebody is woken."""
         if phase == STEP:
             self._enter(step=self.state.step + 1, phase=STEP)
@@ -137,7 +137,7 @@ class PausingJob:
 
     # ---- how it is told ----
 
-    def _begin(self, phase: int) -> None:
+    def _begin(self, phase: trace_pb2.Phase) -> None:
         self._enter(phase=phase)
         self._phases.append(phase)
         for rank in range(self.layout.world):
@@ -200,3 +200,65 @@ class PausingJob:
             peer = self.layout.rank(tp, dp, pp + 1 if sending else pp - 1)
             frontiers.append(trace_pb2.Frontier(peer=peer, sending=sending))
         return self.job.heartbeat(rank, 0, frontiers)
+
+
+def log_uniform(random: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(random.uniform(np.log(low), np.log(high))))
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How long things take in one job, in seconds: each of a job's checkpoints (evaluations) is 20 % about its usual
+    one, one in a hundred takes up to three times as long."""
+
+    start: float
+    first_step: float
+    step: float
+    checkpoint: float
+    evaluation: float
+    ahead: bool
+    """One rank writes for long, while the others go on to the next step."""
+    moving: bool
+    """Collectives are seen in evaluations."""
+
+    @classmethod
+    def draw(cls, random: np.random.Generator) -> Habits:
+        start, share = log_uniform(random, 5, 1200), random.uniform(0.1, 0.9)
+        return cls(
+            start=start * share,
+            first_step=start * (1 - share),
+            step=log_uniform(random, 0.1, 60),
+            checkpoint=log_uniform(random, 1, 600),
+            evaluation=log_uniform(random, 5, 900),
+            ahead=bool(random.random() < 0.3),
+            moving=bool(random.random() < 0.5),
+        )
+
+
+class RandomJob:
+    """A job of drawn habits that lives on until it is asked for no more events."""
+
+    def __init__(self, world: int, seed: int, habits: Habits | None = None) -> None:
+        self.random = np.random.default_rng((seed, world))
+        self.habits = habits or Habits.draw(self.random)
+        stages, tensor = [(1, 1), (2, 1), (2, 2), (4, 1)][int(self.random.integers(4))]
+        layout = Layout(pp=stages, dp=world // (stages * tensor), tp=tensor)
+        self.told = PausingJob(layout, self.habits.step, seed=seed)
+        self.events = 0
+
+    def live(self, events: int) -> None:
+        """A start, then two checkpoints to one evaluation, some steps between them."""
+        self.told.start(self.habits.start, self.habits.first_step)
+        self.told.steps(3)
+        self.events = 1
+        while self.events < events:
+            if self.events % 3:
+                self.told.checkpoint(self._about(self.habits.checkpoint), ahead=self.habits.ahead)
+            else:
+                self.told.evaluation(self._about(self.habits.evaluation), moving=self.habits.moving)
+            self.told.steps(int(self.random.integers(1, 3)))
+            self.events += 1
+
+    def _about(self, usual: float) -> float:
+        rare = self.random.uniform(1, 3) if self.random.random() < 0.01 else 1.0
+        return usual * rare * float(np.exp(self.random.normal(0, 0.2)))

@@ -211,7 +211,7 @@ class Job:
             ),
             communicators=self.communicators(rank),
             device=trace_pb2.DEVICE_CPU if self.on_cpu else trace_pb2.DEVICE_CUDA,
-            schedule=trace_pb2.Schedule(name="1f1b", microbatches=shape.microbatches),
+            schedule=trace_pb2.Schedule(name="1f1b", microbatches=shape.microbatches, first_step=1),
         )  # fmt: skip
 
     # ---- the step ----

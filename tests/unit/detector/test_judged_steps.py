@@ -52,7 +52,9 @@ def in_phase(job: Job, step: int, phase: trace_pb2.Phase) -> list[trace_pb2.Rank
 
 
 @pytest.mark.parametrize("phase", [trace_pb2.PHASE_CHECKPOINT, trace_pb2.PHASE_EVALUATION, trace_pb2.PHASE_PAUSE])
-def test_steps_with_something_else_in_them_say_neither_that_it_lasts_nor_that_it_is_over(phase: trace_pb2.Phase) -> None:
+def test_steps_with_something_else_in_them_say_neither_that_it_lasts_nor_that_it_ends(
+    phase: trace_pb2.Phase,
+) -> None:
     job = Job(Layout(pp=1, dp=8), GPU, (Fault("compute", (3,), ONSET, 2.0),), seed=3, compute_seconds=LONG)
     verdicts = Verdicts(Engine(job.run, "test/simulated", 1))
     verdicts.feed(0, job.hellos())

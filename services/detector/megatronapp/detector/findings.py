@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,13 +68,15 @@ class Ledger:
     def update(
         self,
         source: str,
-        suspicions: Iterable[Suspicion],
+        suspicions: Sequence[Suspicion],
         ranks: RankTable | None,
         cost_of: Callable[[Suspicion], float],
         now: Moment,
     ) -> list[Finding]:
         """Take what one source suspects now and resolve what it no longer does; returns new and changed findings."""
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
+        if not cases and not suspicions:
+            return changed
         for suspicion in suspicions:
             key = key_of(suspicion)
             seen.add(key)

@@ -82,14 +82,14 @@ class Patience:
 
     def of(self, phases: Iterable[int]) -> float:
         """How long nothing may move while ranks are in these phases: as long as the most patient of them allows, since
-        any of them may be what the others wait for. inf in a pause."""
+        any of them may be what the others wait for. inf in a pause, and where there is no rank."""
         return max((self._seconds[phase] for phase in phases), default=math.inf)
 
     def note(self, phases: Iterable[int], step: int, seconds: float) -> None:
         """Something has moved after so long, in which ranks were in these phases, the foremost of them in this step."""
         present = set(phases)
         phase = next((p for p in PHASES if p in present), None)
-        if phase == START and step > 0:
+        if step > 0 and present == {START}:
             self._first_step = max(seconds, 0.0 if math.isnan(self._first_step) else self._first_step)
             self._seconds[STEP] = self._learnt(STEP)
         elif phase is not None and phase in self._histories:

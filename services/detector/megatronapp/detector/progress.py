@@ -6,6 +6,7 @@ no heartbeats, and silence of all ranks is no hang.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,8 @@ class Progress:
         self._phases: Counter[int] = Counter()
         """Ranks in each phase. Those that have closed are in none, and what a lost one last said explains nothing."""
         self._closed = self._lost = 0
+        self._allowed_seconds = math.inf
+        """How long nothing may move now."""
         self._stall: Stall | None = None
 
     @property
@@ -92,9 +95,7 @@ class Progress:
     def lose(self, rank: int) -> None:
         """The rank's stream ended without a goodbye."""
         state = self._known(rank)
-        self._count(state, -1)
-        state.lost = True
-        self._count(state, +1)
+        self._stands(state, state.phase, closing=state.closing, lost=True)
 
     def beat(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
         """Take one heartbeat."""
@@ -107,10 +108,8 @@ class Progress:
             state.closing,
         )
         self._pass_time(unix_ns, moved=moved or not state.heard_unix_ns)
-        self._count(state, -1)
-        state.frontier, state.step, state.phase = frontier, heartbeat.step, phase
-        state.activity, state.closing, state.lost = heartbeat.activity, heartbeat.closing, False
-        self._count(state, +1)
+        state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
+        self._stands(state, phase, closing=heartbeat.closing, lost=False)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = _computes(state, heartbeat) and member.hello.device == trace_pb2.DEVICE_CPU
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
@@ -118,11 +117,12 @@ class Progress:
         if heartbeat.step > self._step:
             self._step = heartbeat.step
             self._patience.step_ends(self._phases)
+            self._allowed_seconds = self._patience.of(self._phases)
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""
         ending = self._closed and not self._lost
-        if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._patience.of(self._phases):
+        if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._allowed_seconds:
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._look()
@@ -142,7 +142,17 @@ class Progress:
         if rank not in self._ranks:
             state = self._ranks[rank] = _Rank()
             self._count(state, +1)
+            self._allowed_seconds = self._patience.of(self._phases)
         return self._ranks[rank]
+
+    def _stands(self, state: _Rank, phase: int, *, closing: bool, lost: bool) -> None:
+        """Note where a rank stands now."""
+        if (state.phase, state.closing, state.lost) == (phase, closing, lost):
+            return
+        self._count(state, -1)
+        state.phase, state.closing, state.lost = phase, closing, lost
+        self._count(state, +1)
+        self._allowed_seconds = self._patience.of(self._phases)
 
     def _count(self, state: _Rank, one: int) -> None:
         if state.closing:
@@ -166,7 +176,8 @@ class Progress:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
     def _positions(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
-        member.name(list(heartbeat.communicators))
+        if heartbeat.communicators:
+            member.name(list(heartbeat.communicators))
         positions = {}
         for f in heartbeat.frontiers:
             if f.peer >= 0 and (f.sending or f.peer != rank):
