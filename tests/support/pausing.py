@@ -57,7 +57,7 @@ class PausingJob:
         self._offset = np.sort(self.random.random(self.layout.world)).tolist()
         self._order = self.random.permutation(self.layout.world).tolist()
         self._turn = 0
-        self._deaf = dict[int, float]()
+        self._deaf, self._gone = dict[int, float](), set[int]()
         self._moved, self._rate, self._since = 0, 0.0, 0.0
         self._phases: list[trace_pb2.Phase] = [trace_pb2.PHASE_FIRST_STEP]
         self._messages = [self._template(rank) for rank in range(self.layout.world)]
@@ -108,6 +108,17 @@ class PausingJob:
     def pause(self, seconds: float) -> None:
         self._begin(PAUSE)
         self._run(seconds)
+
+    def leave_behind(self, rank: int, phase: trace_pb2.Phase) -> None:
+        """One rank is in this phase from now on, whatever the others do."""
+        self.own[rank] = replace(self.state, phase=phase)
+
+    def lose(self, rank: int) -> None:
+        """Its stream ends without a goodbye, and it is not heard of again."""
+        self._gone.add(rank)
+        identity = self._messages[rank].identity
+        gone = trace_pb2.RankMessage(identity=identity, received_unix_ns=self._unix_ns(self.now), lost=True)
+        self._feed(gone, self.now)
 
     def hang(self, phase: trace_pb2.Phase, culprit: int, *, limit_seconds: float) -> float | None:
         """Stop one rank for good, in a step or a phase; returns the seconds until somebody is woken."""
@@ -173,6 +184,8 @@ class PausingJob:
 
     def _beat(self, rank: int, at: float) -> None:
         if self._deaf and at < self._deaf.get(rank, 0.0) and rank not in self.own:
+            return
+        if rank in self._gone:
             return
         message, state = self._messages[rank], self.own.get(rank, self.state)
         heartbeat = message.message.heartbeat
