@@ -135,7 +135,8 @@ def report_hangs(share: float) -> int:
             told = [hanging(world, phase, seed) for seed in range(max(1, round(jobs * share)))]
             found = [(seconds, seconds / usual) for seconds, usual in told if seconds is not None]
             missed += len(told) - len(found)
-            middle, longest = (f(found, axis=0) if found else (np.nan, np.nan) for f in (np.median, np.max))
+            middle = np.median(found, axis=0) if found else (np.nan, np.nan)
+            longest = max(found, default=(np.nan, np.nan))
             print(
                 f"{world:7}  {place:10} {len(found):4} of {len(told):3}"
                 f"  {middle[0]:6.1f} ({middle[1]:.1f} ×), {longest[0]:6.1f} ({longest[1]:.1f} ×)",

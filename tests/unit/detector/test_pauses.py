@@ -142,7 +142,7 @@ def test_a_hang_that_resolves_itself_is_not_usual_from_then_on() -> None:
     patience = Patience()
     for step in range(200):
         patience.note([STEP], step, 300.0 if step == 150 else 2.0)
-        patience.step_ends([STEP])
+        patience.ends(STEP)
 
     assert patience.of([STEP]) == 8.0
 
@@ -151,9 +151,21 @@ def test_what_comes_again_and_again_is_usual() -> None:
     patience = Patience()
     for step in range(200):
         patience.note([STEP], step, 30.0 if step % 20 == 0 else 2.0)
-        patience.step_ends([STEP])
+        patience.ends(STEP)
 
     assert patience.of([STEP]) == 120.0
+
+
+def test_checkpoints_with_hardly_a_step_between_are_learnt_one_by_one() -> None:
+    job = trained(step_seconds=0.1, steps=50)
+    for _ in range(4):
+        job.checkpoint(40)
+        job.evaluation(60)
+        job.steps(1)
+
+    seconds = job.hang(CHECKPOINT, 5, limit_seconds=400)
+
+    assert seconds == pytest.approx(4 * 40, abs=4 * 2 * BEAT)
 
 
 def test_of_several_phases_the_most_patient_holds() -> None:
@@ -161,7 +173,8 @@ def test_of_several_phases_the_most_patient_holds() -> None:
     for step in range(9):
         patience.note([STEP], step, 60.0)
         patience.note([STEP, CHECKPOINT], step, 30.0)
-        patience.step_ends([STEP])
+        patience.ends(CHECKPOINT)
+        patience.ends(STEP)
 
     assert patience.of([STEP]) == 240.0
     assert patience.of([CHECKPOINT]) == 120.0

@@ -75,7 +75,7 @@ class Patience:
             **{phase: _History(KEPT_OTHER) for phase in (COMPILE, EVALUATION, CHECKPOINT)},
         }
         self._longest: dict[int, float] = {}
-        """Of each phase since it was last taken into its history."""
+        """Of the step, and of each phase that the job is in."""
         self._first_step = math.nan
         """The longest pause of the attempt's first step."""
         self._seconds: dict[int, float] = {phase: self._learnt(phase) for phase in PHASES}
@@ -95,11 +95,9 @@ class Patience:
         elif phase is not None and phase in self._histories:
             self._longest[phase] = max(seconds, self._longest.get(phase, 0.0))
 
-    def step_ends(self, phases: Iterable[int]) -> None:
-        """The foremost rank begins another step: what the job was in and is no longer, ranks being in these phases now,
-        is learnt."""
-        present = set(phases)
-        for phase in [p for p in self._longest if p == STEP or p not in present]:
+    def ends(self, phase: int) -> None:
+        """The foremost rank begins another step, or no rank is in the phase any more: its longest pause is learnt."""
+        if phase in self._longest:
             self._histories[phase].add(self._longest.pop(phase))
             self._seconds[phase] = self._learnt(phase)
 

@@ -116,7 +116,7 @@ class Progress:
         state.heard_unix_ns = self._heard_unix_ns
         if heartbeat.step > self._step:
             self._step = heartbeat.step
-            self._patience.step_ends(self._phases)
+            self._patience.ends(patience.STEP)
             self._allowed_seconds = self._patience.of(self._phases)
 
     def stall(self) -> Stall | None:
@@ -163,6 +163,8 @@ class Progress:
             self._phases[state.phase] += one
             if not self._phases[state.phase]:
                 del self._phases[state.phase]
+                if state.phase != patience.STEP:
+                    self._patience.ends(state.phase)
 
     def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
         since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
