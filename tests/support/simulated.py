@@ -72,7 +72,9 @@ class NoiseModel:
     offset: float = 0.004
     """Constant, a rank."""
     outliers: float = 0.0
-    """Share of steps that take half as long again."""
+    """Share of steps that take longer, half as long again by default."""
+    outlier: float = 0.4
+    """By how much: its log."""
     common: float = 0.002
     """All ranks alike: clock frequency, other load."""
     wall: float = 0.002
@@ -209,7 +211,7 @@ class Job:
             ),
             communicators=self.communicators(rank),
             device=trace_pb2.DEVICE_CPU if self.on_cpu else trace_pb2.DEVICE_CUDA,
-            schedule=trace_pb2.Schedule(name="1f1b", microbatches=shape.microbatches),
+            schedule=trace_pb2.Schedule(name="1f1b", microbatches=shape.microbatches, first_step=1),
         )  # fmt: skip
 
     # ---- the step ----
@@ -248,7 +250,7 @@ class Job:
         work = (0.7 + 0.3 * squares) * (0.5 + 0.5 * load) * np.where(stage == shape.pp - 1, self.last_stage, 1.0)
         self._slow = noise.memory * self._slow + np.sqrt(1 - noise.memory**2) * self.random.normal(0, noise.slow, n)
         jitter = self._offset + self._slow + self.random.normal(0, noise.step, n) + self.random.normal(0, noise.common)
-        jitter += np.where(self.random.random(n) < noise.outliers, 0.4, 0.0)
+        jitter += np.where(self.random.random(n) < noise.outliers, noise.outlier, 0.0)
         compute = self.compute_seconds * work * np.exp(jitter) * self._fault("compute", step, 1.0)
         launching = self._launching(step) * self.compute_seconds * work
         starved = launching > compute

@@ -119,6 +119,7 @@ def test_hooks_are_called_in_the_documented_order_nested() -> None:
         *("inner.phase_end(PHASE_EVALUATION)", "outer.phase_end(PHASE_EVALUATION)"),
         *("outer.phase_begin(PHASE_EVALUATION)", "inner.phase_begin(PHASE_EVALUATION)"),
         *("inner.phase_end(PHASE_EVALUATION)", "outer.phase_end(PHASE_EVALUATION)"),
+        *("outer.phase_begin(PHASE_PAUSE)", "inner.phase_begin(PHASE_PAUSE)"),
         *("inner.close", "outer.close"),
     ]
     timers = [call for call in found if ".timer forward-compute" in call]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.findings import State
-from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.assemble import KEPT_NUMBERS, Assembler, Member
 from megatronapp.detector.engine import Engines
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
@@ -136,3 +137,27 @@ def test_a_new_attempt_resolves_the_findings_of_the_last_and_learns_anew() -> No
     assert any(f.page for f in said)
     assert [(f.state, f.attempt) for f in restarted] == [(State.RESOLVED, 1)]
     assert engines.feed(slow.step(41)[0]) == []
+
+
+def member() -> Member:
+    return Member(trace_pb2.Hello(), 1, {})
+
+
+@given(numbers=st.lists(st.integers(1, KEPT_NUMBERS), max_size=60))
+def test_a_repeated_number_is_known_whatever_the_order(numbers: list[int]) -> None:
+    known, one = set[int](), member()
+
+    for number in numbers:
+        assert one.repeats(number) == (number in known)
+        known.add(number)
+
+
+def test_what_is_kept_of_numbers_stays_small_and_forgets_the_oldest() -> None:
+    one = member()
+    for number in range(1, 5 * KEPT_NUMBERS, 3):
+        assert not one.repeats(number)
+    assert not one.repeats(2**64 - 1)
+
+    assert sys.getsizeof(one.seen) < 200
+    assert one.repeats(2**64 - 1)
+    assert not one.repeats(1)

@@ -35,6 +35,8 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_EVALUATION: _ClassVar[Phase]
     PHASE_CHECKPOINT: _ClassVar[Phase]
     PHASE_COMPILE: _ClassVar[Phase]
+    PHASE_START: _ClassVar[Phase]
+    PHASE_PAUSE: _ClassVar[Phase]
 
 class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,6 +60,8 @@ PHASE_FIRST_STEP: Phase
 PHASE_EVALUATION: Phase
 PHASE_CHECKPOINT: Phase
 PHASE_COMPILE: Phase
+PHASE_START: Phase
+PHASE_PAUSE: Phase
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat
 EXPORT_FORMAT_CHROME_JSON: ExportFormat
 EXPORT_FORMAT_PERFETTO: ExportFormat

@@ -44,7 +44,7 @@ class Detector:
     def __init__(self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry) -> None:
         self._settings = settings
         self._bus = bus
-        self._engines = Engines()
+        self._engines = Engines(settings.start_patience_seconds)
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
         self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined)
         self._suspensions = Suspensions()

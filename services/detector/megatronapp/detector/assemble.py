@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,9 @@ LATENESS_SECONDS = 2.0
 """How long a step waits for its last ranks, after its first summary; twice a step's duration when that is longer."""
 FORGIVEN = 3
 """Steps that a rank may miss before later steps no longer wait for it."""
-KEPT_NUMBERS = 4096
+KEPT_NUMBERS = 1024
+"""Of one rank's messages, the newest; a repeat that comes later still is known by its step."""
+_KEPT = (1 << KEPT_NUMBERS) - 1
 
 
 @dataclass(slots=True)
@@ -31,8 +32,22 @@ class Member:
     groups: dict[int, Group] = field(default_factory=dict)
     newest: int = 0
     """Largest number seen."""
-    seen: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_NUMBERS))
+    seen: int = 0
+    """A bit for each of the newest KEPT_NUMBERS numbers, the lowest for the largest: 160 bytes a rank."""
     missed: int = 0
+
+    def repeats(self, number: int) -> bool:
+        """Whether a message of this number has come before; from now on it has."""
+        behind = self.newest - number
+        if behind >= KEPT_NUMBERS:
+            return False
+        if behind < 0:
+            shifted = self.seen << -behind if -behind < KEPT_NUMBERS else 0
+            self.seen, self.newest = (shifted | 1) & _KEPT, number
+            return False
+        known = bool(self.seen >> behind & 1)
+        self.seen |= 1 << behind
+        return known
 
     def name(self, communicators: list[trace_pb2.Communicator]) -> None:
         for c in communicators:
@@ -104,14 +119,8 @@ class Assembler:
 
     def _repeated(self, rank: int, message: trace_pb2.RankMessage) -> bool:
         """Whether this message came before, or is of an earlier process of the rank."""
-        member, number = self.members[rank], message.message.seq
-        if message.identity.incarnation != member.incarnation:
-            return True
-        if number <= member.newest and number in member.seen:
-            return True
-        member.newest = max(number, member.newest)
-        member.seen.append(number)
-        return False
+        member = self.members[rank]
+        return message.identity.incarnation != member.incarnation or member.repeats(message.message.seq)
 
     def _take(self, rank: int, message: trace_pb2.RankMessage) -> None:
         summary, member = message.message.summary, self.members[rank]

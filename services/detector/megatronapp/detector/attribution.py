@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules import fabric_slow, imbalance, slow_checkpoint, slow_gpu, slow_host, slow_link, unknown
+from megatronapp.core.findings import Kind
+from megatronapp.detector.rules import fabric_slow, imbalance, slow_gpu, slow_host, slow_link, unknown
 from megatronapp.detector.rules.base import Rule, Suspicion, View
 
 RULES: tuple[Rule, ...] = (
     slow_gpu.detect,
     slow_host.detect,
     slow_link.detect,
-    slow_checkpoint.detect,
     fabric_slow.detect,
     imbalance.detect,
     unknown.detect,
@@ -31,13 +30,12 @@ def attribute(view: View) -> list[Suspicion]:
 def settle(suspicions: Iterable[Suspicion]) -> list[Suspicion]:
     """Leave one verdict for each set of ranks, and drop what others explain.
 
-    A link is not slow when the fabric is; nothing is unknown where something is known. Slow saves stand beside what
-    the steps say.
+    A link is not slow when the fabric is; nothing is unknown where something is known.
     """
-    chosen: dict[tuple[Kind | None, tuple[int, ...], bool], Suspicion] = {}
+    chosen: dict[tuple[Kind | None, tuple[int, ...]], Suspicion] = {}
     for suspicion in suspicions:
         alone = suspicion.kind in OF_ONE_RANK and bool(suspicion.ranks)
-        key = (None if alone else suspicion.kind, suspicion.ranks, suspicion.cause is Cause.CHECKPOINT)
+        key = (None if alone else suspicion.kind, suspicion.ranks)
         known = chosen.get(key)
         if known is None or _outweighs(suspicion, known):
             chosen[key] = suspicion
@@ -49,11 +47,10 @@ def _outweighs(later: Suspicion, earlier: Suspicion) -> bool:
 
 
 def _explained(suspicions: list[Suspicion]) -> list[Suspicion]:
-    of_steps = [s for s in suspicions if s.cause is not Cause.CHECKPOINT]
-    kinds = {s.kind for s in of_steps}
-    culprits = {rank for s in of_steps if s.kind in {Kind.SLOW_GPU, Kind.SLOW_HOST} for rank in s.ranks}
-    kept = [s for s in suspicions if s.cause is Cause.CHECKPOINT]
-    for s in of_steps:
+    kinds = {s.kind for s in suspicions}
+    culprits = {rank for s in suspicions if s.kind in {Kind.SLOW_GPU, Kind.SLOW_HOST} for rank in s.ranks}
+    kept = list[Suspicion]()
+    for s in suspicions:
         by_fabric = s.kind is Kind.SLOW_LINK and Kind.FABRIC_SLOW in kinds
         by_culprit = bool(culprits) if s.kind is Kind.UNKNOWN else not culprits.isdisjoint(s.involved)
         if not (by_fabric or by_culprit):

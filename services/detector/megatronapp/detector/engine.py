@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
-from megatronapp.core.findings import Finding, Kind
+from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.findings import Ledger, Moment, key_of
-from megatronapp.detector.judge import Judge
+from megatronapp.detector.judge import SAVES, STEPS, Judge
+from megatronapp.detector.patience import START_SECONDS
 from megatronapp.detector.progress import Progress
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
@@ -16,11 +17,12 @@ from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio
 from megatronapp.v1 import trace_pb2
 
-STEPS, HANG = "steps", "hang"
-"""The two sources of suspicions: what steps say, and that no more steps come."""
+HANG = "hang"
+"""A source of suspicions beside the judge's: that no more steps come."""
 KEPT_ARRIVALS = 4096
-LEARNING_STEPS = 40
-"""Judged steps after which an engine knows by itself whether a finding stands."""
+LEARNING = {STEPS: 40, SAVES: 5}
+"""Judged steps, and saves, after which an engine knows by itself whether a finding stands: three saves are learnt from,
+and two slow ones are evidence."""
 LEARNING_SECONDS = 180.0
 """The same of a hang."""
 START_UP_STEPS = 5
@@ -30,14 +32,15 @@ START_UP_STEPS = 5
 class Engine:
     """One attempt of one run. Fed with its RankMessages in order of arrival, and with the time every now and then."""
 
-    def __init__(self, run: str, job: str, attempt: int) -> None:
+    def __init__(self, run: str, job: str, attempt: int, start_patience_seconds: float = START_SECONDS) -> None:
         self.run, self.job, self.attempt = run, job, attempt
         self.assembler = Assembler()
         self.judge = Judge(START_UP_STEPS)
-        self.progress = Progress()
+        self.progress = Progress(start_patience_seconds)
         self.ledger = Ledger(run, job, attempt)
         self.newest: StepTable | None = None
-        self._judged = 0
+        self._judged: Counter[str] = Counter()
+        """Steps of each source that told of it."""
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
@@ -64,18 +67,21 @@ class Engine:
             self.ledger.adopt(HANG, finding, 0, unix_ns + int(LEARNING_SECONDS * 1e9))
             return True
         known = any(key_of(finding) == key_of(own) for own in self.ledger.open)
-        if not known and self._judged >= LEARNING_STEPS:
+        source = SAVES if finding.cause is Cause.CHECKPOINT else STEPS
+        left = LEARNING[source] - self._judged[source]
+        if not known and left <= 0:
             return False
-        self.ledger.adopt(STEPS, finding, LEARNING_STEPS - self._judged, 0)
+        self.ledger.adopt(source, finding, left, 0)
         return True
 
     def _judge(self, tables: list[StepTable], unix_ns: int) -> list[Finding]:
         changed: list[Finding] = []
         for table in tables:
             self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
-            self.newest, self._judged = table, self._judged + 1
-            suspicions = self.judge.observe(table, self.progress.telemetry)
-            changed += self.ledger.update(STEPS, suspicions, table.ranks, self._cost, self._moment(unix_ns))
+            self.newest = table
+            for source, suspicions in self.judge.observe(table, self.progress.telemetry).items():
+                self._judged[source] += 1
+                changed += self.ledger.update(source, suspicions, table.ranks, self._cost, self._moment(unix_ns))
         return changed
 
     def _beat(self, rank: int, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> list[Finding]:
@@ -105,8 +111,9 @@ class Engine:
 class Engines:
     """All attempts that are heard of: one engine a run, of its newest attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_patience_seconds: float = START_SECONDS) -> None:
         self._engines: dict[str, Engine] = {}
+        self._start_patience_seconds = start_patience_seconds
 
     @property
     def running(self) -> Mapping[str, Engine]:
@@ -124,7 +131,7 @@ class Engines:
         if engine is None or who.attempt > engine.attempt:
             if engine is not None:
                 changed = engine.close(message.received_unix_ns)
-            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt)
+            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt, self._start_patience_seconds)
         return changed + engine.feed(message)
 
     def forget(self, run: str, unix_ns: int) -> list[Finding]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
-from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
+from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.steps import RankTable
 
-PAGE_SECONDS = 10.0
 PAGE_COST = 1.01
 PAGE_SIGMAS = 3.0
 """An effect must be so many standard deviations of its own estimate."""
@@ -69,13 +68,15 @@ class Ledger:
     def update(
         self,
         source: str,
-        suspicions: Iterable[Suspicion],
+        suspicions: Sequence[Suspicion],
         ranks: RankTable | None,
         cost_of: Callable[[Suspicion], float],
         now: Moment,
     ) -> list[Finding]:
         """Take what one source suspects now and resolve what it no longer does; returns new and changed findings."""
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
+        if not cases and not suspicions:
+            return changed
         for suspicion in suspicions:
             key = key_of(suspicion)
             seen.add(key)
@@ -143,7 +144,7 @@ class Ledger:
             cost_ratio=cost,
             confidence=suspicion.confidence,
             state=State.OPEN,
-            page=(before is not None and before.page) or _pages(suspicion, cost, since, since_unix_ns, now),
+            page=(before is not None and before.page) or _pages(suspicion, cost, since_unix_ns, now),
             evidence=tuple(_continued(series, before, since) for series in suspicion.evidence),
             summary=_summary(suspicion, since, cost),
             advice=suspicion.advice,
@@ -188,13 +189,12 @@ def key_of(what: Suspicion | Finding) -> Key:
     return ("" if one_rank else f"{what.kind}/{what.cause}", what.ranks)
 
 
-def _pages(suspicion: Suspicion, cost: float, since: int | None, since_unix_ns: int, now: Moment) -> bool:
+def _pages(suspicion: Suspicion, cost: float, since_unix_ns: int, now: Moment) -> bool:
     if suspicion.kind is Kind.HANG:
         return True
     effect = math.log(suspicion.effect_ratio) if suspicion.effect_ratio > 0 else 0.0
-    steps, seconds = now.step - (since if since is not None else now.step) + 1, (now.unix_ns - since_unix_ns) * NS
-    lasting = steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
-    lasting |= suspicion.page_steps <= PAGE_STEPS and seconds >= PAGE_SECONDS
+    seconds = (now.unix_ns - since_unix_ns) * NS
+    lasting = suspicion.slow_steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
     large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
     return suspicion.pages and not suspicion.fading and lasting and large and cost >= PAGE_COST
 

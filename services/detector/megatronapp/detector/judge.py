@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
+from megatronapp.detector.rules import slow_checkpoint
 from megatronapp.detector.rules.base import Suspicion, View
-from megatronapp.detector.signals import accounting, compute, imbalance, launching, links, matrix, peers, waits
+from megatronapp.detector.signals import absence, accounting, compute, imbalance, launching, links, matrix, peers, waits
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.history import Anchors, PassHistory
@@ -20,10 +21,12 @@ from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
-from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
 
+STEPS, SAVES = "steps", "saves"
+"""What suspicions are drawn from."""
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 OWN_REASONS = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
@@ -52,33 +55,41 @@ class Judge:
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
-        self._first_step: int | None = None
+        self._first: list[int] = []
+        """The first WARM_UP steps that were judged."""
 
     def observe(
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
-    ) -> list[Suspicion]:
-        """Judge one step. One in which something else went on (checkpoint, evaluation, …) tells at most of that."""
+    ) -> dict[str, list[Suspicion]]:
+        """Judge one step; returns all that is suspected now, of each source that the step tells of.
+
+        One in which something else went on (checkpoint, evaluation, …) tells of that at most: of the steps it says
+        neither that what was suspected goes on nor that it is over.
+        """
         if self._start_up_steps > 0 and not table.ranks.on_cpu.any():
             self._start_up_steps -= 1
-            return []
+            return {}
         if not len(table.rows) or table.phases:
-            if trace_pb2.PHASE_CHECKPOINT in table.phases and self.monitors:
-                self._watch_saves(table)
-            return attribute(self.view) if self.view else []
+            if trace_pb2.PHASE_CHECKPOINT not in table.phases or self.view is None:
+                return {}
+            self._watch_saves(table)
+            return {SAVES: list(slow_checkpoint.detect(self.view))}
         self._prepare(table)
-        self._first_step = table.step if self._first_step is None else self._first_step
+        if len(self._first) < WARM_UP:
+            self._first.append(table.step)
         healthy = self._healthy(table)
         passed = matrix.compute(table)
         effect = compute.effect(table, passed, self._work, healthy)
-        accounts = accounting.account(table)
-        messages, collectives = links.messages(table), links.collectives(table)
+        accounts, delayed = accounting.account(table), absence.delayed(table)
+        messages, collectives = links.messages(table, delayed), links.collectives(table)
         usual = self._usual_seconds(table)
         passes = launching.of_passes(passed, table.ranks.pipeline, healthy)
         pace = self._anchored("launching", table, passes.pace)
         self._watch_compute(table, effect, healthy, passes, pace)
-        self._watch_shares(table, accounts, messages, usual, healthy)
+        self._watch_shares(table, accounts, messages, usual, healthy, delayed)
         late = self._watch_launching(table, passes, pace)
-        self._watch_waits(table, usual, explained=late or not effect.equal_work or self._reason_known())
+        explained = late or not effect.equal_work or self._reason_known()
+        self._watch_waits(table, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
         self._pardon()
@@ -92,10 +103,10 @@ class Judge:
             transfers=self._transfers,
             saves=self._saves,
             step_seconds=usual,
-            first_step=self._first_step,
+            young_until=self._first[-1] if len(self._first) == WARM_UP else math.inf,
             telemetry=telemetry or {},
         )
-        return attribute(self.view)
+        return {STEPS: attribute(self.view)}
 
     def _prepare(self, table: StepTable) -> None:
         if self.monitors:
@@ -173,6 +184,7 @@ class Judge:
         messages: links.Messages,
         usual: float,
         healthy: npt.NDArray[np.bool_],
+        delayed: npt.NDArray[np.bool_],
     ) -> None:
         """What ranks spend beside compute, as shares of the usual step: against the median peer, or without one
         against their own first steps."""
@@ -183,7 +195,8 @@ class Judge:
             "sync_delay": accounts.sync,
         }
         if table.ranks.on_cpu.any():
-            shares |= {"preempted": accounts.preempted, "send_delay": links.sending_seconds(table, messages)}
+            sending = np.where(delayed, np.nan, links.sending_seconds(table, messages))
+            shares |= {"preempted": accounts.preempted, "send_delay": sending}
         values = np.stack(list(shares.values()), axis=1) / usual
         reference = peers.beside_stage_peers(values, table.ranks.pipeline, healthy)
         for column, signal in enumerate(shares):
@@ -200,10 +213,11 @@ class Judge:
         self.monitors["launching"].observe(table.step, table.ranks.rank, late)
         return passes.late
 
-    def _watch_waits(self, table: StepTable, usual: float, *, explained: bool) -> None:
+    def _watch_waits(self, table: StepTable, usual: float, delayed: npt.NDArray[np.bool_], *, explained: bool) -> None:
         """Where work is unequal the others wait for the heaviest replica, where hosts set the pace for the latest of
         them, and where a slow rank is known for that: it needs no other reason, and is not what is usual."""
-        waited = np.full(len(table.ranks), np.nan) if explained else waits.waited_for(table) / usual
+        nothing = np.full(len(table.ranks), np.nan)
+        waited = nothing if explained else np.where(delayed, np.nan, waits.waited_for(table) / usual)
         self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
 
     def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:

@@ -110,6 +110,7 @@ class _Stall:
     blamed: tuple[Blame, ...]
     seconds: float = 0.0
     step: int = 0
+    phase: int = 0
 
 
 def hung_job(name: str, dumps: Dumps) -> Report:
@@ -164,7 +165,8 @@ def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[
             return cost_ratio(table, suspicion.slow) if suspicion.slow else suspicion.cost_ratio
 
         moment = Moment(table.step, now, lambda step: began.get(step, 0))
-        heard += ledger.update("steps", judge.observe(table), table.ranks, cost, moment)
+        for source, suspicions in judge.observe(table).items():
+            heard += ledger.update(source, suspicions, table.ranks, cost, moment)
     return _in_order(_latest([*heard, *ledger.open]))
 
 

@@ -6,25 +6,23 @@ no heartbeats, and silence of all ranks is no hang.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from megatronapp.detector import patience
 from megatronapp.detector.assemble import Member
+from megatronapp.detector.patience import Patience
 from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
-PATIENCE_SECONDS = 5.0
-PATIENCE_QUANTILE = 0.999
-PATIENCE_FACTOR = 4.0
-PHASE_PATIENCE_SECONDS = 120.0
-"""First step, compilation, checkpoint, evaluation: long silence is usual."""
 LONGEST_BEAT_SECONDS = 2.0
 """More time than this between two heartbeats does not count: nobody was there to see a stall."""
 SILENT_SECONDS = 4.0
-KEPT_PAUSES = 4096
+RENEWAL_SECONDS = 1.0
+"""Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still."""
 PASSES = ("forward", "backward")
@@ -35,7 +33,7 @@ class _Rank:
     frontier: dict[str, Position] = field(default_factory=dict)
     step: int = 0
     activity: str = ""
-    phase: int = 0
+    phase: int = patience.START
     heard_unix_ns: int = 0
     closing: bool = False
     lost: bool = False
@@ -54,18 +52,27 @@ class Stall:
     step: int
     blamed: tuple[Blame, ...]
     activities: Mapping[int, str]
+    phase: int = patience.STEP
+    """The foremost rank's."""
 
 
 class Progress:
     """Fed with heartbeats in order of arrival; asked for a stall after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_patience_seconds: float = patience.START_SECONDS) -> None:
         self.stalled_seconds = 0.0
         self._ranks: dict[int, _Rank] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._heard_unix_ns = 0
-        self._pauses: list[float] = []
-        self._order: deque[float] = deque(maxlen=KEPT_PAUSES)
+        self._patience = Patience(start_patience_seconds)
+        self._step = 0
+        """Of the foremost rank."""
+        self._phases: Counter[int] = Counter()
+        """Ranks in each phase. Those that have closed are in none, and what a lost one last said explains nothing."""
+        self._closed = self._lost = 0
+        self._allowed_seconds = math.inf
+        """How long nothing may move now."""
+        self._stall: Stall | None = None
 
     @property
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
@@ -74,7 +81,7 @@ class Progress:
     @property
     def ended(self) -> bool:
         """All ranks that ever spoke have said goodbye."""
-        return bool(self._ranks) and all(state.closing for state in self._ranks.values())
+        return bool(self._ranks) and self._closed == len(self._ranks)
 
     def lag(self, kind: str) -> int:
         """Completed operations between first and last member, the largest of all communicators of a kind."""
@@ -87,56 +94,92 @@ class Progress:
 
     def lose(self, rank: int) -> None:
         """The rank's stream ended without a goodbye."""
-        self._ranks.setdefault(rank, _Rank()).lost = True
+        state = self._known(rank)
+        self._stands(state, state.phase, closing=state.closing, lost=True)
 
     def beat(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
         """Take one heartbeat."""
-        state = self._ranks.setdefault(rank, _Rank())
-        frontier = self._positions(rank, member, heartbeat)
-        moved = frontier != state.frontier or heartbeat.step != state.step or not state.heard_unix_ns
-        state.frontier, state.step, state.phase = frontier, heartbeat.step, heartbeat.phase
-        state.activity, state.closing, state.lost = heartbeat.activity, heartbeat.closing, False
+        state = self._known(rank)
+        frontier, phase = self._positions(rank, member, heartbeat), _phase(heartbeat, member)
+        moved = (frontier, heartbeat.step, phase, heartbeat.closing) != (
+            state.frontier,
+            state.step,
+            state.phase,
+            state.closing,
+        )
+        self._pass_time(unix_ns, moved=moved or not state.heard_unix_ns)
+        state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
+        self._stands(state, phase, closing=heartbeat.closing, lost=False)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = _computes(state, heartbeat) and member.hello.device == trace_pb2.DEVICE_CPU
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
-        since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
-        state.heard_unix_ns = self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
-        self.stalled_seconds += min(max(since, 0.0), LONGEST_BEAT_SECONDS)
-        if moved:
-            self._note_pause(self.stalled_seconds)
-            self.stalled_seconds = 0.0
+        state.heard_unix_ns = self._heard_unix_ns
+        if heartbeat.step > self._step:
+            self._step = heartbeat.step
+            self._patience.ends(patience.STEP)
+            self._allowed_seconds = self._patience.of(self._phases)
 
     def stall(self) -> Stall | None:
-        """Who hangs, once nothing has moved for longer than this job's pauses explain."""
+        """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""
+        ending = self._closed and not self._lost
+        if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._allowed_seconds:
+            self._stall = None
+        elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
+            self._stall = self._look()
+        return self._stall
+
+    def _look(self) -> Stall:
+        """Costs as much as there are ranks."""
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
-        if len(living) < len(self._ranks) and not any(s.lost for s in living.values()):
-            return None
-        if not living or self.stalled_seconds <= self._patience(living):
-            return None
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         blamed = blame({rank: state.frontier for rank, state in living.items()}, self._members, silent)
         blamed = [replace(b, side=Side.DEVICE) if living[b.rank].computing else b for b in blamed if b.rank in living]
         activities = {rank: state.activity for rank, state in living.items()}
-        return Stall(self.stalled_seconds, max(s.step for s in living.values()), tuple(blamed), activities)
+        foremost = max(living.values(), key=lambda s: s.step)
+        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase)
+
+    def _known(self, rank: int) -> _Rank:
+        if rank not in self._ranks:
+            state = self._ranks[rank] = _Rank()
+            self._count(state, +1)
+            self._allowed_seconds = self._patience.of(self._phases)
+        return self._ranks[rank]
+
+    def _stands(self, state: _Rank, phase: int, *, closing: bool, lost: bool) -> None:
+        """Note where a rank stands now."""
+        if (state.phase, state.closing, state.lost) == (phase, closing, lost):
+            return
+        self._count(state, -1)
+        state.phase, state.closing, state.lost = phase, closing, lost
+        self._count(state, +1)
+        self._allowed_seconds = self._patience.of(self._phases)
+
+    def _count(self, state: _Rank, one: int) -> None:
+        if state.closing:
+            self._closed += one
+        elif state.lost:
+            self._lost += one
+        else:
+            self._phases[state.phase] += one
+            if not self._phases[state.phase]:
+                del self._phases[state.phase]
+                if state.phase != patience.STEP:
+                    self._patience.ends(state.phase)
+
+    def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
+        since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
+        self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
+        self.stalled_seconds += min(max(since, 0.0), LONGEST_BEAT_SECONDS)
+        if moved:
+            self._patience.note(self._phases, self._step, self.stalled_seconds)
+            self.stalled_seconds = 0.0
 
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
-    def _patience(self, living: Mapping[int, _Rank]) -> float:
-        """max(5 s, 4 × p99.9 of the job's pauses); more while something else goes on than training."""
-        if any(state.phase or state.step == 0 for state in living.values()) or not self._pauses:
-            return PHASE_PATIENCE_SECONDS
-        longest = self._pauses[min(len(self._pauses) - 1, int(PATIENCE_QUANTILE * len(self._pauses)))]
-        return max(PATIENCE_SECONDS, PATIENCE_FACTOR * longest)
-
-    def _note_pause(self, seconds: float) -> None:
-        if len(self._order) == KEPT_PAUSES:
-            self._pauses.remove(self._order[0])
-        self._order.append(seconds)
-        insort(self._pauses, seconds)
-
     def _positions(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
-        member.name(list(heartbeat.communicators))
+        if heartbeat.communicators:
+            member.name(list(heartbeat.communicators))
         positions = {}
         for f in heartbeat.frontiers:
             if f.peer >= 0 and (f.sending or f.peer != rank):
@@ -150,6 +193,14 @@ class Progress:
             self._members[name] = ranks
             positions[name] = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending)
         return positions
+
+
+def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
+    """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
+    version does not know is no ordinary step, and is waited for as long as a start."""
+    if heartbeat.phase == patience.STEP:
+        return patience.START if heartbeat.step <= member.hello.schedule.first_step else patience.STEP
+    return heartbeat.phase if heartbeat.phase in patience.PHASES else patience.START
 
 
 def _computes(state: _Rank, heartbeat: trace_pb2.Heartbeat) -> bool:

@@ -24,7 +24,13 @@ STALLED_STEPS = 5
 """Stalled: no step for STALLED_NS, nor for so many median steps."""
 MEDIAN_STEPS = 20
 
-QUIET_PHASES = {trace_pb2.PHASE_EVALUATION, trace_pb2.PHASE_CHECKPOINT, trace_pb2.PHASE_COMPILE}
+QUIET_PHASES = {
+    trace_pb2.PHASE_START,
+    trace_pb2.PHASE_EVALUATION,
+    trace_pb2.PHASE_CHECKPOINT,
+    trace_pb2.PHASE_COMPILE,
+    trace_pb2.PHASE_PAUSE,
+}
 NAMES_RANKS = {Kind.SLOW_GPU, Kind.SLOW_LINK, Kind.SLOW_HOST, Kind.HANG}
 DEVICES: dict[int, Literal["cpu", "cuda"]] = {trace_pb2.DEVICE_CPU: "cpu", trace_pb2.DEVICE_CUDA: "cuda"}
 GRANULARITIES = {

@@ -94,6 +94,7 @@ class Trainer:
             self._save()
         if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
             self._evaluate("test")
+        self._plugins.phase_begin(trace_pb2.PHASE_PAUSE)  # ranks end one by one, and wait for each other in it
 
     def _due(self, interval: int | None) -> bool:
         return bool(interval) and self._state.step % int(interval or 1) == 0

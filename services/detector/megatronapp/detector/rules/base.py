@@ -19,6 +19,7 @@ from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 
 PAGE_STEPS = 3
+"""Steps that were judged and slow: two may be outliers."""
 PATIENT_PAGE_STEPS = 6
 """What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
 EARLY_PAGE_STEPS = WARM_UP
@@ -50,8 +51,8 @@ class View:
     saves: Saves
     step_seconds: float
     """Duration of the job's usual step."""
-    first_step: int
-    """That was judged."""
+    young_until: float
+    """The last of the first WARM_UP steps that were judged, inf before: until then ranks have no history."""
     telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)
 
     def rank_index(self, rank: int) -> int | None:
@@ -87,9 +88,11 @@ class Suspicion:
     """log(effect_ratio) below which it never pages."""
     lost_seconds: float = 0.0
     """Time that the ranks themselves lose in a step."""
+    slow_steps: int = 0
+    """Steps that were judged and showed it. One that was not judged, of whatever reason, counts for nothing."""
     pages: bool = True
     page_steps: int = PAGE_STEPS
-    """Steps that it must last before it pages."""
+    """So many slow steps before it pages."""
     page_seconds: float = 0.0
     """And so many seconds."""
     fading: bool = False
@@ -133,8 +136,7 @@ def patience(
     """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
     if not view.on_cpu():
         return PAGE_STEPS if effect_ratio >= SMALL_EFFECT_RATIO else SMALL_PAGE_STEPS
-    early = since_step < view.first_step + WARM_UP
-    return EARLY_PAGE_STEPS if early else on_cpu
+    return EARLY_PAGE_STEPS if since_step <= view.young_until else on_cpu
 
 
 def patience_seconds(view: View) -> float:

@@ -36,6 +36,7 @@ def detect(view: View) -> Iterator[Suspicion]:
             advice="Look at the network as a whole: switches, routing, congestion by other jobs.",
             confidence=confidence(monitor, worst),
             uncertainty=monitor.uncertainty(worst),
+            slow_steps=monitor.slow_steps(worst),
             smallest=monitor.noise.smallest,
             pages=not view.on_cpu(),
             cost_ratio=1 + communicating * (1 - 1 / ratio) / view.step_seconds,

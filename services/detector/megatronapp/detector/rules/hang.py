@@ -9,6 +9,7 @@ from typing import Protocol
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
+from megatronapp.v1 import trace_pb2
 
 _CAUSE = {Side.HOST: Cause.HOST_CPU, Side.DEVICE: Cause.COMPUTE, Side.NETWORK: Cause.NIC}
 _DOES = {
@@ -22,6 +23,12 @@ _ADVICE = {
     Side.NETWORK: "Look at the links between the members of this communicator.",
 }
 
+_DURING: dict[int, str] = {
+    trace_pb2.PHASE_CHECKPOINT: "the checkpoint after ",
+    trace_pb2.PHASE_EVALUATION: "the evaluation after ",
+    trace_pb2.PHASE_START: "the first step, ",
+}
+
 
 class Stalled(Protocol):
     """What the rule needs to know of a stall."""
@@ -32,6 +39,8 @@ class Stalled(Protocol):
     def step(self) -> int: ...
     @property
     def blamed(self) -> tuple[Blame, ...]: ...
+    @property
+    def phase(self) -> int: ...
 
 
 def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
@@ -47,6 +56,13 @@ def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
         yield _suspicion(stall, ranks, network[0], Cause.UNKNOWN if on_cpu else Cause.NIC)
     if not stall.blamed:
         yield _suspicion(stall, (), None, Cause.UNKNOWN)
+
+
+def _when(stall: Stalled) -> str:
+    """Empty where the source knows no step."""
+    if not stall.step:
+        return " since the start" if stall.phase == trace_pb2.PHASE_START else ""
+    return f" in {_DURING.get(stall.phase, '')}step {stall.step}"
 
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
@@ -67,7 +83,7 @@ def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         since_step=stall.step or None,
         effect_ratio=1.0,
         evidence=(Evidence(signal="frontier", text=text, unit="operations"),),
-        summary=f"Nothing has moved in step {stall.step}. {text}",
+        summary=f"Nothing has moved{_when(stall)}. {text}",
         advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
         confidence=0.95 if b and b.side is not Side.NETWORK else 0.5,
         cost_ratio=math.inf,

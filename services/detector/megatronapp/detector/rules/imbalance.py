@@ -92,6 +92,7 @@ def _advice(
         advice=advice,
         confidence=confidence(monitor, item),
         uncertainty=monitor.uncertainty(item),
+        slow_steps=monitor.slow_steps(item),
         smallest=monitor.noise.smallest,
         pages=False,
         slow=slow,

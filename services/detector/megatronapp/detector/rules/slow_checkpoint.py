@@ -42,6 +42,7 @@ def _suspicion(
         else "Look at the storage that all ranks write checkpoints to.",
         confidence=confidence(monitor, item),
         uncertainty=monitor.uncertainty(item),
+        slow_steps=monitor.slow_steps(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         pages=bool(ranks) and not view.on_cpu(),

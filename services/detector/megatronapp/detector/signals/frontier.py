@@ -65,7 +65,8 @@ def blame(
     communicator (of a p2p id: sender, receiver). silent: ranks no longer heard of, whose last word says nothing of what
     they wait for. Empty when nobody waits.
     """
-    edges = {r: e for r, f in frontiers.items() if r not in silent and (e := _edges(r, f, frontiers, members))}
+    absent: Absent = {}
+    edges = {r: e for r, f in frontiers.items() if r not in silent and (e := _edges(r, f, frontiers, members, absent))}
     roots: dict[int, Blame] = {}
     victims: dict[int, set[int]] = {}
     for waiter in edges:
@@ -76,18 +77,42 @@ def blame(
     return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
 
 
+Absent = dict[tuple[str, int], list[Blame]]
+"""Members that have not begun an operation of a communicator, looked up once for all who wait in it."""
+
+
 def _edges(
-    rank: int, frontier: Frontier, frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]
+    rank: int,
+    frontier: Frontier,
+    frontiers: Mapping[int, Frontier],
+    members: Mapping[str, tuple[int, ...]],
+    absent: Absent,
 ) -> list[Blame]:
     """Those that a rank waits for in the operations it is in."""
-    edges = []
+    edges = list[Blame]()
     for communicator, position in frontier.items():
-        number = position.completed + 1
-        for other in members.get(communicator, ()) if position.inside else ():
-            there = frontiers.get(other, {})
-            if other != rank and _missing(there.get(communicator), number):
-                edges.append(Blame(other, _side(there), communicator, position.operation, number, ()))
+        if not position.inside:
+            continue
+        key = (communicator, position.completed + 1)
+        if key not in absent:
+            absent[key] = _absent(*key, position.operation, frontiers, members)
+        edges += [edge for edge in absent[key] if edge.rank != rank]
     return edges
+
+
+def _absent(
+    communicator: str,
+    number: int,
+    operation: str,
+    frontiers: Mapping[int, Frontier],
+    members: Mapping[str, tuple[int, ...]],
+) -> list[Blame]:
+    there = ((other, frontiers.get(other, {})) for other in members.get(communicator, ()))
+    return [
+        Blame(other, _side(frontier), communicator, operation, number, ())
+        for other, frontier in there
+        if _missing(frontier.get(communicator), number)
+    ]
 
 
 def _missing(other: Position | None, number: int) -> bool:

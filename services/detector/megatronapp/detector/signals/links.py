@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
@@ -45,13 +46,14 @@ class Collectives:
     bytes: Floats
 
 
-def messages(table: StepTable) -> Messages:
+def messages(table: StepTable, delayed: npt.NDArray[np.bool_]) -> Messages:
+    """delayed: ranks whose messages are left out, as others may be the reason for what they take."""
     rows = table.rows
     direction = np.full(len(rows), -1)
     for number, name in enumerate(SENDS):
         if name in table.operations:
             direction[rows.operation == table.operations.index(name)] = number
-    mine = np.flatnonzero((direction >= 0) & (rows.count > 0) & (rows.peer >= 0))
+    mine = np.flatnonzero((direction >= 0) & (rows.count > 0) & (rows.peer >= 0) & ~delayed[rows.rank])
     code = (rows.rank[mine] << 33) | (rows.peer[mine] << 1) | direction[mine]
     keys, key = np.unique(code, return_inverse=True)
     shortest = np.full(len(keys), np.inf)

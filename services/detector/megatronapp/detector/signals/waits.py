@@ -11,7 +11,8 @@ from megatronapp.v1 import trace_pb2
 def waited_for(table: StepTable) -> Floats:
     """Seconds of this step that the other members of a rank's communicators waited longer than the rank itself.
 
-    Only communicators within one pipeline stage count, whose members have the same work. nan: in no such one.
+    Only communicators within one pipeline stage count, whose members have the same work and all told of the step: else
+    one that did not may be whom they waited for. nan: in no such one.
     """
     rows, n = table.rows, len(table.ranks)
     mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
@@ -27,7 +28,9 @@ def waited_for(table: StepTable) -> Floats:
     first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(first, group, stage)
     np.maximum.at(last, group, stage)
-    judged = (members > 1) & (first == last)
+    absent = set(table.missing)
+    whole = np.array([absent.isdisjoint(each.ranks) for each in table.communicators])
+    judged = (members > 1) & (first == last) & whole
     others = (np.bincount(group, spent, minlength=groups)[group] - spent) / np.maximum(members[group] - 1, 1)
     used = judged[group]
     waited = np.bincount(rank[used], (others - spent)[used], minlength=n)

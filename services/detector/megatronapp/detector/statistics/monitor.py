@@ -18,6 +18,8 @@ CLEAN = 64
 REFRESH = 8
 RECENT = 64
 """Steps kept for the evidence's series."""
+SHOWN = 0.5
+"""A step is slow when it lies nearer to the effect than to none."""
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history."""
 
@@ -121,6 +123,12 @@ class Monitor:
         """Standard deviation of the effect's estimate, from the steps since the onset."""
         steps = max(1, sum(1 for s in self._steps if s >= self.since[item]))
         return float(1.25 * self.sigma[item] / np.sqrt(steps))
+
+    def slow_steps(self, item: int) -> int:
+        """Steps since the onset in which the item was measured, and slow; up to RECENT."""
+        steps = sum(1 for s in self._steps if s >= self.since[item])
+        least = SHOWN * max(float(self.effect[item]), self.noise.smallest)
+        return int(np.count_nonzero(self.excess(item)[:steps] >= least))
 
     def _bounded(self, z: Floats) -> Floats:
         clip = self.noise.clip

@@ -1,7 +1,7 @@
 """The plug-in protocol: everything a plug-in may hook, in the order in which the trainer calls it.
 
     add_arguments → create → configure → models → forward_step → data → schedule
-        → (step_begin → [timers] → step_end | phase_begin → phase_end)* → close
+        → (step_begin → [timers] → step_end | phase_begin → phase_end)* → phase_begin(pause) → close
 
 Plug-ins nest: the first one discovered (scan) is the outermost, so that it sees what the others do. With none on,
 no hook exists and training is stock megatron-core.
@@ -122,7 +122,8 @@ class Plugin:
         return write
 
     def phase_begin(self, phase: trace_pb2.Phase) -> None:
-        """Evaluation or a checkpoint begins, inside or between steps."""
+        """Evaluation, a checkpoint or a pause begins, inside or between steps. The pause in which a run ends does not
+        end itself."""
 
     def phase_end(self, phase: trace_pb2.Phase) -> None:
         """It ended."""

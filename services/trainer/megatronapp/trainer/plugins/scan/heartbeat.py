@@ -24,7 +24,22 @@ class Position:
     """Where the training thread is; it writes, the heartbeat reads."""
 
     step: int = 0
-    phase: trace_pb2.Phase = trace_pb2.PHASE_UNSPECIFIED
+    phases: tuple[trace_pb2.Phase, ...] = (trace_pb2.PHASE_START,)
+    """Innermost last; none in ordinary steps. Replaced, never changed, so that a reader sees all or nothing."""
+
+    @property
+    def phase(self) -> trace_pb2.Phase:
+        phases = self.phases
+        return phases[-1] if phases else trace_pb2.PHASE_UNSPECIFIED
+
+    def enter(self, phase: trace_pb2.Phase) -> None:
+        self.phases = (*self.phases, phase)
+
+    def leave(self, phase: trace_pb2.Phase) -> None:
+        """The innermost of this kind is over, and what it holds; one that was never entered is left alone."""
+        phases = self.phases
+        if phase in phases:
+            self.phases = phases[: len(phases) - 1 - phases[::-1].index(phase)]
 
 
 @dataclass
@@ -38,6 +53,8 @@ class Heartbeat:
     telemetry: GpuTelemetry | None
     interval_seconds: float = INTERVAL_SECONDS
     _stop: threading.Event = field(default_factory=threading.Event)
+    _due: threading.Event = field(default_factory=threading.Event)
+    """Set: the next heartbeat is due now."""
     _said: int = 0
 
     def start(self) -> None:
@@ -46,14 +63,23 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="scan-heartbeat", daemon=True)
         self._thread.start()
 
+    def tell_now(self) -> None:
+        """Do not wait for the next second: what begins may hold the interpreter for long, and others then wait."""
+        self._due.set()
+
     def close(self) -> None:
         """The last one says that the rank ends in good order."""
         self._stop.set()
+        self._due.set()
         self._thread.join(1.0)
         self.outbox.put(trace_pb2.TraceMessage(heartbeat=self.message(closing=True)))
 
     def _run(self) -> None:
-        while not self._stop.wait(self.interval_seconds):
+        while True:
+            self._due.wait(self.interval_seconds)
+            self._due.clear()
+            if self._stop.is_set():
+                return
             self.outbox.put(trace_pb2.TraceMessage(heartbeat=self.message()))
 
     def message(self, *, closing: bool = False) -> trace_pb2.Heartbeat:

@@ -145,6 +145,7 @@ class ScanPlugin(Plugin):
         )
         self._phases.clear()
         self._publisher.put(record)
+        self._position.leave(trace_pb2.PHASE_START)
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         probe = self._probe
@@ -173,7 +174,8 @@ class ScanPlugin(Plugin):
 
     def phase_begin(self, phase: trace_pb2.Phase) -> None:
         self._phases.append(phase)
-        self._position.phase = phase
+        self._position.enter(phase)
+        self._heartbeat.tell_now()
         self._probe.on = False
         if phase in OPERATION_OF_PHASE:
             self._recorder.begin(OPERATION_OF_PHASE[phase])
@@ -181,7 +183,7 @@ class ScanPlugin(Plugin):
     def phase_end(self, phase: trace_pb2.Phase) -> None:
         if phase in OPERATION_OF_PHASE and self._recorder.depth():
             self._recorder.end()
-        self._position.phase = trace_pb2.PHASE_UNSPECIFIED
+        self._position.leave(phase)
         self._probe.on = self._current is not None
 
     def close(self) -> None:

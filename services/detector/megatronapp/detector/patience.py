@@ -1,0 +1,115 @@
+"""How long a job may stand still before it hangs: phase by phase, by its own longest usual pause.
+
+A pause is one of the job: the longest time of a step, or of a checkpoint, an evaluation, …, in which nothing moved on
+any rank. It is never one of a heartbeat: of those there are as many in a step as the job has ranks, and nearly all of
+them show that something has just moved.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from megatronapp.v1 import trace_pb2
+
+STEP = trace_pb2.PHASE_UNSPECIFIED
+START, COMPILE, PAUSE = trace_pb2.PHASE_START, trace_pb2.PHASE_COMPILE, trace_pb2.PHASE_PAUSE
+EVALUATION, CHECKPOINT = trace_pb2.PHASE_EVALUATION, trace_pb2.PHASE_CHECKPOINT
+PHASES: tuple[int, ...] = (PAUSE, START, CHECKPOINT, EVALUATION, COMPILE, STEP)
+"""By how far they are from an ordinary step. Where ranks are in several, a pause is one of the first of them: a rank
+that still writes its checkpoint makes the others wait in the next step's collective, and that is no step's pause."""
+
+FACTOR = 4.0
+"""Pauses of one phase vary with data, storage and network, hardly by so much."""
+STEP_SECONDS = 5.0
+"""Patience in a step is never less: five heartbeats, of which some may come late."""
+OTHER_SECONDS = 90.0
+"""The same of other phases. They use shared storage, whose clients ask again after 60 s by default (NFS over TCP, S3):
+one lost request is no hang."""
+FIRST_STEPS_SECONDS = 120.0
+"""The same of the steps after the first one until some are known: kernels are chosen and graphs captured in them."""
+START_SECONDS = 1800.0
+"""Of a start, and of every phase of which nothing is known yet. Ranks that wait longer than 600 s for another are ended
+by the communication library's own watchdog, unless somebody expects longer waits and has set it so."""
+LEARNT = 3
+"""Pauses of a phase after which the longest of them is the usual one."""
+KEPT_STEPS, KEPT_OTHER = 256, 16
+OUTLIERS = 1 / 128
+"""Share of the steps whose pauses are not usual, so that a hang which resolved itself is not. Other phases are too few
+to tell."""
+
+
+@dataclass(slots=True)
+class _History:
+    """The newest pauses of a phase, one of each time that the job was in it."""
+
+    kept: int
+    order: deque[float] = field(default_factory=deque)
+    ordered: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        if len(self.order) == self.kept:
+            self.ordered.remove(self.order.popleft())
+        self.order.append(seconds)
+        insort(self.ordered, seconds)
+
+    def usual(self, outliers: float) -> float | None:
+        """The longest but for this share of them; None while too few are known."""
+        known = len(self.ordered)
+        return self.ordered[known - 1 - int(known * outliers)] if known >= LEARNT else None
+
+
+class Patience:
+    """Learns a job's pauses and says how long one may last. All times are in seconds.
+
+    start_seconds: of a start, and of each phase before it is known.
+    """
+
+    def __init__(self, start_seconds: float = START_SECONDS) -> None:
+        self._start_seconds = start_seconds
+        self._histories: dict[int, _History] = {
+            STEP: _History(KEPT_STEPS),
+            **{phase: _History(KEPT_OTHER) for phase in (COMPILE, EVALUATION, CHECKPOINT)},
+        }
+        self._longest: dict[int, float] = {}
+        """Of the step, and of each phase that the job is in."""
+        self._first_step = math.nan
+        """The longest pause of the attempt's first step."""
+        self._seconds: dict[int, float] = {phase: self._learnt(phase) for phase in PHASES}
+
+    def of(self, phases: Iterable[int]) -> float:
+        """How long nothing may move while ranks are in these phases: as long as the most patient of them allows, since
+        any of them may be what the others wait for. inf in a pause, and where there is no rank."""
+        return max((self._seconds[phase] for phase in phases), default=math.inf)
+
+    def note(self, phases: Iterable[int], step: int, seconds: float) -> None:
+        """Something has moved after so long, in which ranks were in these phases, the foremost of them in this step."""
+        present = set(phases)
+        phase = next((p for p in PHASES if p in present), None)
+        if step > 0 and present == {START}:
+            self._first_step = max(seconds, 0.0 if math.isnan(self._first_step) else self._first_step)
+            self._seconds[STEP] = self._learnt(STEP)
+        elif phase is not None and phase in self._histories:
+            self._longest[phase] = max(seconds, self._longest.get(phase, 0.0))
+
+    def ends(self, phase: int) -> None:
+        """The foremost rank begins another step, or no rank is in the phase any more: its longest pause is learnt."""
+        if phase in self._longest:
+            self._histories[phase].add(self._longest.pop(phase))
+            self._seconds[phase] = self._learnt(phase)
+
+    def _learnt(self, phase: int) -> float:
+        if phase == PAUSE:
+            return math.inf
+        if phase == START:
+            return self._start_seconds
+        usual = self._histories[phase].usual(OUTLIERS if phase == STEP else 0.0)
+        if usual is not None:
+            return max(STEP_SECONDS if phase == STEP else OTHER_SECONDS, FACTOR * usual)
+        if phase != STEP or math.isnan(self._first_step):
+            return self._start_seconds
+        # The first step does all that later ones do, and more.
+        return min(self._start_seconds, max(FIRST_STEPS_SECONDS, FACTOR * self._first_step))
