@@ -21,12 +21,14 @@ from megatronapp.rdma.tag import Tag
 SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 5 << 20)
 MESSAGES = 30
 SECONDS = 30.0
+POOL_BYTES = 16 << 20
 
 
 def pair(lane: str) -> list[_native.Engine]:
     ends = socket.socketpair()
     segments = [_native.make_segment() for _ in range(2)] if lane == "cuda_ipc" else [-1, -1]
-    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0) for _ in range(2)]
+    chunks = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]  # of the receiving rank
+    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0, POOL_BYTES) for _ in range(2)]
     for rank, engine in enumerate(engines):
         engine.attach(
             rank=1 - rank,
@@ -34,6 +36,8 @@ def pair(lane: str) -> list[_native.Engine]:
             inbound=segments[rank],
             outbound=segments[1 - rank],
             cuda_ipc=lane == "cuda_ipc",
+            own_chunks=chunks[rank][0].fileno(),
+            peer_chunks=chunks[1 - rank][1].fileno(),
             ucx_address=b"",
             staged=lane == "staged",
         )
