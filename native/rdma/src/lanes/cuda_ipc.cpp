@@ -9,8 +9,9 @@ namespace megatronapp::rdma {
 namespace {
 
 constexpr std::size_t kCopyStreams = 4;
-constexpr std::size_t kPieceBytes = 16 << 20;  // a larger message lands while the rest of it comes
-constexpr std::size_t kMostPieces = 8;
+// A message from this size on comes in two pieces: the first lands while the second, a small one, comes.
+constexpr std::size_t kTwoPiecesBytes = 32 << 20;
+constexpr std::size_t kSecondPiece = 8;  // so many times smaller than the message: the first then lands in about its time
 
 // What the receiver's lane tells the sender's.
 struct Target {
@@ -24,14 +25,13 @@ static_assert(sizeof(Target) <= kLaneBytes);
 
 // The same on both sides.
 struct Pieces {
-    explicit Pieces(std::size_t total)
-        : count(static_cast<std::uint32_t>(std::clamp<std::size_t>(total / kPieceBytes, 1, kMostPieces))),
-          bytes((total / count + 4095) / 4096 * 4096), total_bytes(total) {}
-    std::size_t offset(std::uint32_t i) const { return std::min(i * bytes, total_bytes); }
-    std::size_t length(std::uint32_t i) const { return offset(i + 1) - offset(i); }
+    explicit Pieces(std::size_t bytes)
+        : count(bytes < kTwoPiecesBytes ? 1 : 2), total(bytes), second((bytes - bytes / kSecondPiece) / 4096 * 4096) {}
+    std::size_t offset(std::uint32_t i) const { return i == 0 ? 0 : second; }
+    std::size_t length(std::uint32_t i) const { return (i + 1 == count ? total : second) - offset(i); }
 
     std::uint32_t count;
-    std::size_t bytes, total_bytes;
+    std::size_t total, second;
 };
 
 CudaAddress address_of(const Operation& operation) { return reinterpret_cast<CudaAddress>(operation.data); }
