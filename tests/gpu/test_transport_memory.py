@@ -16,11 +16,9 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices 
 import torch
 import torch.distributed as dist
 
-rdma = pytest.importorskip(
-    "megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma"
-)
+rdma = pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
-from tests.support.forked import run_forked
+from tests.support.forked import run_forked  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -154,7 +152,7 @@ def send_late(engine: Any, store: dist.TCPStore, number: int) -> None:
 
 
 def abort_early(engine: Any, store: dist.TCPStore, number: int, stop: int | None) -> tuple[int, bool]:
-    """How many bytes of a new tensor the late copy changes, and whether that has the memory of the one received into."""
+    """How many bytes of a new tensor the late copy changes, and whether it has the memory that was received into."""
     receive = engine.irecv(Spec((ABORTED_BYTES,), torch.uint8, "cuda"), 1, Tag(1))
     if number % 2:
         receive.wait_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]

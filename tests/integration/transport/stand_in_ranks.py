@@ -12,11 +12,14 @@ import socket
 import sys
 from typing import Any
 
-import torch
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before PyTorch brings the machine's own, where it has one
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-from megatronapp.rdma import _native
-from megatronapp.rdma._native import Direction, Status
-from megatronapp.rdma.tag import Tag
+import torch  # noqa: E402
+
+from megatronapp.rdma import _native  # noqa: E402
+from megatronapp.rdma._native import Direction, Status  # noqa: E402
+from megatronapp.rdma.tag import Tag  # noqa: E402
 
 SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 5 << 20)
 MESSAGES = 30
@@ -139,7 +142,6 @@ def lose_a_peer(engines: list[_native.Engine]) -> None:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
     for lane in ("staged", "cuda_ipc"):
         ranks = pair(lane)
         exchange(ranks, random.Random(3))

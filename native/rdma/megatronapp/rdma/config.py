@@ -35,8 +35,8 @@ class Config:
     chunk_bytes: int | None = None
     """The largest piece that is copied at a time; None: what is fastest."""
     receive_pool_bytes: int = 512 << 20
-    """GPU memory that is kept to receive into, of all peers together. Messages that are under way at once may take more for
-    as long."""
+    """GPU memory that is kept to receive into, of all peers together. Messages that are under way at once may take more
+    for as long."""
     checksum: bool = False
     """CRC-32C over each piece of host memory, on both ends."""
 

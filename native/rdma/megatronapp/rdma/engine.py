@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -52,7 +52,7 @@ class Engine:
         self.rank = rank
         self.world_size = world_size
         self.config = config or Config()
-        self.native: Any = _native.Engine(
+        self.native: _native.Engine = _native.Engine(
             self.config.spin_seconds,
             self.config.heartbeat_seconds,
             self.config.dead_after_seconds,
@@ -273,14 +273,13 @@ class Engine:
 
         Raises EngineClosedError after `abort`, PeerLostError for a lost peer.
         """
+        self._usable()
         keeping.give_back()
-        if self._aborted is not None:
-            raise EngineClosedError(self._aborted)
         for rank, reason in self.failed().items():
             raise_lost(rank, reason)
 
     def abort(self, reason: str = "aborted") -> None:
-        """End every message now, on all threads and streams; nothing can be sent afterwards. In a fork: does nothing."""
+        """End every message now, on all threads and streams; nothing can be sent afterwards. Does nothing in a fork."""
         if self._forked:
             return
         self._aborted = reason
@@ -332,7 +331,7 @@ class Engine:
     def _leave_to_parent(self) -> None:
         """In a fork: sockets held here would hide the parent's death from its peers."""
         self._forked = True
-        self.native = _ForkedEngine()
+        self.native = cast(_native.Engine, _ForkedEngine())
         self._listener.close()
         for met in self._peers.values():
             met.connection.close()

@@ -3,9 +3,9 @@
 Challenge and response with HMAC-SHA256 over both ends' random numbers, ranks and the job's name; what follows is
 authenticated with a key that only these two share. Nothing is encrypted.
 
-Whoever reaches the port may send anything, at any pace: what comes is at most a small JSON object of known fields, anything
-else is a HandshakeError, and a whole handshake has one deadline. The listener's side reads and writes nothing itself, so that
-many callers can be served side by side (reception.py).
+Whoever reaches the port may send anything, at any pace: what comes is at most a small JSON object of known fields,
+anything else is a HandshakeError, and a whole handshake has one deadline. The listener's side reads and writes nothing
+itself, so that many callers can be served side by side (reception.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HungUpError(HandshakeError):
 
 
 class FrameReader:
-    """Length and JSON object, byte by byte if need be. Never wants more than the frame, so that nothing is read beyond."""
+    """Length and JSON object, byte by byte if need be. Never wants more than the frame: nothing is read beyond it."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

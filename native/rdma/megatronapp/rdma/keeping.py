@@ -1,9 +1,9 @@
 """Tensors of failed messages, kept until nothing can touch them any more.
 
-A message ends at once when its engine is aborted or its peer is lost. What was given to the GPU's streams, or to a network
-card, can't be called back: it goes on, and may still read or write the tensor. Such tensors are kept here, also after the
-engine is closed, so that no allocator gives their memory to anything else. Peers can't write into tensors at all: they
-write into memory that is made for them alone (src/lanes/gpu_memory.h).
+A message ends at once when its engine is aborted or its peer is lost. What was given to the GPU's streams, or to a
+network card, can't be called back: it goes on, and may still read or write the tensor. Such tensors are kept here, also
+after the engine is closed, so that no allocator gives their memory to anything else. Peers on the same host can't write
+into tensors at all: they write into memory that is made for them alone (src/lanes/gpu_memory.h).
 """
 
 from __future__ import annotations

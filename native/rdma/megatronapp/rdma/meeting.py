@@ -23,8 +23,8 @@ RETRY_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """Descriptors, -1 without: shared memory to be sent into and to send into, and sockets on which this rank and the peer
-    hand over GPU memory. Whoever has attached them closes them."""
+    """Descriptors, -1 without: shared memory to be sent into and to send into, and sockets on which this rank and the
+    peer hand over GPU memory. Whoever has attached them closes them."""
 
     inbound: int = -1
     outbound: int = -1
@@ -164,7 +164,7 @@ class Meeting:
                 session.frames.arm()
                 socket.send_fds(session.connection, [b"\0"], [inbound, theirs.fileno()])
                 _, descriptors, _, _ = socket.recv_fds(session.connection, 1, 2)
-                if len(descriptors) != 2:  # noqa: PLR2004
+                if len(descriptors) != 2:
                     raise HandshakeError(f"rank {session.peer} hung up while memory was shared")
             except OSError as error:
                 given.close()

@@ -1,7 +1,7 @@
 """Callers at a rank's door, served side by side by one thread: one that is slow, silent or hostile delays nobody.
 
-Each has one deadline for its whole handshake. There is room for a bounded number; for another one the caller that has said
-least must go, the oldest of them. Who was sent away may call again, and ranks do.
+Each has one deadline for its whole handshake. There is room for a bounded number; for another one the caller that has
+said least must go, the oldest of them. Who was sent away may call again, and ranks do.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Reception:
             self._selector.register(listening, selectors.EVENT_READ, listening)
 
     def next(self, deadline: float) -> tuple[Frames, Proved] | None:
-        """The next caller that has proved who it is, with the time until `deadline`; None when there is none by then."""
+        """The next caller that has proved who it is, with the time until `deadline`; None when there is none by it."""
         self._pardon(time.monotonic() - self._left)
         try:
             return self._next(deadline)

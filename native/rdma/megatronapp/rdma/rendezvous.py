@@ -182,4 +182,3 @@ def pid_namespace() -> str:
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
-
