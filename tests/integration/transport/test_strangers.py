@@ -187,14 +187,14 @@ def test_whole_handshake_has_one_deadline() -> None:
 
 
 def test_who_was_sent_away_for_want_of_room_may_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "MOST_CALLERS", 2)
+    monkeypatch.setattr(reception, "MOST_CALLERS", 8)
     pair = engines()
 
     with ExitStack() as strangers:
         calling = threading.Event()
 
         def crowd() -> None:
-            while not calling.wait(0.005):
+            while not calling.wait(0.01):
                 strangers.enter_context(call(pair[0])).sendall(frame(HELLO))
 
         crowding = threading.Thread(target=crowd)

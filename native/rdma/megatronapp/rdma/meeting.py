@@ -69,14 +69,13 @@ class Meeting:
         yield from self._wait_for({peer for peer in peers if peer > self._offer.rank}, deadline)
 
     def _call(self, peer: int, deadline: float) -> Met:
-        """Again when the peer hangs up before it has answered: it may have had too many callers at once."""
+        """Again when the peer hangs up before it has made its offer: it may have had too many callers at once."""
         while True:
             endpoint = self._directory.find(peer, max(deadline - time.monotonic(), 0.001))
             local = "shm" in self._offer.lanes or "cuda_ipc" in self._offer.lanes
             connection = connect(endpoint, max(deadline - time.monotonic(), 0.001), local=local)
             try:
-                session = self._dial(connection, peer, deadline)
-                return self._agree(session)
+                return self._agree(*self._dial(connection, peer, deadline))
             except _TryAgainError as again:
                 connection.close()
                 if time.monotonic() + RETRY_SECONDS >= deadline:
@@ -86,11 +85,12 @@ class Meeting:
                 connection.close()
                 raise
 
-    def _dial(self, connection: socket.socket, peer: int, deadline: float) -> Session:
+    def _dial(self, connection: socket.socket, peer: int, deadline: float) -> tuple[Session, Offer]:
         # The peer may be busy with others before it: it has all the time that is left.
         frames, context = Frames(connection, deadline), self._directory.context
         try:
-            return handshake.dial(frames, rank=self._offer.rank, peer=peer, context=context, secret=self._secret)
+            session = handshake.dial(frames, rank=self._offer.rank, peer=peer, context=context, secret=self._secret)
+            return session, self._exchange_offers(session)
         except HungUpError as error:
             raise _TryAgainError(error) from error
 
@@ -118,17 +118,20 @@ class Meeting:
 
     def _agree_or_close(self, session: Session) -> Met:
         try:
-            return self._agree(session)
+            return self._agree(session, self._exchange_offers(session))
         except BaseException:
             session.connection.close()
             raise
 
-    def _agree(self, session: Session) -> Met:
-        mine = self._offer
-        session.send(mine.to_json())
+    def _exchange_offers(self, session: Session) -> Offer:
+        session.send(self._offer.to_json())
         theirs = Offer.from_json(session.receive())
         if theirs.rank != session.peer:
             raise HandshakeError(f"rank {session.peer} says that it is rank {theirs.rank}")
+        return theirs
+
+    def _agree(self, session: Session, theirs: Offer) -> Met:
+        mine = self._offer
         if theirs.protocol != mine.protocol or theirs.checksum != mine.checksum:
             raise HandshakeError(
                 f"rank {session.peer} runs another version or configuration of megatronapp-rdma "
