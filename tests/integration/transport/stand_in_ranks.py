@@ -10,23 +10,30 @@ import os
 import random
 import socket
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
-import torch
+DRIVER = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before PyTorch brings the machine's own, where it has one
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-from megatronapp.rdma import _native
-from megatronapp.rdma._native import Direction, Status
-from megatronapp.rdma.tag import Tag
+import torch  # noqa: E402
+
+from megatronapp.rdma import _native  # noqa: E402
+from megatronapp.rdma._native import Direction, Status  # noqa: E402
+from megatronapp.rdma.tag import Tag  # noqa: E402
 
 SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 5 << 20)
 MESSAGES = 30
 SECONDS = 30.0
+POOL_BYTES = 16 << 20
 
 
 def pair(lane: str) -> list[_native.Engine]:
     ends = socket.socketpair()
     segments = [_native.make_segment() for _ in range(2)] if lane == "cuda_ipc" else [-1, -1]
-    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0) for _ in range(2)]
+    chunks = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]  # of the receiving rank
+    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0, POOL_BYTES) for _ in range(2)]
     for rank, engine in enumerate(engines):
         engine.attach(
             rank=1 - rank,
@@ -34,6 +41,8 @@ def pair(lane: str) -> list[_native.Engine]:
             inbound=segments[rank],
             outbound=segments[1 - rank],
             cuda_ipc=lane == "cuda_ipc",
+            own_chunks=chunks[rank][0].fileno(),
+            peer_chunks=chunks[1 - rank][1].fileno(),
             ucx_address=b"",
             staged=lane == "staged",
         )
@@ -134,10 +143,59 @@ def lose_a_peer(engines: list[_native.Engine]) -> None:
     engines[1].close(1.0)
 
 
+def abort_before_a_late_copy(engines: list[_native.Engine]) -> None:
+    """The sender's stream is held up while the receiver gives up, closes, and uses its tensor for something else."""
+    held = ctypes.c_uint32(0)
+    DRIVER.cuStreamWaitValue32_v2(None, ctypes.c_uint64(ctypes.addressof(held)), 1, 0)
+    new = torch.zeros(1 << 20, dtype=torch.uint8)
+    receive = post(engines[0], Direction.RECEIVE, new, 1, MESSAGES)
+    sent = post(engines[1], Direction.SEND, torch.full((1 << 20,), 255, dtype=torch.uint8), 0, MESSAGES)
+    until(lambda: sent.in_use)  # its copy is given to the driver
+    engines[0].abort("over")
+    engines[0].close(1.0)
+    assert not receive.in_use
+    new.fill_(7)
+    assert engines[1].wait(sent, SECONDS, {sent}) == 2
+    engines[1].close(1.0)
+    assert sent.in_use
+    assert _native.end_settled() == 1
+    held.value = 1
+    until(lambda: _native.end_settled() == 0)
+    assert not sent.in_use
+    assert bool((new == 7).all())
+    assert _native.pool_bytes() == 0
+
+
+def abort_before_a_late_landing(engines: list[_native.Engine]) -> None:
+    """The receiver's stream, which is to copy a message out, is held up while the engine is aborted and closed."""
+    held = ctypes.c_uint32(0)
+    tensor = torch.zeros(1 << 20, dtype=torch.uint8)
+    receive = post(engines[0], Direction.RECEIVE, tensor, 1, MESSAGES)
+    DRIVER.cuStreamWaitValue32_v2(None, ctypes.c_uint64(ctypes.addressof(held)), 1, 0)
+    assert engines[0].wait_stream(receive, 0)
+    engines[0].abort("over")
+    engines[0].close(1.0)
+    assert receive.in_use  # so long its tensor is kept
+    assert _native.end_settled() == 1
+    held.value = 1
+    until(lambda: _native.end_settled() == 0)
+    assert not receive.in_use
+    engines[1].close(1.0)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 if __name__ == "__main__":
-    ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
     for lane in ("staged", "cuda_ipc"):
         ranks = pair(lane)
         exchange(ranks, random.Random(3))
         lose_a_peer(ranks)
         print(f"{lane}: all bytes were right")
+    abort_before_a_late_copy(pair("cuda_ipc"))
+    abort_before_a_late_landing(pair("cuda_ipc"))
+    print("late copies changed nothing")

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -215,3 +215,59 @@ def test_fork_neither_uses_the_engine_nor_hides_the_death_of_its_parent(start) -
     assert pair.engine.poll() == []
     os.close(reader)
     os.close(writer)
+
+
+def in_a_fork(action: Callable[[], object]) -> tuple[int, str]:
+    """How a forked child ends that does this: its exit status, -1 when it hangs, and what it raised."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os.write(writer, b"nothing")
+        except Exception as error:  # noqa: BLE001 - told to the parent
+            os.write(writer, type(error).__name__.encode())
+        os._exit(0)
+    os.close(writer)
+    deadline = time.monotonic() + 5
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as raised:
+        return (ended[1] if ended[0] else -1), raised.read().decode()
+
+
+def leave(engine: Engine) -> None:
+    with engine:
+        pass
+
+
+def test_fork_may_close_leave_or_abort_the_engine_of_its_parent(start) -> None:
+    pair = start("streams")  # its threads are busy, and hold locks
+
+    def stream() -> None:
+        with suppress(PeerLostError):
+            stream_for_ever(pair.engine, 1)
+
+    streaming = threading.Thread(target=stream)
+    streaming.start()
+
+    for _ in range(5):
+        for action in (pair.engine.close, pair.engine.abort, lambda: leave(pair.engine)):
+            assert in_a_fork(action) == (0, "nothing")
+        for refused in (pair.engine.failed, pair.engine.fileno, pair.engine.check, lambda: pair.engine.arrived(1)):
+            assert in_a_fork(refused) == (0, "EngineClosedError")
+
+    assert pair.engine.failed() == {}
+    pair.peer.kill()
+    streaming.join()
+
+
+def test_fork_may_not_wait_for_a_message_of_its_parent(start) -> None:
+    pair = start("idles")
+    receive = pair.engine.irecv(Spec((1,), torch.uint8), 1, Tag(Kind.FORWARD))
+
+    assert in_a_fork(receive.wait) == (0, "EngineClosedError")
+    assert in_a_fork(receive.cancel) == (0, "EngineClosedError")

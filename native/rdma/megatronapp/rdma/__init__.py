@@ -1,7 +1,7 @@
 """Asynchronous tensors between ranks, by tag and in any order, on whatever connects the two ranks."""
 
 from megatronapp.rdma import flags
-from megatronapp.rdma._native import Status
+from megatronapp.rdma._native import Status, pool_bytes
 from megatronapp.rdma.config import Config
 from megatronapp.rdma.engine import Engine, neighbours
 from megatronapp.rdma.errors import (
@@ -43,4 +43,5 @@ __all__ = [
     "TransportError",
     "flags",
     "neighbours",
+    "pool_bytes",
 ]

@@ -34,6 +34,9 @@ class Config:
     must be posted. Afterwards nothing that a stream waits for needs a host."""
     chunk_bytes: int | None = None
     """The largest piece that is copied at a time; None: what is fastest."""
+    receive_pool_bytes: int = 512 << 20
+    """GPU memory that is kept to receive into, of all peers together. Messages that are under way at once may take more
+    for as long."""
     checksum: bool = False
     """CRC-32C over each piece of host memory, on both ends."""
 
@@ -50,7 +53,7 @@ class Config:
         for name in ("connect_timeout_seconds", "deadline_seconds", "heartbeat_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-        for name in ("spin_seconds", "launch_wait_seconds"):
+        for name in ("spin_seconds", "launch_wait_seconds", "receive_pool_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if not self.lanes:

@@ -7,10 +7,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 import torch
 
-from megatronapp.rdma import _native, tensors
+from megatronapp.rdma import _native, keeping, tensors
 from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.config import Config
 from megatronapp.rdma.errors import EngineClosedError, LaneUnavailableError, TagError, TransportError
@@ -51,14 +52,16 @@ class Engine:
         self.rank = rank
         self.world_size = world_size
         self.config = config or Config()
-        self.native = _native.Engine(
+        self.native: _native.Engine = _native.Engine(
             self.config.spin_seconds,
             self.config.heartbeat_seconds,
             self.config.dead_after_seconds,
             self.config.checksum,
             self.config.chunk_bytes or 0,
             self.config.launch_wait_seconds,
+            self.config.receive_pool_bytes,
         )
+        keeping.give_back()
         self._directory = Directory(open_store(store, world_size), job, epoch)
         self._listener = Listener(own_address(self.config.address))
         self._secret = self._directory.secret(rank, secret, self.config.connect_timeout_seconds)
@@ -69,7 +72,6 @@ class Engine:
         self.unfinished: set[Handle] = set()
         self._ended: deque[Completion] = deque()
         self._arrived: dict[Handle, None] = {}
-        self._quarantine: list[Handle] = []
         self._aborted: str | None = None
         self._lock = threading.Lock()
         self._forked = False
@@ -101,9 +103,11 @@ class Engine:
             self.native.attach(
                 rank=met.peer,
                 socket=met.connection.fileno(),
-                inbound=met.inbound,
-                outbound=met.outbound,
+                inbound=met.shared.inbound,
+                outbound=met.shared.outbound,
                 cuda_ipc=met.route.cuda == "cuda_ipc",
+                own_chunks=met.shared.own_chunks,
+                peer_chunks=met.shared.peer_chunks,
                 ucx_address=address,
                 staged=met.route.cuda == "staged",
             )
@@ -111,9 +115,7 @@ class Engine:
             met.connection.close()
             raise LaneUnavailableError(f"lane {met.route} to rank {met.peer} can't be opened: {error}") from error
         finally:
-            for descriptor in (met.inbound, met.outbound):
-                if descriptor >= 0:
-                    os.close(descriptor)
+            met.shared.close()
         self._peers[met.peer] = met
 
     def lanes(self) -> dict[int, Route]:
@@ -150,7 +152,8 @@ class Engine:
         """Receive into a tensor, or into memory that the engine brings (then `handle.tensor`).
 
         Dtype and shape must be those of the sender's tensor. GPU memory is written after what `stream` (default: the
-        current one) holds now. Raises as `isend`.
+        current one) holds now, when the message is through or a stream waits for it; it is received into memory of the
+        engine's own, and copied. Raises as `isend`.
         """
         tensor = out if isinstance(out, torch.Tensor) else tensors.allocate(out)
         return self._post(True, tensor, src, src, tag, stream, deadline_seconds)
@@ -243,7 +246,7 @@ class Engine:
                     continue
                 if handle.direction == Direction.RECEIVE and handle.good and not handle.seen:
                     self._arrived[handle] = None
-                self._keep_if_lost(handle)
+                keeping.keep_while_in_use(handle)
                 self._ended.append(Completion(handle.tag, handle, handle.status, handle.nbytes, handle.done_ns))
 
     def taken(self, handle: Handle) -> None:
@@ -252,21 +255,17 @@ class Engine:
             self.unfinished.discard(handle)
             if self._arrived:
                 self._arrived.pop(handle, None)
-            self._keep_if_lost(handle)
+        keeping.keep_while_in_use(handle)
 
     def not_new(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""
         self._arrived.pop(handle, None)
 
-    def _keep_if_lost(self, handle: Handle) -> None:
-        """A peer that is only given up may still write into a buffer: it is not used again before the end."""
-        if handle.failed and self._peers[handle.peer].route.cpu != "shm":
-            self._quarantine.append(handle)
-
     # ---- failure and end
 
     def failed(self) -> dict[int, str]:
         """The lost ranks and why. A peer that closed its engine when nothing was open is not among them."""
+        self._not_forked()
         return self.native.failed()
 
     def check(self) -> None:
@@ -274,32 +273,43 @@ class Engine:
 
         Raises EngineClosedError after `abort`, PeerLostError for a lost peer.
         """
-        if self._aborted is not None:
-            raise EngineClosedError(self._aborted)
+        self._usable()
+        keeping.give_back()
         for rank, reason in self.failed().items():
             raise_lost(rank, reason)
 
     def abort(self, reason: str = "aborted") -> None:
-        """End every message now, on all threads and streams; nothing can be sent afterwards."""
+        """End every message now, on all threads and streams; nothing can be sent afterwards. Does nothing in a fork."""
+        if self._forked:
+            return
         self._aborted = reason
         self.native.abort(reason)
 
     def close(self, timeout: float = 30.0) -> None:
         """Wait for open sends and for the peers to have read them, and end. Receives that are open end with an error.
 
-        Raises TransportError when the peers have not read everything in time.
+        Raises TransportError when the peers have not read everything in time. In a fork, whose engine this is not: does
+        nothing.
         """
-        if self._aborted == _CLOSED:
+        if self._forked or self._aborted == _CLOSED:
             return
         complete = self._aborted is not None or self.native.close(timeout)
         if self._aborted is not None:
             self.native.close(0)
         self._aborted = _CLOSED
+        self._forget_messages()
         self._listener.close()
         for met in self._peers.values():
             met.connection.close()
         if not complete:
             raise TransportError(f"not everything was sent or read within {timeout:g} s")
+
+    def _forget_messages(self) -> None:
+        with self._lock:
+            for handle in self.unfinished:
+                keeping.keep_while_in_use(handle)
+            self.unfinished.clear()
+        keeping.give_back()
 
     def __enter__(self) -> Engine:
         return self
@@ -309,21 +319,33 @@ class Engine:
             self.abort(f"rank {self.rank} failed: {error}")
         self.close()
 
-    def _usable(self) -> None:
+    def _not_forked(self) -> None:
         if self._forked:
-            raise EngineClosedError("this process is a fork of the one that made the engine: make one of its own")
+            raise EngineClosedError(_FORKED)
+
+    def _usable(self) -> None:
+        self._not_forked()
         if self._aborted is not None:
             raise EngineClosedError(self._aborted)
 
     def _leave_to_parent(self) -> None:
         """In a fork: sockets held here would hide the parent's death from its peers."""
         self._forked = True
+        self.native = cast(_native.Engine, _ForkedEngine())
         self._listener.close()
         for met in self._peers.values():
             met.connection.close()
 
 
+class _ForkedEngine:
+    """In place of the native engine, none of whose threads a fork has, and whose locks may be held for ever."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineClosedError(_FORKED)
+
+
 _CLOSED = "the engine is closed"
+_FORKED = "this process is a fork of the one that made the engine: make one of its own"
 
 
 def raise_lost(rank: int, reason: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from megatronapp.rdma.config import LaneName
-from megatronapp.rdma.errors import LaneUnavailableError
+from megatronapp.rdma.errors import HandshakeError, LaneUnavailableError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,24 @@ class Offer:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Offer:
-        lists = {name: tuple(fields[name]) for name in ("protocol", "lanes", "require")}
-        return cls(**(fields | lists))
+        """Raises HandshakeError for anything but the fields of an offer, each of its type."""
+        try:
+            lists = {name: tuple(fields[name]) for name in ("protocol", "lanes", "require")}
+            offer = cls(**(fields | lists))
+            bytes.fromhex(offer.ucx_address)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HandshakeError(f"the peer's offer is of another version: {error}") from error
+        texts = (offer.host, offer.pid_namespace, *offer.lanes, *offer.require, *offer.missing, offer.gpu or "")
+        numbers = (offer.rank, *offer.protocol)
+        flags = (offer.checksum, offer.has_rdma)
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and all(type(number) is int for number in numbers)
+            and all(isinstance(flag, bool) for flag in flags)
+            and isinstance(offer.missing, dict)
+        ):
+            raise HandshakeError("the peer's offer is of another version: a field is of another type")
+        return offer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,30 +7,45 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from megatronapp.rdma import _native, handshake
 from megatronapp.rdma.errors import HandshakeError, TransferTimeoutError, TransportError
-from megatronapp.rdma.handshake import Session
+from megatronapp.rdma.handshake import Frames, HungUpError, Session
 from megatronapp.rdma.lanes import Offer, Route, choose
-from megatronapp.rdma.rendezvous import Directory, Listener, connect, timeout_of
+from megatronapp.rdma.reception import Reception
+from megatronapp.rdma.rendezvous import Directory, Listener, connect
 
-HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Descriptors, -1 without: shared memory to be sent into and to send into, and sockets on which this rank and the
+    peer hand over GPU memory. Whoever has attached them closes them."""
+
+    inbound: int = -1
+    outbound: int = -1
+    own_chunks: int = -1
+    peer_chunks: int = -1
+
+    def close(self) -> None:
+        for descriptor in (self.inbound, self.outbound, self.own_chunks, self.peer_chunks):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Met:
-    """A peer, reached. `inbound` and `outbound` are descriptors of shared memory, -1 without; the taker closes them."""
+    """A peer, reached."""
 
     peer: int
     connection: socket.socket
     route: Route
     theirs: Offer
-    inbound: int
-    outbound: int
+    shared: Shared
 
 
 class Meeting:
@@ -54,60 +69,69 @@ class Meeting:
         yield from self._wait_for({peer for peer in peers if peer > self._offer.rank}, deadline)
 
     def _call(self, peer: int, deadline: float) -> Met:
-        endpoint = self._directory.find(peer, max(deadline - time.monotonic(), 0.001))
-        local = "shm" in self._offer.lanes or "cuda_ipc" in self._offer.lanes
-        connection = connect(endpoint, max(deadline - time.monotonic(), 0.001), local=local)
+        """Again when the peer hangs up before it has made its offer: it may have had too many callers at once."""
+        while True:
+            endpoint = self._directory.find(peer, max(deadline - time.monotonic(), 0.001))
+            local = "shm" in self._offer.lanes or "cuda_ipc" in self._offer.lanes
+            connection = connect(endpoint, max(deadline - time.monotonic(), 0.001), local=local)
+            try:
+                return self._agree(*self._dial(connection, peer, deadline))
+            except _TryAgainError as again:
+                connection.close()
+                if time.monotonic() + RETRY_SECONDS >= deadline:
+                    raise again.error from None
+                time.sleep(RETRY_SECONDS)
+            except BaseException:
+                connection.close()
+                raise
+
+    def _dial(self, connection: socket.socket, peer: int, deadline: float) -> tuple[Session, Offer]:
+        # The peer may be busy with others before it: it has all the time that is left.
+        frames, context = Frames(connection, deadline), self._directory.context
         try:
-            # The peer may be busy with others before it: it has all the time that is left.
-            with timeout_of(connection, max(deadline - time.monotonic(), 0.001)):
-                session = handshake.dial(
-                    connection,
-                    rank=self._offer.rank,
-                    peer=peer,
-                    context=self._directory.context,
-                    secret=self._secret,
-                )
-                return self._agree(session)
-        except BaseException:
-            connection.close()
-            raise
+            session = handshake.dial(frames, rank=self._offer.rank, peer=peer, context=context, secret=self._secret)
+            return session, self._exchange_offers(session)
+        except HungUpError as error:
+            raise _TryAgainError(error) from error
 
     def _wait_for(self, missing: set[int], deadline: float) -> Iterator[Met]:
-        turned_away: list[str] = []
-        while missing:
-            left = deadline - time.monotonic()
-            connection = self._listener.accept(max(left, 0))
-            if connection is None:
-                raise TransferTimeoutError(
-                    f"rank {self._offer.rank} waited in vain for ranks {sorted(missing)}"
-                    + (f"; turned away: {'; '.join(turned_away)}" if turned_away else "")
-                )
-            session = self._admit(connection, missing, turned_away)
-            if session is not None:
-                with timeout_of(connection, HANDSHAKE_SECONDS):
-                    met = self._agree(session)
-                missing.discard(met.peer)
-                yield met
-
-    def _admit(self, connection: socket.socket, expected: set[int], turned_away: list[str]) -> Session | None:
-        """A stranger must not end the job: it is sent away, and remembered for the error of those who don't come."""
+        if not missing:
+            return
+        rank, context = self._offer.rank, self._directory.context
+        reception = Reception(
+            self._listener, lambda: handshake.accepting(rank=rank, context=context, secret=self._secret)
+        )
         try:
-            with timeout_of(connection, HANDSHAKE_SECONDS):
-                session = handshake.accept(
-                    connection, rank=self._offer.rank, context=self._directory.context, secret=self._secret
-                )
-                if session.peer not in expected:
-                    raise HandshakeError(f"rank {session.peer} called, which is not expected (again)")
-                return session
-        except HandshakeError as error:
-            connection.close()
-            turned_away.append(str(error))
-            return None
+            while missing:
+                found = reception.next(deadline)
+                if found is None:
+                    raise TransferTimeoutError(_in_vain(rank, missing, reception.sent_away))
+                frames, proved = found
+                if proved.peer not in missing:
+                    reception.sent_away.append(f"rank {proved.peer} called, which is not expected (again)")
+                    frames.connection.close()
+                    continue
+                yield self._agree_or_close(Session(frames, rank, proved))
+                missing.discard(proved.peer)
+        finally:
+            reception.close()
 
-    def _agree(self, session: Session) -> Met:
-        mine = self._offer
-        session.send(mine.to_json())
+    def _agree_or_close(self, session: Session) -> Met:
+        try:
+            return self._agree(session, self._exchange_offers(session))
+        except BaseException:
+            session.connection.close()
+            raise
+
+    def _exchange_offers(self, session: Session) -> Offer:
+        session.send(self._offer.to_json())
         theirs = Offer.from_json(session.receive())
+        if theirs.rank != session.peer:
+            raise HandshakeError(f"rank {session.peer} says that it is rank {theirs.rank}")
+        return theirs
+
+    def _agree(self, session: Session, theirs: Offer) -> Met:
+        mine = self._offer
         if theirs.protocol != mine.protocol or theirs.checksum != mine.checksum:
             raise HandshakeError(
                 f"rank {session.peer} runs another version or configuration of megatronapp-rdma "
@@ -118,38 +142,51 @@ class Meeting:
         gpus_reach = session.receive().get("reaches") is True and reaches
         local = session.connection.family == socket.AF_UNIX
         route = choose(mine, theirs, shared_memory=local, gpus_reach=gpus_reach)
-        inbound, outbound = -1, -1
-        if "shm" in (route.cpu, route.cuda) or route.cuda == "cuda_ipc":
-            inbound, outbound = self._share(session)
-        return Met(
-            peer=session.peer,
-            connection=session.connection,
-            route=route,
-            theirs=theirs,
-            inbound=inbound,
-            outbound=outbound,
-        )
+        shares = route.cpu == "shm" or route.cuda == "cuda_ipc"
+        shared = self._share(session) if shares else Shared()
+        session.connection.settimeout(None)
+        return Met(peer=session.peer, connection=session.connection, route=route, theirs=theirs, shared=shared)
 
     @staticmethod
-    def _share(session: Session) -> tuple[int, int]:
-        """Each gives the other the memory into which it wants to be sent."""
+    def _share(session: Session) -> Shared:
+        """Each gives the other the memory into which it wants to be sent, and a socket for GPU memory that follows."""
         try:
             inbound = _native.make_segment()
         except OSError as error:
             with suppress(HandshakeError):  # which may have no memory either, and be gone
                 session.send({"error": str(error)})
             raise TransportError(f"no shared memory with rank {session.peer}: {error}") from error
-        session.send({})
-        answer = session.receive()
-        if "error" in answer:
-            os.close(inbound)
-            raise TransportError(f"no shared memory with rank {session.peer}, there: {answer['error']}")
-        socket.send_fds(session.connection, [b"\0"], [inbound])
-        _, descriptors, _, _ = socket.recv_fds(session.connection, 1, 1)
-        if len(descriptors) != 1:
-            os.close(inbound)
-            raise HandshakeError(f"rank {session.peer} hung up while memory was shared")
-        return inbound, descriptors[0]
+        own_chunks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = Shared(inbound=inbound, own_chunks=own_chunks.detach())
+        with theirs:
+            try:
+                session.send({})
+                answer = session.receive()
+                if "error" in answer:
+                    raise TransportError(f"no shared memory with rank {session.peer}, there: {answer['error']}")
+                session.frames.arm()
+                socket.send_fds(session.connection, [b"\0"], [inbound, theirs.fileno()])
+                _, descriptors, _, _ = socket.recv_fds(session.connection, 1, 2)
+                if len(descriptors) != 2:
+                    raise HandshakeError(f"rank {session.peer} hung up while memory was shared")
+            except OSError as error:
+                given.close()
+                raise HandshakeError(f"rank {session.peer} hung up while memory was shared: {error}") from error
+            except BaseException:
+                given.close()
+                raise
+        return replace(given, outbound=descriptors[0], peer_chunks=descriptors[1])
+
+
+class _TryAgainError(Exception):
+    def __init__(self, error: HandshakeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _in_vain(rank: int, missing: set[int], sent_away: Collection[str]) -> str:
+    reasons = "; ".join(reason for reason in sent_away if reason)
+    return f"rank {rank} waited in vain for ranks {sorted(missing)}" + (f"; turned away: {reasons}" if reasons else "")
 
 
 def gpu_reaches(mine: str | None, theirs: str | None) -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import selectors
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +15,8 @@ from megatronapp.rdma.errors import TransferTimeoutError, TransportError
 
 LOOPBACK = "127.0.0.1"
 SOCKET_BYTES = 4 << 20
+BACKLOG = 1024
+"""Callers who wait while this rank does something else; the kernel may allow fewer."""
 
 
 class Store(Protocol):
@@ -65,8 +64,16 @@ class Directory:
         self._store.set(f"{self._prefix}/{rank}", json.dumps(endpoint.__dict__))
 
     def find(self, rank: int, timeout_seconds: float) -> Endpoint:
-        """Raises TransferTimeoutError when the rank does not appear in time."""
-        return Endpoint(**json.loads(self._get(str(rank), f"rank {rank} did not appear", timeout_seconds)))
+        """Raises TransferTimeoutError when the rank does not appear in time, TransportError for what is no address."""
+        published = self._get(str(rank), f"rank {rank} did not appear", timeout_seconds)
+        try:
+            found = Endpoint(**json.loads(published))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise TransportError(f"the store holds no address of rank {rank}: {error}") from error
+        texts = (found.address, found.local, found.host)
+        if type(found.port) is not int or not all(isinstance(text, str) for text in texts):
+            raise TransportError(f"the store holds no address of rank {rank}: {found}")
+        return found
 
     def secret(self, rank: int, given: bytes | None, timeout_seconds: float) -> bytes:
         """The one given, else one that rank 0 makes: then whoever reads the store can join."""
@@ -95,7 +102,7 @@ class Listener:
 
     def __init__(self, address: str) -> None:
         try:
-            self._tcp = socket.create_server((address, 0), family=_family(address))
+            self._tcp = socket.create_server((address, 0), family=_family(address), backlog=BACKLOG)
         except OSError as error:
             raise TransportError(
                 f"can't listen on {address}: {error}; Config.address must be this rank's own"
@@ -103,19 +110,15 @@ class Listener:
         self._local = socket.socket(socket.AF_UNIX)
         local = f"megatronapp-rdma-{secrets.token_hex(16)}"
         self._local.bind(f"\0{local}")
-        self._local.listen()
+        self._local.listen(BACKLOG)
+        for listening in self.sockets:
+            listening.setblocking(False)
         self.endpoint = Endpoint(address, self._tcp.getsockname()[1], local, host_identity())
 
-    def accept(self, timeout_seconds: float) -> socket.socket | None:
-        """The next caller; None when there is none in time."""
-        with selectors.DefaultSelector() as selector:
-            for listening in (self._tcp, self._local):
-                selector.register(listening, selectors.EVENT_READ)
-            ready = {key.fd for key, _ in selector.select(timeout_seconds)}
-        for listening in (self._tcp, self._local):
-            if listening.fileno() in ready:
-                return tuned(listening.accept()[0])
-        return None
+    @property
+    def sockets(self) -> tuple[socket.socket, socket.socket]:
+        """Without blocking."""
+        return self._tcp, self._local
 
     def close(self) -> None:
         self._tcp.close()
@@ -137,7 +140,7 @@ def connect(endpoint: Endpoint, timeout_seconds: float, *, local: bool) -> socke
             connection.close()
     try:
         return tuned(socket.create_connection((endpoint.address, endpoint.port), timeout_seconds))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise TransportError(f"nobody answers at {endpoint.address}:{endpoint.port}: {error}") from error
 
 
@@ -179,12 +182,3 @@ def pid_namespace() -> str:
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-@contextmanager
-def timeout_of(connection: socket.socket, seconds: float) -> Iterator[None]:
-    connection.settimeout(seconds)
-    try:
-        yield
-    finally:
-        connection.settimeout(None)

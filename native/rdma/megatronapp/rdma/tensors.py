@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -54,21 +52,7 @@ def mismatch(tag: str, sender: str, sent: str, receiver: str, expected: str) -> 
 
 
 def allocate(spec: Spec) -> torch.Tensor:
-    """Uninitialised memory that the lanes can move. GPU memory is from PyTorch's allocator, or from a pool that other
-    processes can open where that one gives expandable segments. Raises ValueError for a shape that is none."""
+    """Uninitialised memory. Raises ValueError for a shape that is none."""
     if any(size < 0 for size in spec.shape):
         raise ValueError(f"{list(spec.shape)} is no shape: a dimension is negative")
-    tensor = torch.empty(spec.shape, dtype=spec.dtype, device=spec.device)
-    if not tensor.is_cuda or tensor.nbytes == 0 or _native.is_shareable(tensor.data_ptr()):
-        return tensor
-    with torch.cuda.use_mem_pool(_shareable_pool(), device=tensor.device):
-        return torch.empty(spec.shape, dtype=spec.dtype, device=tensor.device)
-
-
-@cache
-def _shareable_pool() -> Any:
-    library = str(Path(_native.__file__))
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(
-        library, "megatronapp_rdma_allocate", "megatronapp_rdma_release"
-    )
-    return torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]
+    return torch.empty(spec.shape, dtype=spec.dtype, device=spec.device)

@@ -34,6 +34,7 @@ enum class MessageKind : std::uint32_t {
     kHeartbeat,
     kGoodbye,   // I leave; everything that I sent is before this
     kFarewell,  // I have read everything up to your goodbye
+    kChunkEnded,  // receiver: unmap this GPU memory of mine (`receive` is its number), no message uses it
 };
 
 constexpr std::size_t kLaneBytes = 96;

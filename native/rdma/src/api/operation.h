@@ -56,6 +56,10 @@ struct Operation {
 
     void* owner = nullptr;  // the bindings' own, under the interpreter's lock
 
+    // Something that the engine can't stop, the GPU or a network card, may still read or write the memory at `data`: also
+    // after the operation has ended, if not well.
+    std::atomic<bool> in_use{false};
+
     bool pending() const { return status.load(std::memory_order_acquire) == Status::kPending; }
 };
 

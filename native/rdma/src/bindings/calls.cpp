@@ -153,7 +153,7 @@ std::uint64_t pack_tag(const py::tuple& tag, int source) {
            static_cast<std::uint64_t>(source);
 }
 
-void add_calls(py::class_<Engine>& type) {
+void add_calls(py::handle type) {
     for (PyMethodDef& each : methods) {
         PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &each);
         if (descriptor == nullptr) {

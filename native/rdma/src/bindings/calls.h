@@ -12,6 +12,6 @@ namespace megatronapp::rdma {
 std::uint64_t pack_tag(const pybind11::tuple& tag, int source);
 
 // Adds the methods `post` and `wait` to the type; _native.pyi says what they take.
-void add_calls(pybind11::class_<Engine>& type);
+void add_calls(pybind11::handle type);
 
 }  // namespace megatronapp::rdma

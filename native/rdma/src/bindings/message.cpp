@@ -105,6 +105,8 @@ PyGetSetDef properties[] = {
      "When it ended, on the monotonic clock; 0 before.", nullptr},
     {"good", get_good, nullptr, "Whether it has ended well.", nullptr},
     {"failed", get_failed, nullptr, "Whether it has ended otherwise.", nullptr},
+    {"in_use", [](PyObject* o, void*) { return PyBool_FromLong(of(o).in_use.load(std::memory_order_acquire)); }, nullptr,
+     "Whether the GPU or a network card may still read or write its tensor.", nullptr},
     {"cuda", get_cuda, nullptr, "Whether it is of GPU memory.", nullptr},
     {"direction", [](PyObject* o, void*) { return cast(of(o).direction); }, nullptr, nullptr, nullptr},
     {"status", [](PyObject* o, void*) { return cast(of(o).status.load(std::memory_order_acquire)); }, nullptr, nullptr,

@@ -10,6 +10,7 @@
 #include "bindings/tensor.h"
 #include "core/engine.h"
 #include "lanes/copy.h"
+#include "lanes/leftovers.h"
 
 namespace py = pybind11;
 using namespace megatronapp::rdma;
@@ -48,7 +49,7 @@ py::list drain(Engine& engine) {
 
 Options options(
     double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum, std::size_t chunk_bytes,
-    double launch_wait_seconds) {
+    double launch_wait_seconds, std::size_t receive_pool_bytes) {
     Options made;
     made.spin_seconds = spin_seconds;
     made.heartbeat_seconds = heartbeat_seconds;
@@ -56,6 +57,7 @@ Options options(
     made.checksum = checksum;
     made.chunk_bytes = chunk_bytes;
     made.launch_wait_seconds = launch_wait_seconds;
+    made.receive_pool_bytes = receive_pool_bytes;
     return made;
 }
 
@@ -69,6 +71,14 @@ Link link(int socket, int inbound, int outbound, bool cuda_ipc, std::string ucx_
     made.staged = staged;
     return made;
 }
+
+struct DeleteUnlessForked {
+    void operator()(Engine* engine) const {
+        if (!engine->forked()) {
+            delete engine;
+        }
+    }
+};
 
 std::string ucx_version() {
     unsigned major = 0, minor = 0, patch = 0;
@@ -104,26 +114,28 @@ PYBIND11_MODULE(_native, module) {
 
     add_message_type(module);
 
-    auto engine = py::class_<Engine>(module, "Engine");
+    auto engine = py::class_<Engine, std::unique_ptr<Engine, DeleteUnlessForked>>(module, "Engine");
     add_calls(engine);
     engine
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
-                         std::size_t chunk_bytes, double launch_wait_seconds) {
+                         std::size_t chunk_bytes, double launch_wait_seconds, std::size_t receive_pool_bytes) {
                  return new Engine(options(spin_seconds, heartbeat_seconds, dead_after_seconds, checksum, chunk_bytes,
-                                           launch_wait_seconds));
+                                           launch_wait_seconds, receive_pool_bytes));
              }),
              py::arg("spin_seconds"), py::arg("heartbeat_seconds"), py::arg("dead_after_seconds"), py::arg("checksum"),
-             py::arg("chunk_bytes"), py::arg("launch_wait_seconds"))
+             py::arg("chunk_bytes"), py::arg("launch_wait_seconds"), py::arg("receive_pool_bytes"))
         .def(
             "attach",
-            [](Engine& engine, int rank, int socket, int inbound, int outbound, bool cuda_ipc,
-               const py::bytes& ucx_address, bool staged) {
-                const Link made = link(socket, inbound, outbound, cuda_ipc, ucx_address, staged);
+            [](Engine& engine, int rank, int socket, int inbound, int outbound, bool cuda_ipc, int own_chunks,
+               int peer_chunks, const py::bytes& ucx_address, bool staged) {
+                Link made = link(socket, inbound, outbound, cuda_ipc, ucx_address, staged);
+                made.own_chunks = own_chunks;
+                made.peer_chunks = peer_chunks;
                 py::gil_scoped_release unlocked;
                 engine.attach(rank, made);
             },
             py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"), py::arg("cuda_ipc"),
-            py::arg("ucx_address"), py::arg("staged"))
+            py::arg("own_chunks"), py::arg("peer_chunks"), py::arg("ucx_address"), py::arg("staged"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
         .def("wait_stream", &wait_stream)
         .def("cancel", &cancel)
@@ -137,9 +149,10 @@ PYBIND11_MODULE(_native, module) {
     module.def("dtype_names", &dtype_names);
     module.def("make_segment", &Segment::make);
     module.def("check_cuda_driver", [] { CudaDriver::get(); });
-    module.def("is_shareable", &is_shareable);
+    module.def("pool_bytes", &GpuPages::made_bytes);
+    module.def("end_settled", &end_settled, Unlocked());
     module.def("ucx_version", &ucx_version);
-    module.def("protocol", [] { return py::make_tuple(2, sizeof(Message), sizeof(SegmentLayout)); });
+    module.def("protocol", [] { return py::make_tuple(3, sizeof(Message), sizeof(SegmentLayout)); });
     module.def("crc32c", [](const py::bytes& data) {
         const std::string_view view = data;
         return crc32c(view.data(), view.size());

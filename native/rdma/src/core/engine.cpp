@@ -12,6 +12,12 @@
 
 namespace megatronapp::rdma {
 
+namespace {
+
+constexpr std::int64_t kSettleNs = 1'000'000'000;
+
+}  // namespace
+
 // The engine's lock for a caller from outside; the progress thread makes room.
 class Engine::Turn {
 public:
@@ -35,14 +41,9 @@ Engine::Engine(const Options& options)
     thread_ = std::thread([this] { run(); });
 }
 
+bool Engine::forked() const { return getpid() != process_; }
+
 Engine::~Engine() {
-    if (getpid() != process_) {
-        thread_.detach();
-        for (auto& [rank, peer] : peers_) {
-            static_cast<void>(peer.release());
-        }
-        return;
-    }
     abort("the engine is gone");
     stop_thread();
     peers_.clear();
@@ -61,10 +62,27 @@ void Engine::attach(int rank, const Link& link) {
     Turn turn(*this);
     const Limits limits{seconds_to_ns(options_.heartbeat_seconds), seconds_to_ns(options_.dead_after_seconds),
                         options_.checksum, options_.chunk_bytes == 0 ? SIZE_MAX : options_.chunk_bytes};
-    auto peer = std::make_unique<Peer>(rank, link, limits, static_cast<Listener&>(*this), ucx_.get());
+    Link complete = link;
+    complete.pool_bytes = divide_pool(link.cuda_ipc ? 1 : 0);
+    auto peer = std::make_unique<Peer>(rank, complete, limits, static_cast<Listener&>(*this), ucx_.get());
     watch(peer->descriptor(), false, EPOLL_CTL_ADD);
     peers_[rank] = std::move(peer);
     kick();
+}
+
+// Each lane's share of the memory to receive into, with that many more lanes.
+std::size_t Engine::divide_pool(std::size_t more_lanes) {
+    std::size_t lanes = more_lanes;
+    for (const auto& [rank, peer] : peers_) {
+        lanes += peer->cuda() != nullptr;
+    }
+    const std::size_t share = options_.receive_pool_bytes / std::max<std::size_t>(lanes, 1);
+    for (const auto& [rank, peer] : peers_) {
+        if (peer->cuda() != nullptr) {
+            peer->cuda()->set_pool_limit(share);
+        }
+    }
+    return share;
 }
 
 std::string Engine::open_ucx() {
@@ -129,7 +147,7 @@ bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
     if (cuda() == nullptr) {
         return false;
     }
-    if (CudaIpcLane::reached(operation->flag)) {
+    if (reached(operation->flag)) {
         return true;
     }
     drive(turn.lock(), now_ns() + seconds_to_ns(options_.launch_wait_seconds), [&] {
@@ -140,7 +158,8 @@ bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
     if (cuda() == nullptr) {  // closed meanwhile
         return false;
     }
-    cuda()->wait(operation->flag, stream);
+    cuda()->follow(operation, stream);
+    kick();
     return true;
 }
 
@@ -209,9 +228,27 @@ bool Engine::close(double timeout_seconds) {
     }
     abort("the engine is closed");
     stop_thread();
+    wait_for_gpu();
     Turn turn(*this);
     peers_.clear();
+    ucx_.reset();  // no network card writes into a buffer any more
     return sent;
+}
+
+// Its streams were let go, so that it is soon through, unless other work of the program holds them up.
+void Engine::wait_for_gpu() {
+    const std::int64_t deadline = now_ns() + kSettleNs;
+    for (bool settled = false; !settled && now_ns() < deadline;) {
+        Turn turn(*this);
+        settled = true;
+        for (const auto& [rank, peer] : peers_) {
+            settled &= peer->settled();
+        }
+        if (!settled) {
+            turn.lock().unlock();
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+    }
 }
 
 void Engine::stop_thread() {

@@ -24,12 +24,15 @@ struct Options {
     bool checksum = false;
     double launch_wait_seconds = 1;  // how long wait_stream waits for earlier sends to be given to the GPU
     std::size_t chunk_bytes = 0;  // the most that is copied at a time; 0: as is fastest
+    std::size_t receive_pool_bytes = 512 << 20;  // GPU memory that is kept to receive into, of all peers
 };
 
 class Engine final : public Listener {
 public:
     explicit Engine(const Options& options);
     ~Engine() override;
+    // In a fork there is none of its threads, and its locks may be held for ever: it must be left as it is.
+    bool forked() const;
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
@@ -84,6 +87,8 @@ private:
     bool spin(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     bool drive(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done);
     void stop_thread();
+    std::size_t divide_pool(std::size_t more_lanes);
+    void wait_for_gpu();
     void watch(int descriptor, bool output, int how);
 
     Options options_;

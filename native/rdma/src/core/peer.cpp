@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "api/clock.h"
+#include "lanes/leftovers.h"
 
 namespace megatronapp::rdma {
 
@@ -24,18 +25,25 @@ Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener,
     : rank_(rank), limits_(limits), listener_(listener), socket_(link.socket), wire_(*this, link.socket, limits.checksum, limits.chunk_bytes),
       now_(now_ns()), silence_counts_from_ns_(now_) {
     if (link.inbound >= 0) {
-        inbound_.emplace(link.inbound);
-        outbound_.emplace(link.outbound);
+        inbound_ = std::make_shared<const Segment>(link.inbound);
+        outbound_ = std::make_shared<const Segment>(link.outbound);
         shm_ = std::make_unique<ShmLane>(*this, *inbound_, *outbound_, limits.checksum, limits.chunk_bytes);
     }
     if (link.cuda_ipc) {
-        cuda_ = std::make_unique<CudaIpcLane>(*this, *inbound_, *outbound_);
+        cuda_ = std::make_unique<CudaIpcLane>(
+            *this, inbound_, outbound_, CudaIpcLane::Sockets{link.own_chunks, link.peer_chunks}, link.pool_bytes);
     }
     if (!link.ucx_address.empty()) {
         ucx_ = std::make_unique<UcxLane>(*this, *ucx, link.ucx_address);
     }
     if (link.staged) {
         staged_ = std::make_unique<StagedLane>(*this, host_lane());
+    }
+}
+
+Peer::~Peer() {
+    if (!settled()) {
+        keep_until_settled(std::move(cuda_));
     }
 }
 
@@ -190,6 +198,11 @@ void Peer::told(const Message& message) {
             sent_by_peer_ = message.length;
             return bid_farewell();
         case MessageKind::kFarewell: farewell_ = true; return;
+        case MessageKind::kChunkEnded:
+            if (cuda_ != nullptr) {
+                cuda_->chunk_ended(message.receive);
+            }
+            return;
         case MessageKind::kDoorbell:
         case MessageKind::kHeartbeat:
         case MessageKind::kData: return;
@@ -198,6 +211,12 @@ void Peer::told(const Message& message) {
 }
 
 void Peer::ready(const Message& message) {
+    if (cuda_ != nullptr && message.what.memory == Memory::kCuda) {
+        guarded([&] { cuda_->announced(message); });
+        if (lost()) {
+            return;
+        }
+    }
     const auto found = sends_.find(message.tag);
     if (found != sends_.end()) {
         const OperationPtr send = found->second;
@@ -248,6 +267,7 @@ bool Peer::move_lanes() {
 
 bool Peer::progress(bool sockets) {
     if (lost()) {
+        settled();
         return false;
     }
     bool moved = move_lanes();
@@ -266,8 +286,8 @@ void Peer::hung_up() {
     fail(Status::kPeerLost, departed_ ? "it has closed its engine" : wire_.reason());
 }
 
-bool Peer::polled() const {
-    return !lost() && ((cuda_ != nullptr && cuda_->polled()) || (staged_ != nullptr && staged_->polled()));
+bool Peer::polled() {
+    return (lost() && !settled()) || (!lost() && ((cuda_ != nullptr && cuda_->polled()) || (staged_ != nullptr && staged_->polled())));
 }
 
 bool Peer::holds_back() const {
@@ -280,7 +300,7 @@ bool Peer::holds_back() const {
 }
 
 void Peer::set_sleeping(bool sleeping) {
-    if (inbound_.has_value()) {
+    if (inbound_ != nullptr) {
         (*inbound_)->sleeping.store(sleeping ? 1 : 0);
     }
 }

@@ -23,6 +23,9 @@ struct Link {
     int inbound = -1;
     int outbound = -1;
     bool cuda_ipc = false;
+    int own_chunks = -1;      // cuda_ipc: sockets on which GPU memory is handed over, mine
+    int peer_chunks = -1;     // and the peer's
+    std::size_t pool_bytes = 0;
     std::string ucx_address;  // empty: not over UCX
     bool staged = false;      // GPU memory goes through host memory
 };
@@ -45,6 +48,8 @@ public:
 class Peer final : public Matcher {
 public:
     Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx);
+    // What the GPU still has to do with ended messages goes on without it.
+    ~Peer() override;
 
     // Throws std::invalid_argument for a tag that was used, std::runtime_error for memory that no lane can move.
     void post(const OperationPtr& operation);
@@ -61,7 +66,7 @@ public:
     bool answered_goodbye() const { return farewell_ || lost(); }
     bool idle() const { return pending_.empty(); }
     bool sending() const;
-    bool polled() const;
+    bool polled();
     // Sends of GPU memory that the GPU does not know of yet.
     bool holds_back() const;
     int descriptor() const { return wire_.descriptor(); }
@@ -69,6 +74,8 @@ public:
     void set_sleeping(bool sleeping);
     void heard_again() { silence_counts_from_ns_ = now_; }
     CudaIpcLane* cuda() { return cuda_.get(); }
+    // Of a lost peer: whether the GPU is through with all messages.
+    bool settled() { return cuda_ == nullptr || cuda_->settle(); }
 
     // Matcher
     OperationPtr receiving(std::uint64_t receive) override;
@@ -94,7 +101,7 @@ private:
     int rank_;
     Limits limits_;
     Listener& listener_;
-    std::optional<Segment> inbound_, outbound_;
+    std::shared_ptr<const Segment> inbound_, outbound_;
     int socket_;
     Wire wire_;
     std::unique_ptr<ShmLane> shm_;

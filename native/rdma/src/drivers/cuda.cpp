@@ -13,14 +13,21 @@ CudaDriver::CudaDriver() {
     library.find(host_register, "cuMemHostRegister_v2");
     library.find(host_unregister, "cuMemHostUnregister");
     library.find(host_device_pointer, "cuMemHostGetDevicePointer_v2");
-    library.find(ipc_get, "cuIpcGetMemHandle");
-    library.find(ipc_open, "cuIpcOpenMemHandle_v2");
-    library.find(ipc_close, "cuIpcCloseMemHandle");
-    library.find(pointer_attribute, "cuPointerGetAttribute");
-    library.find(pointer_attributes, "cuPointerGetAttributes");
+    library.find(device_get, "cuCtxGetDevice");
+    library.find(granularity, "cuMemGetAllocationGranularity");
+    library.find(memory_create, "cuMemCreate");
+    library.find(memory_release, "cuMemRelease");
+    library.find(memory_export, "cuMemExportToShareableHandle");
+    library.find(memory_import, "cuMemImportFromShareableHandle");
+    library.find(address_reserve, "cuMemAddressReserve");
+    library.find(address_free, "cuMemAddressFree");
+    library.find(map, "cuMemMap");
+    library.find(unmap, "cuMemUnmap");
+    library.find(set_access, "cuMemSetAccess");
     library.find(stream_create, "cuStreamCreateWithPriority");
     library.find(stream_destroy, "cuStreamDestroy_v2");
     library.find(stream_synchronize, "cuStreamSynchronize");
+    library.find(stream_query, "cuStreamQuery");
     library.find(stream_wait_event, "cuStreamWaitEvent");
     library.find(stream_write, "cuStreamWriteValue32_v2");
     library.find(stream_writes, "cuStreamBatchMemOp_v2");
@@ -31,19 +38,11 @@ CudaDriver::CudaDriver() {
     library.find(event_record, "cuEventRecord");
     library.find(event_query, "cuEventQuery");
     library.find(priorities, "cuCtxGetStreamPriorityRange");
-    library.find(allocate, "cuMemAlloc_v2");
-    library.find(release, "cuMemFree_v2");
 }
 
 const CudaDriver& CudaDriver::get() {
     static const CudaDriver driver;
     return driver;
-}
-
-bool is_shareable(CudaAddress address) {
-    unsigned capable = 0;
-    check_cuda(CudaDriver::get().pointer_attribute(&capable, CudaDriver::kIpcCapable, address), "cuPointerGetAttribute");
-    return capable != 0;
 }
 
 void check_cuda(int status, const char* call) {
@@ -53,21 +52,3 @@ void check_cuda(int status, const char* call) {
 }
 
 }  // namespace megatronapp::rdma
-
-// An allocator for torch.cuda.memory.CUDAPluggableAllocator: memory that other processes can always open, also where
-// PyTorch's own allocator gives expandable segments.
-extern "C" {
-
-__attribute__((visibility("default"))) void* megatronapp_rdma_allocate(
-    std::ptrdiff_t bytes, int /*device*/, void* /*stream*/) {
-    megatronapp::rdma::CudaAddress address = 0;
-    const int status =
-        megatronapp::rdma::CudaDriver::get().allocate(&address, static_cast<std::size_t>(bytes > 0 ? bytes : 1));
-    return status == 0 ? reinterpret_cast<void*>(address) : nullptr;
-}
-
-__attribute__((visibility("default"))) void megatronapp_rdma_release(
-    void* address, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
-    megatronapp::rdma::CudaDriver::get().release(reinterpret_cast<megatronapp::rdma::CudaAddress>(address));
-}
-}

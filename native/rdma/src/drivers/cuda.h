@@ -10,10 +10,6 @@ namespace megatronapp::rdma {
 
 using CudaAddress = std::uint64_t;
 
-struct CudaIpcHandle {
-    unsigned char bytes[64];
-};
-
 // CUstreamBatchMemOpParams.
 struct CudaStreamWrite {
     unsigned operation = 2;  // CU_STREAM_MEM_OP_WRITE_VALUE_32
@@ -25,6 +21,24 @@ struct CudaStreamWrite {
 };
 static_assert(sizeof(CudaStreamWrite) == 48);
 
+// CUmemAllocationProp: memory of one GPU that can be handed to other processes as a file descriptor.
+struct CudaAllocation {
+    int type = 1;          // CU_MEM_ALLOCATION_TYPE_PINNED
+    int handle_types = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    int location_type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+    int device = 0;
+    void* windows = nullptr;
+    unsigned char flags[8] = {};
+};
+static_assert(sizeof(CudaAllocation) == 32);
+
+// CUmemAccessDesc.
+struct CudaAccess {
+    int location_type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+    int device = 0;
+    int flags = 3;  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+};
+
 struct CudaDriver {
     // The one of this process. Throws std::runtime_error where there is no driver.
     static const CudaDriver& get();
@@ -34,14 +48,21 @@ struct CudaDriver {
     int (*host_register)(void*, std::size_t, unsigned);
     int (*host_unregister)(void*);
     int (*host_device_pointer)(CudaAddress*, void*, unsigned);
-    int (*ipc_get)(CudaIpcHandle*, CudaAddress);
-    int (*ipc_open)(CudaAddress*, CudaIpcHandle, unsigned);
-    int (*ipc_close)(CudaAddress);
-    int (*pointer_attribute)(void*, int, CudaAddress);
-    int (*pointer_attributes)(unsigned, int*, void**, CudaAddress);
+    int (*device_get)(int*);
+    int (*granularity)(std::size_t*, const CudaAllocation*, int);
+    int (*memory_create)(std::uint64_t*, std::size_t, const CudaAllocation*, std::uint64_t);
+    int (*memory_release)(std::uint64_t);
+    int (*memory_export)(int*, std::uint64_t, int, std::uint64_t);
+    int (*memory_import)(std::uint64_t*, void*, int);
+    int (*address_reserve)(CudaAddress*, std::size_t, std::size_t, CudaAddress, std::uint64_t);
+    int (*address_free)(CudaAddress, std::size_t);
+    int (*map)(CudaAddress, std::size_t, std::size_t, std::uint64_t, std::uint64_t);
+    int (*unmap)(CudaAddress, std::size_t);
+    int (*set_access)(CudaAddress, std::size_t, const CudaAccess*, std::size_t);
     int (*stream_create)(void**, unsigned, int);
     int (*stream_destroy)(void*);
     int (*stream_synchronize)(void*);
+    int (*stream_query)(void*);
     int (*stream_wait_event)(void*, void*, unsigned);
     int (*stream_write)(void*, CudaAddress, std::uint32_t, unsigned);
     int (*stream_writes)(void*, unsigned, CudaStreamWrite*, unsigned);
@@ -52,25 +73,17 @@ struct CudaDriver {
     int (*event_record)(void*, void*);
     int (*event_query)(void*);
     int (*priorities)(int*, int*);
-    int (*allocate)(CudaAddress*, std::size_t);
-    int (*release)(CudaAddress);
 
     static constexpr int kNotReady = 600;
     static constexpr unsigned kPortableMapped = 1 | 2;       // CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
-    static constexpr unsigned kLazyPeerAccess = 1;           // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+    static constexpr int kFileDescriptor = 1;                // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     static constexpr unsigned kAtLeast = 0;                  // CU_STREAM_WAIT_VALUE_GEQ
     static constexpr unsigned kNoTiming = 2;                 // CU_EVENT_DISABLE_TIMING
     static constexpr unsigned kNonBlocking = 1;              // CU_STREAM_NON_BLOCKING
-    static constexpr int kBufferId = 7;                      // CU_POINTER_ATTRIBUTE_BUFFER_ID
-    static constexpr int kIpcCapable = 10;                   // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
-    static constexpr int kRangeStart = 11;                   // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
 
 private:
     CudaDriver();
 };
-
-// Whether other processes can open this GPU memory. Throws std::runtime_error when it is none.
-bool is_shareable(CudaAddress address);
 
 // Throws std::runtime_error that names the call.
 void check_cuda(int status, const char* call);

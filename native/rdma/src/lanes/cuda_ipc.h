@@ -1,99 +1,40 @@
-// GPU memory on one host: the sender's copy engine writes straight into the receiver's buffer, in stream order.
+// GPU memory on one host: the sender's copy engine writes into a block of the receiver's, in stream order.
 //
-// The receiver's stream writes `ready`; the sender's copy waits for it and for the work that fills the buffer, copies,
-// and writes `done`, for which the receiver's stream waits. No host waits and no kernel runs. All flags are in host
-// memory that both processes and both GPUs see, so that a host can poll them, and can let a stream go whose peer died.
+// The sender's copy waits for the work that fills the buffer and, where the block is still in use, for the receiver's
+// `ready`; it copies and writes `done`, for which a stream of the receiver waits, copies the block into the program's
+// tensor ("landing") and writes `landed`. No host waits. All flags are in host memory that both processes and both GPUs see,
+// so that a host can poll them, and can let a stream go whose peer died. Who may write where: lanes/gpu_memory.h.
+//
+// Streams can't be stopped. Where a message ends before the GPU is done with it (abort, a lost peer), its flags are written
+// by the host, so that the streams go on, and `in_use` stays until they are through: so long the program's tensor is kept
+// (megatronapp/rdma/keeping.py), and so long this lane is, also after its engine (lanes/leftovers.h).
 #pragma once
 
 #include <array>
 #include <deque>
-#include <list>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "drivers/cuda.h"
+#include "lanes/gpu_memory.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
+#include "lanes/stream_flags.h"
 
 namespace megatronapp::rdma {
 
-// Flags as streams see them.
-class MappedFlags {
-public:
-    // `count` flags. Throws std::runtime_error when the driver refuses to map the memory.
-    explicit MappedFlags(StreamFlags* flags, std::size_t count);
-    ~MappedFlags();
-    MappedFlags(const MappedFlags&) = delete;
-    MappedFlags& operator=(const MappedFlags&) = delete;
-
-    Flag ready(std::size_t slot, std::uint32_t value) const { return at(&flags_[slot].ready, value); }
-    Flag done(std::size_t slot, std::uint32_t value) const { return at(&flags_[slot].done, value); }
-
-private:
-    Flag at(std::atomic<std::uint32_t>* flag, std::uint32_t value) const;
-
-    StreamFlags* flags_;
-    CudaAddress device_ = 0;
-};
-
-// Which slots of a table are free, and how often each was used: its flags count up, and are never reset.
-class FlagSlots {
-public:
-    struct Taken {
-        std::size_t slot;
-        std::uint32_t value;
-    };
-    FlagSlots();
-    // Throws std::runtime_error when all are taken.
-    Taken take();
-    void give_back(std::size_t slot) { free_.push_back(slot); }
-
-private:
-    std::deque<std::size_t> free_;
-    std::array<std::uint32_t, kFlagSlots> values_{};
-};
-
-// The peer's allocations, mapped into this process.
-class OpenedMemory {
-public:
-    explicit OpenedMemory(const CudaDriver& driver) : driver_(driver) {}
-    ~OpenedMemory();
-    CudaAddress open(std::uint64_t buffer, const CudaIpcHandle& handle);
-    // Closes what was not used for longest, down to a limit; only while no copy runs.
-    void trim();
-
-private:
-    struct Mapping {
-        CudaAddress address;
-        std::list<std::uint64_t>::iterator place;
-    };
-    const CudaDriver& driver_;
-    std::unordered_map<std::uint64_t, Mapping> mappings_;
-    std::list<std::uint64_t> by_use_;
-};
-
-// This process's allocations, as others open them. The driver never gives a buffer's number again.
-class OwnMemory {
-public:
-    struct Place {
-        CudaIpcHandle handle;
-        std::uint64_t buffer;
-        std::uint64_t offset;
-    };
-    explicit OwnMemory(const CudaDriver& driver) : driver_(driver) {}
-    // Throws std::runtime_error for memory that no other process can open.
-    Place find(CudaAddress address);
-
-private:
-    const CudaDriver& driver_;
-    std::unordered_map<std::uint64_t, CudaIpcHandle> handles_;  // by buffer
-};
-
 class CudaIpcLane final : public Lane {
 public:
-    // With the context that is current on the calling thread.
-    CudaIpcLane(Matcher& core, const Segment& inbound, const Segment& outbound);
+    struct Sockets {
+        int own;   // on which this rank hands over its memory
+        int peer;  // on which the peer does
+    };
+    // With the context that is current on the calling thread. The descriptors stay the caller's.
+    CudaIpcLane(Matcher& core, std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
+                const Sockets& sockets, std::size_t pool_bytes);
+    // Waits for the GPU unless it has settled.
     ~CudaIpcLane() override;
 
     const char* name() const override { return "cuda_ipc"; }
@@ -101,20 +42,29 @@ public:
     void expect(const OperationPtr& receive, Message& message) override;
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
-    bool polled() const override { return !receiving_.empty() || !waiting_.empty() || !moving_.empty(); }
+    bool polled() const override { return !receives_.empty() || !waiting_.empty() || !moving_.empty(); }
     void release() override;
     void ended(Operation& operation) override;
 
-    static bool reached(const Flag& flag);
-    void wait(const Flag& flag, void* stream);
+    // The stream goes on when the operation is through.
+    void follow(const OperationPtr& operation, void* stream);
+    // The peer is ready in a block: its chunk is opened now.
+    void announced(const Message& ready);
+    // The peer uses this chunk no more.
+    void chunk_ended(std::uint64_t chunk);
     // Matched, but not given to the GPU.
     bool holds_back() const { return !waiting_.empty(); }
+    void set_pool_limit(std::size_t bytes) { pool_.set_limit(bytes); }
+    // After the end of all messages: whether the GPU is through with them, too. Calls nothing of the core.
+    bool settle();
 
 private:
     struct Matched {
         OperationPtr send;
         CudaAddress to = 0;
-        Flag ready, done;
+        std::size_t slot = 0;
+        std::uint32_t value = 0;
+        Flag ready;
         std::uint64_t receive_stream = 0;
     };
     // One of a few streams, so that a message that waits on the GPU does not hold up another.
@@ -123,32 +73,50 @@ private:
         Matched last;  // launched while it might not run yet; no send: none such
         bool blocked() const { return last.send != nullptr && last.send->pending(); }
     };
+    struct Receive {
+        OperationPtr operation;
+        std::size_t slot = 0;
+        Block* block = nullptr;  // none: of no bytes
+        std::uint32_t value = 0;  // of `done` when all has come
+        Flag passed;              // the stream has written `ready`; no flag: the host did
+        bool landing = false;     // is given to a stream
+    };
 
     void enter();
+    void wait(const Flag& flag, void* stream);
+    void prepare(Receive& receive, Message& message);
+    void forget(Receive& receive);
+    void land(Receive& receive, void* stream);
+    bool untouched(const Receive& receive) const;
+    bool progress_receives();
+    bool progress_sends();
+    void tell_ended_chunks();
     bool try_launch(const Matched& matched);
+    void copy_pieces(const Matched& matched, void* stream);
     CopyStream* stream_for(const Matched& matched, bool runs_at_once);
     static bool comes_after(const Matched& matched, const Matched& earlier);
     void* take_event();
-    static void reach(const Flag& flag);
-    template <typename Operations>
-    bool finish_reached(Operations& operations);
 
     Matcher& core_;
     const CudaDriver& driver_;
     void* context_ = nullptr;
+    std::shared_ptr<const Segment> inbound_, outbound_;
     MappedFlags in_, out_;
-    std::unique_ptr<StreamFlags[]> sent_memory_;
-    std::unique_ptr<MappedFlags> sent_;
+    std::unique_ptr<OwnFlags> sent_, landed_;
     FlagSlots receive_slots_, send_slots_;
-    std::unordered_map<std::uint64_t, std::size_t> slots_;  // by the operation's id
-    OwnMemory own_;
-    OpenedMemory opened_;
+    std::array<std::uint32_t, kFlagSlots> values_{};  // of the inbound flags: they count up, and are never reset
+    std::unordered_map<std::uint64_t, std::size_t> sending_slots_;  // by the operation's id
+    ReceivePool pool_;
+    PeerChunks peer_chunks_;
     std::vector<CopyStream> streams_;
+    void* landing_stream_ = nullptr;
     std::size_t next_stream_ = 0;
     std::vector<void*> events_;
-    std::deque<Matched> waiting_;     // matched, not launched
-    std::vector<Matched> launched_;   // kept to let their streams go
-    std::vector<OperationPtr> receiving_, moving_;
+    std::map<std::uint64_t, Receive> receives_;  // by the operation's id, also those that ended before the GPU
+    std::deque<Matched> waiting_;                // matched, not launched
+    std::vector<Matched> launched_;              // kept to let their streams go
+    std::vector<OperationPtr> moving_;
+    std::vector<OperationPtr> failed_sends_;     // that the GPU may still read
 };
 
 }  // namespace megatronapp::rdma

@@ -43,6 +43,8 @@ struct alignas(kLine) StreamFlags {
 struct SegmentLayout {
     // Set while the maker's threads sleep and want a doorbell.
     alignas(kLine) std::atomic<std::uint32_t> sleeping;
+    // Set by the sender that lets its copies go before the receiver's blocks are ready: none of them is to be believed.
+    alignas(kLine) std::atomic<std::uint32_t> abandoned;
     Cursors mail;
     Cursors data;
     alignas(kLine) Message messages[kMailSlots];

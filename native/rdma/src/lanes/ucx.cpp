@@ -34,6 +34,9 @@ UcxWorker::UcxWorker() : library_(UcxLibrary::get()) {
 
 UcxWorker::~UcxWorker() {
     library_.worker_destroy(worker_);
+    for (const OperationPtr& operation : kept_) {
+        operation->in_use.store(false, std::memory_order_release);
+    }
     library_.cleanup(context_);
 }
 
@@ -47,7 +50,7 @@ std::string UcxWorker::address() const {
 }
 
 UcxLane::UcxLane(Matcher& core, UcxWorker& worker, const std::string& address)
-    : core_(core), worker_(worker), library_(UcxLibrary::get()) {
+    : core_(core), worker_(worker), library_(UcxLibrary::get()), error_(worker.new_error()) {
     UcpEndpointParams params{};
     params.field_mask = UcxLibrary::kEndpointFields;
     params.address = address.data();
@@ -104,19 +107,25 @@ bool UcxLane::progress() {
     return moved;
 }
 
-// Whatever its end was, the buffer must not be written any more; UCX can promise that only of receives.
+// UCX can't promise that a buffer is not touched any more before the worker is gone, with its queue pairs.
 void UcxLane::ended(Operation& operation) {
     if (operation.request == nullptr) {
         return;
     }
-    if (library_.request_status(operation.request) == UcxLibrary::kInProgress &&
-        operation.direction == Direction::kReceive) {
-        library_.request_cancel(worker_.handle(), operation.request);
+    if (library_.request_status(operation.request) == UcxLibrary::kInProgress) {
+        if (operation.direction == Direction::kReceive) {
+            library_.request_cancel(worker_.handle(), operation.request);
+        }
+        // What the peer took back it never began.
+        operation.in_use.store(operation.status.load() != Status::kCancelled, std::memory_order_release);
     }
     library_.request_free(operation.request);
     operation.request = nullptr;
 }
 
-void UcxLane::release() { moving_.clear(); }
+void UcxLane::release() {
+    worker_.keep(moving_);
+    moving_.clear();
+}
 
 }  // namespace megatronapp::rdma

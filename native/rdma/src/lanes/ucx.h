@@ -2,6 +2,7 @@
 // so that nothing ever arrives unexpected.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,20 @@ public:
     // False: something has happened already, don't sleep.
     bool arm() { return library_.arm(worker_) == UcxLibrary::kOk; }
     void* handle() const { return worker_; }
+    // Where UCX tells of a lane's peer: it may do so until the worker is gone.
+    int& new_error() { return errors_.emplace_back(UcxLibrary::kOk); }
+    // Until the worker is gone these are in use.
+    void keep(const std::vector<OperationPtr>& operations) {
+        kept_.insert(kept_.end(), operations.begin(), operations.end());
+    }
 
 private:
     const UcxLibrary& library_;
     void* context_ = nullptr;
     void* worker_ = nullptr;
     int descriptor_ = -1;
+    std::deque<int> errors_;
+    std::vector<OperationPtr> kept_;
 };
 
 class UcxLane final : public Lane {
@@ -51,7 +60,7 @@ private:
     UcxWorker& worker_;
     const UcxLibrary& library_;
     void* endpoint_ = nullptr;
-    int error_ = UcxLibrary::kOk;  // what UCX told of the peer
+    int& error_;  // what UCX told of the peer
     std::vector<OperationPtr> moving_;
 };
 

@@ -1,21 +1,25 @@
 // A CUDA driver whose GPU memory is the process's own and whose streams are threads: for tests, without a GPU, of what the
-// lanes do around the driver. It says nothing about GPUs. Built as libcuda.so.1; each ipc handle holds the address itself.
+// lanes do around the driver. It says nothing about GPUs. Built as libcuda.so.1. Memory that is handed
+// to others is an anonymous file.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <fcntl.h>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 
 namespace {
 
 using Address = std::uint64_t;
 constexpr int kNotReady = 600;
-constexpr int kBufferId = 7, kIpcCapable = 10, kRangeStart = 11;
+constexpr std::size_t kPage = 4096;
 
 // May be destroyed before it is reached.
 struct Event {
@@ -34,6 +38,10 @@ public:
         tasks_.push_back(std::move(task));
         ++open_;
         changed_.notify_all();
+    }
+    bool idle() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return open_ == 0;
     }
     void synchronize() {
         std::unique_lock<std::mutex> lock(mutex_);
@@ -79,15 +87,6 @@ void wait_until(Condition condition) {
 
 std::atomic<std::uint32_t>& word(Address address) { return *reinterpret_cast<std::atomic<std::uint32_t>*>(address); }
 
-int attribute(void* to, int name, Address address) {
-    switch (name) {
-        case kBufferId: std::memcpy(to, &address, sizeof address); return 0;
-        case kRangeStart: std::memcpy(to, &address, sizeof address); return 0;
-        case kIpcCapable: *static_cast<unsigned*>(to) = 1; return 0;
-        default: return 1;
-    }
-}
-
 }  // namespace
 
 extern "C" {
@@ -97,29 +96,42 @@ int cuCtxSetCurrent(void*) { return 0; }
 int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return 0; }
 int cuMemHostUnregister(void*) { return 0; }
 int cuMemHostGetDevicePointer_v2(Address* to, void* from, unsigned) { return *to = reinterpret_cast<Address>(from), 0; }
-int cuIpcGetMemHandle(unsigned char* handle, Address address) { return std::memcpy(handle, &address, sizeof address), 0; }
-int cuIpcCloseMemHandle(Address) { return 0; }
-int cuPointerGetAttribute(void* to, int name, Address address) { return attribute(to, name, address); }
+int cuCtxGetDevice(int* device) { return *device = 0, 0; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, 0; }
-int cuMemAlloc_v2(Address* to, std::size_t bytes) { return *to = reinterpret_cast<Address>(::operator new(bytes)), 0; }
-int cuMemFree_v2(Address address) { return ::operator delete(reinterpret_cast<void*>(address)), 0; }
 
-struct Handle {
-    unsigned char bytes[64];
-};
-int cuIpcOpenMemHandle_v2(Address* to, Handle handle, unsigned) { return std::memcpy(to, handle.bytes, sizeof *to), 0; }
-
-int cuPointerGetAttributes(unsigned count, int* names, void** to, Address address) {
-    int status = 0;
-    for (unsigned i = 0; i < count; ++i) {
-        status |= attribute(to[i], names[i], address);
-    }
-    return status;
+int cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) { return *bytes = kPage, 0; }
+int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const void*, std::uint64_t) {
+    const int descriptor = memfd_create("stand-in", MFD_CLOEXEC);
+    return *handle = static_cast<std::uint64_t>(descriptor), ftruncate(descriptor, static_cast<off_t>(bytes));
+}
+int cuMemExportToShareableHandle(int* to, std::uint64_t handle, int, std::uint64_t) {
+    return *to = fcntl(static_cast<int>(handle), F_DUPFD_CLOEXEC, 0), 0;
+}
+int cuMemImportFromShareableHandle(std::uint64_t* handle, void* from, int) {
+    const auto descriptor = static_cast<int>(reinterpret_cast<std::intptr_t>(from));
+    return *handle = static_cast<std::uint64_t>(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)), 0;
+}
+int cuMemRelease(std::uint64_t handle) { return close(static_cast<int>(handle)); }
+int cuMemAddressReserve(Address* to, std::size_t bytes, std::size_t, Address, std::uint64_t) {
+    *to = reinterpret_cast<Address>(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    return 0;
+}
+int cuMemAddressFree(Address address, std::size_t bytes) { return munmap(reinterpret_cast<void*>(address), bytes); }
+int cuMemMap(Address address, std::size_t bytes, std::size_t, std::uint64_t handle, std::uint64_t) {
+    void* at = reinterpret_cast<void*>(address);
+    const int descriptor = static_cast<int>(handle);
+    return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) == at ? 0 : 1;
+}
+int cuMemSetAccess(Address, std::size_t, const void*, std::size_t) { return 0; }
+int cuMemUnmap(Address address, std::size_t bytes) {
+    void* at = reinterpret_cast<void*>(address);
+    return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at ? 0 : 1;
 }
 
 int cuStreamCreateWithPriority(void** stream, unsigned, int) { return *stream = new Stream, 0; }
 int cuStreamDestroy_v2(void* stream) { return delete static_cast<Stream*>(stream), 0; }
 int cuStreamSynchronize(void* stream) { return of(stream).synchronize(), 0; }
+int cuStreamQuery(void* stream) { return of(stream).idle() ? 0 : kNotReady; }
 
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto left = static_cast<Event*>(event)->left;
