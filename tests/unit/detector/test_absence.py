@@ -72,16 +72,16 @@ def tables(job: Job, *, introduced: int) -> list[object]:
         engine.feed(message)
     engine.tick(job.clock_ns + TICK)
     assert engine.newest is not None
-    return [np.flatnonzero(delayed(engine.newest)).tolist(), engine.newest.missing]
+    return [np.flatnonzero(delayed(engine.newest)).tolist(), engine.newest.missing, engine.newest.unheard]
 
 
 def test_the_stages_of_its_replica_may_be_late_for_it() -> None:
     job = Job(Layout(pp=2, dp=4))
 
-    assert tables(job, introduced=8) == [[3, 7], (7,)]
+    assert tables(job, introduced=8) == [[3, 7], (7,), 0]
 
 
 def test_where_it_stands_is_not_known_before_its_hello_so_that_all_may_be_late() -> None:
     job = Job(Layout(pp=2, dp=4))
 
-    assert tables(job, introduced=7) == [[0, 1, 2, 3, 4, 5, 6], (6, 7)]
+    assert tables(job, introduced=7) == [[0, 1, 2, 3, 4, 5, 6], (6,), 1]

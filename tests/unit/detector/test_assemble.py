@@ -161,3 +161,16 @@ def test_what_is_kept_of_numbers_stays_small_and_forgets_the_oldest() -> None:
     assert sys.getsizeof(one.seen) < 200
     assert one.repeats(2**64 - 1)
     assert not one.repeats(1)
+
+
+def test_a_world_that_is_only_claimed_costs_a_number() -> None:
+    """Of a step of one rank that says it is one of a million: nothing is as long as the claim."""
+    job = Job()
+    made = Assembler()
+    (hello, *_), (summary, *_) = job.hellos(), job.step(1)
+    hello.message.hello.placement.sizes.world = 1 << 20
+
+    assert feed(made, [hello, summary]) == []
+    (table,) = made.expire(job.clock_ns + 60 * SECOND)
+
+    assert (table.missing, table.unheard) == ((), (1 << 20) - 1)

@@ -147,16 +147,17 @@ class Assembler:
         for step in sorted(self._steps):
             if self._reached.get(step, 0) < self._needed:
                 break
+            if self._emitted < FORGIVEN and len(self.members) < self.world:
+                break
             if not all(self._newest.get(rank, 0) >= step for rank in self._expected()):
                 break
             done.append(self._emit(step))
         return done
 
     def _expected(self) -> list[int]:
-        """Ranks that a step waits for: all that the job has, but those that have long been silent."""
-        silent = {rank for rank, member in self.members.items() if member.missed >= FORGIVEN}
-        unseen = range(self.world) if self._emitted < FORGIVEN else self.members
-        return [rank for rank in unseen if rank not in silent]
+        """Ranks that a step waits for: all that were ever heard of, but those that have long been silent. The first
+        steps wait for those that the job only says to have, too."""
+        return [rank for rank, member in self.members.items() if member.missed < FORGIVEN]
 
     def _emit(self, step: int) -> StepTable:
         arrived = self._steps.pop(step)
@@ -189,8 +190,8 @@ class Assembler:
 def tabulate(
     step: int, ranks: RankTable, members: dict[int, Member], arrived: dict[int, Arrived], world: int
 ) -> StepTable:
-    """One step's summaries as arrays. `world` tells which ranks are missing. Raises DataError when a summary can't be
-    understood."""
+    """One step's summaries as arrays. `world` tells how many ranks there should be. Raises DataError when a summary
+    can't be understood."""
     order = [int(rank) for rank in ranks.rank]
     present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
     names, groups = _Names(), _Groups()
@@ -210,7 +211,8 @@ def tabulate(
         virtual_stages=max((m.hello.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
-        missing=tuple(r for r in range(max(world, max(order, default=-1) + 1)) if r not in arrived),
+        missing=tuple(rank for rank in order if rank not in arrived),
+        unheard=max(0, max(world, max(order, default=-1) + 1) - len(order)),
     )
 
 

@@ -112,4 +112,6 @@ class StepTable:
     detail: Microbatches | None = None
     received_unix_ns: int = 0
     missing: tuple[int, ...] = field(default=())
-    """Global ranks whose summary did not arrive."""
+    """Global ranks in `ranks` whose summary did not arrive."""
+    unheard: int = 0
+    """How many ranks the job says to have beside those: they are counted, not listed, as the number is anybody's word."""

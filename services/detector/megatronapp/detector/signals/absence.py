@@ -16,10 +16,10 @@ def delayed(table: StepTable) -> npt.NDArray[np.bool_]:
     """One entry a rank. The stages of a replica wait for each other in every microbatch. All ranks may be late where it
     is not known where a missing one stands, and where replicas exchange tokens among their experts in every layer."""
     ranks = table.ranks
-    if not table.missing:
+    if not table.missing and not table.unheard:
         return np.zeros(len(ranks), bool)
     absent = np.isin(ranks.rank, table.missing)
-    if absent.sum() < len(table.missing) or ranks.expert.any():
+    if table.unheard or ranks.expert.any():
         return np.ones(len(ranks), bool)
     late: npt.NDArray[np.bool_] = np.isin(ranks.data, ranks.data[absent])
     return late

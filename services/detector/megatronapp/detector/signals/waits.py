@@ -28,8 +28,8 @@ def waited_for(table: StepTable) -> Floats:
     first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(first, group, stage)
     np.maximum.at(last, group, stage)
-    absent = set(table.missing)
-    whole = np.array([absent.isdisjoint(each.ranks) for each in table.communicators])
+    present = set(table.ranks.rank.tolist()).difference(table.missing)
+    whole = np.array([present.issuperset(each.ranks) for each in table.communicators])
     judged = (members > 1) & (first == last) & whole
     others = (np.bincount(group, spent, minlength=groups)[group] - spent) / np.maximum(members[group] - 1, 1)
     used = judged[group]
