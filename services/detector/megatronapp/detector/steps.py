@@ -114,4 +114,4 @@ class StepTable:
     missing: tuple[int, ...] = field(default=())
     """Global ranks in `ranks` whose summary did not arrive."""
     unheard: int = 0
-    """How many ranks the job says to have beside those: they are counted, not listed, as the number is anybody's word."""
+    """How many more ranks the job says to have: counted, not listed, as the number is anybody's word."""
