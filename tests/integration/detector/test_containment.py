@@ -245,6 +245,29 @@ async def test_a_record_that_is_handed_back_goes_the_ordinary_way(
     await detector.stop()
 
 
+async def test_a_record_of_a_job_that_is_left_out_waits_until_it_is_judged_again(
+    monkeypatch: pytest.MonkeyPatch, quarantine_dir: Path
+) -> None:
+    monkeypatch.setattr(app, "RELEASED_SECONDS", 0.05)
+    bus, registry = MemoryBus(), CollectorRegistry()
+    detector = detector_on(bus, registry)
+    await detector.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "feed", _raise)
+        await send(bus, *map(of_evil, evil().hellos()[: containment.FAILURES]))
+        await until(lambda: suspended(registry) == 1)
+    release(quarantine_dir, entries(quarantine_dir)[0].id)
+
+    await asyncio.sleep(0.5)
+    waiting = list((quarantine_dir / "released").iterdir())
+    monkeypatch.setattr(containment, "SUSPENDED_SECONDS", 0.0)
+    await until(lambda: not list((quarantine_dir / "released").iterdir()))
+
+    assert len(waiting) == 1
+    assert EVIL in detector._engines.running
+    await detector.stop()
+
+
 async def test_a_run_stays_with_the_job_that_was_heard_of_first() -> None:
     bus, job = MemoryBus(), innocent()
     detector = detector_on(bus)

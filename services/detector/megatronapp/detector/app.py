@@ -210,14 +210,17 @@ class Detector:
                 await self._bus.publish(Topic.ROLL_CALL, "", b"")
 
     async def _take_released(self) -> None:
-        """Take in, as if they came now, records that were set aside and that a person has handed back."""
+        """Take in, as if they came now, records that were set aside and that a person has handed back. Those of a run
+        that is left out wait until it is judged again."""
         while True:
             await asyncio.sleep(RELEASED_SECONDS)
             if self._backlog:
                 continue
             for released in await asyncio.to_thread(self._quarantine.take_released):
-                self._take(released.record)
-                released.done()
+                who = released.entry
+                if not self._suspensions.covers(who.run, who.job, who.attempt):
+                    self._take(released.record)
+                    released.done()
 
     def _note(self, findings: list[Finding]) -> None:
         if self._backlog:
