@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench._model import COMMON, PRESETS
-from megatronapp.cli.demo.story import Story
-from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.cli.demo.state import DemoState
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import Topic
 from megatronapp.core.findings import Finding
 from megatronapp.core.scenario import Scenario
@@ -51,15 +51,15 @@ def main() -> int:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Train, disturb, and report whom the platform names."""
-    story = Story(Scenario())
+    state = DemoState(Scenario())
     with tempfile.TemporaryDirectory() as folder:
-        async with platform(Options(Path(folder), page_port=None)) as running:
-            listening = asyncio.create_task(listen(running, story))
+        async with local_stack(Options(Path(folder), page_port=None)) as running:
+            listening = asyncio.create_task(listen(running, state))
             training = start_training(options, running)
             try:
-                await until(story, options.clean_steps, training)
+                await until(state, options.clean_steps, training)
                 undisturbed = residuals(running)
-                result = await disturb(options, story, training)
+                result = await disturb(options, state, training)
             finally:
                 training.terminate()
                 training.wait(60)
@@ -67,22 +67,22 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             return result | {"clock_residual_us": {"undisturbed": undisturbed, "all": residuals(running)}}
 
 
-async def disturb(options: argparse.Namespace, story: Story, training: subprocess.Popen[bytes]) -> dict[str, Any]:
-    paged_before = sorted({rank for f in story.findings.values() if f.page for rank in f.ranks})
-    clean_seconds = story.ranks[0].step_seconds
+async def disturb(options: argparse.Namespace, state: DemoState, training: subprocess.Popen[bytes]) -> dict[str, Any]:
+    paged_before = sorted({rank for f in state.findings.values() if f.page for rank in f.ranks})
+    clean_seconds = state.ranks[0].step_seconds
     command = [sys.executable, "-m", "megatronapp.trainer.interfere", "--device", str(options.device)]
     with subprocess.Popen([*command, "--duration", "600", *options.interfere.split()]) as neighbour:
-        began_unix_ns, began_step = time.time_ns(), story.step
-        while not story.found and story.step < began_step + options.give_up_steps:
-            await until(story, story.step + 1, training)
-        await until(story, story.step + SETTLE_STEPS, training)
+        began_unix_ns, began_step = time.time_ns(), state.step
+        while not state.found and state.step < began_step + options.give_up_steps:
+            await until(state, state.step + 1, training)
+        await until(state, state.step + SETTLE_STEPS, training)
         neighbour.terminate()
-    finding = next((f for f in story.findings.values() if f.page), None)
+    finding = next((f for f in state.findings.values() if f.page), None)
     return {
         "paged_before": paged_before,
         "disturbed": [options.device],
-        "found": story.found,
-        "step_seconds": {"clean": clean_seconds, "disturbed": story.ranks[0].step_seconds},
+        "found": state.found,
+        "step_seconds": {"clean": clean_seconds, "disturbed": state.ranks[0].step_seconds},
         "disturbed_from_step": began_step + 1,
         "finding": finding and json.loads(finding.model_dump_json(exclude={"evidence"})),
         "detection_seconds": finding and round((finding.opened_unix_ns - began_unix_ns) / 1e9, 2),
@@ -90,7 +90,7 @@ async def disturb(options: argparse.Namespace, story: Story, training: subproces
     }
 
 
-def start_training(options: argparse.Namespace, running: Platform) -> subprocess.Popen[bytes]:
+def start_training(options: argparse.Namespace, running: LocalStack) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "MEGATRONAPP_JOB": "bench/interference",
         "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
@@ -104,26 +104,26 @@ def start_training(options: argparse.Namespace, running: Platform) -> subprocess
     return subprocess.Popen(command, env=environment)
 
 
-async def listen(running: Platform, story: Story) -> None:
+async def listen(running: LocalStack, state: DemoState) -> None:
     async def steps() -> None:
         async for message in running.bus.subscribe(Topic.STEPS, group="bench", consumer="bench"):
-            story.hear(trace_pb2.RankMessage.FromString(message.value))
+            state.on_message(trace_pb2.RankMessage.FromString(message.value))
 
     async def findings() -> None:
         async for message in running.bus.subscribe(Topic.FINDINGS, group="bench", consumer="bench"):
-            story.find(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+            state.find(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
 
     await asyncio.gather(steps(), findings())
 
 
-async def until(story: Story, step: int, training: subprocess.Popen[bytes]) -> None:
-    while story.step < step:
+async def until(state: DemoState, step: int, training: subprocess.Popen[bytes]) -> None:
+    while state.step < step:
         if training.poll() is not None:
-            raise SystemExit(f"training ended with {training.returncode} at step {story.step}")
+            raise SystemExit(f"training ended with {training.returncode} at step {state.step}")
         await asyncio.sleep(0.05)
 
 
-def residuals(running: Platform) -> dict[str, float]:
+def residuals(running: LocalStack) -> dict[str, float]:
     """What the collector publishes of the clocks' residual on anchors left out of the fit."""
     samples = [s for family in running.registry.collect() for s in family.samples]
     wanted = [s for s in samples if s.name == "megatronapp_clock_residual_seconds"]

@@ -19,8 +19,8 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 from megatronapp.rdma import Engine, PeerLostError, Spec, Tag
 from megatronapp.rdma.measure import speed
 from megatronapp.rdma.tensors import DTYPES
-from tests.integration.transport.test_death import Pair, nothing_is_left, stream_for_ever
-from tests.integration.transport.test_training import INTERLEAVED, changes_no_bit
+from tests.integration.rdma.test_death import Pair, nothing_is_left, stream_for_ever
+from tests.integration.rdma.test_training import INTERLEAVED, changes_no_bit
 from tests.support.engines import HOST_LANES, engines, require_lane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

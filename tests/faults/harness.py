@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
-from megatronapp.cli.demo.story import Story
-from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.cli.demo.state import DemoState
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding
 from megatronapp.v1 import findings_pb2, trace_pb2
@@ -75,36 +75,36 @@ def forkserver() -> ForkServerContext:
 async def play(case: Case, context: ForkServerContext) -> Outcome:
     """Run the case until its verdict has settled, or it is clear that none will come."""
     with tempfile.TemporaryDirectory() as folder:
-        story, pages = Story(case.scenario), dict[str, Finding]()
+        state, pages = DemoState(case.scenario), dict[str, Finding]()
         options = Options(Path(folder), page_port=None)
-        async with platform(options) as running, _listening(running.bus, story, pages):
+        async with local_stack(options) as running, _listening(running.bus, state, pages):
             ranks = _start(case, context, Path(folder), running)
             try:
-                await _until_settled(case, story, ranks)
+                await _until_settled(case, state, ranks)
             finally:
                 await asyncio.to_thread(_kill, ranks)
-        verdict = story.verdict()
+        verdict = state.verdict()
         return Outcome(
             case,
-            story.injected,
-            story.found,
+            state.injected,
+            state.found,
             list(pages.values()),
             verdict["detection_steps"],
             verdict["detection_seconds"],
-            story.step,
+            state.step,
         )
 
 
 @asynccontextmanager
-async def _listening(bus: MemoryBus, story: Story, pages: dict[str, Finding]) -> AsyncIterator[None]:
+async def _listening(bus: MemoryBus, state: DemoState, pages: dict[str, Finding]) -> AsyncIterator[None]:
     async def steps() -> None:
         async for message in bus.subscribe(Topic.STEPS, group="test", consumer="test"):
-            story.hear(trace_pb2.RankMessage.FromString(message.value))
+            state.on_message(trace_pb2.RankMessage.FromString(message.value))
 
     async def findings() -> None:
         async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
             finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
-            story.find(finding)
+            state.find(finding)
             if finding.page:
                 pages[finding.id] = finding
 
@@ -116,7 +116,7 @@ async def _listening(bus: MemoryBus, story: Story, pages: dict[str, Finding]) ->
             task.cancel()
 
 
-def _start(case: Case, context: ForkServerContext, folder: Path, running: Platform) -> list[ForkServerProcess]:
+def _start(case: Case, context: ForkServerContext, folder: Path, running: LocalStack) -> list[ForkServerProcess]:
     scenario = folder / "scenario.yaml"
     scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
     argv = [*MODEL, *LAYOUTS[case.layout], *(["--fault-scenario", str(scenario)] if not case.clean else [])]
@@ -139,7 +139,7 @@ def _start(case: Case, context: ForkServerContext, folder: Path, running: Platfo
     return ranks
 
 
-async def _until_settled(case: Case, story: Story, ranks: list[ForkServerProcess]) -> None:
+async def _until_settled(case: Case, state: DemoState, ranks: list[ForkServerProcess]) -> None:
     paged_step = paged_at = None
     last, moved = 0, time.monotonic()
     while True:
@@ -147,14 +147,14 @@ async def _until_settled(case: Case, story: Story, ranks: list[ForkServerProcess
         if any(process.exitcode is not None for process in ranks):
             raise AssertionError(f"{case.name}: a rank ended with {[process.exitcode for process in ranks]}")
         now = time.monotonic()
-        if story.step > last:
-            last, moved = story.step, now
-        if story.found and set(story.found) >= set(story.injected) and paged_at is None:
-            paged_step, paged_at = story.step, now
+        if state.step > last:
+            last, moved = state.step, now
+        if state.found and set(state.found) >= set(state.injected) and paged_at is None:
+            paged_step, paged_at = state.step, now
         if paged_step is not None and paged_at is not None:
-            if story.step >= paged_step + SETTLE_STEPS or now - paged_at > SETTLE_SECONDS:
+            if state.step >= paged_step + SETTLE_STEPS or now - paged_at > SETTLE_SECONDS:
                 return
-        elif story.step >= (CLEAN_STEPS if case.clean else story.from_step + GIVE_UP_STEPS) or now - moved > (
+        elif state.step >= (CLEAN_STEPS if case.clean else state.from_step + GIVE_UP_STEPS) or now - moved > (
             STUCK_SECONDS if last else START_SECONDS
         ):
             return

@@ -99,7 +99,7 @@ def named_sockets(*names: str) -> set[str]:
 
 
 def require_lane(lane: str) -> None:
-    from megatronapp.rdma.offer import why_missing
+    from megatronapp.rdma.capabilities import why_missing
 
     if reason := why_missing(lane):  # type: ignore[arg-type]
         pytest.skip(f"no lane {lane}: {reason}")

@@ -10,6 +10,6 @@ export const router = createRouter({
     { path: '/jobs/:run/timeline', name: 'timeline', component: () => import('./views/TimelineView.vue'), props: true },
     { path: '/health', name: 'health', component: () => import('./views/HealthView.vue') },
     { path: '/report', name: 'report', component: () => import('./views/ReportView.vue') },
-    { path: '/:path(.*)*', name: 'nowhere', component: () => import('./views/NowhereView.vue') },
+    { path: '/:path(.*)*', name: 'not-found', component: () => import('./views/NotFound.vue') },
   ],
 })

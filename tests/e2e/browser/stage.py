@@ -17,10 +17,10 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import Topic
 from megatronapp.core.trace import columns
-from megatronapp.gateway.notify.events import GroupState, Heard
+from megatronapp.gateway.notify.events import AlertReceived, GroupState
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 from tests.support import simulated
@@ -149,7 +149,7 @@ def demo_job() -> simulated.Job:
     return simulated.Job(faults=(fault,), run="run-demo", compute_seconds=0.4, ranks_per_node=2)
 
 
-async def tell_incidents(running: Platform) -> None:
+async def tell_incidents(running: LocalStack) -> None:
     """What an Alertmanager had the gateway know in the last days: a node that was slow twice, and a link."""
     now, hour = time.time(), 3600.0
     slow = GroupState(
@@ -171,11 +171,11 @@ async def tell_incidents(running: Platform) -> None:
         (hour, slow.model_copy(update={"since_unix_seconds": now - hour})),
     ]
     for age, state in heard:
-        event = Heard(at=now - age, state=state)
+        event = AlertReceived(at=now - age, state=state)
         await running.bus.publish(Topic.INCIDENTS, state.group, event.model_dump_json().encode())
 
 
-async def feed(running: Platform, job: simulated.Job, *, live: bool) -> None:
+async def feed(running: LocalStack, job: simulated.Job, *, live: bool) -> None:
     """A history at once, then, when live, a step each time one would have ended."""
     ranks = Ranks(job)
     streams = await ranks.connect(running.collector_address, running.token_file.read_text())
@@ -200,7 +200,7 @@ async def feed(running: Platform, job: simulated.Job, *, live: bool) -> None:
 async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
     """The page's address, with a one-time token, while the platform runs."""
     with tempfile.TemporaryDirectory() as folder:
-        async with platform(Options(Path(folder), page_port=port)) as running:
+        async with local_stack(Options(Path(folder), page_port=port)) as running:
             await tell_incidents(running)
             feeding = asyncio.create_task(feed(running, demo_job(), live=live))
             try:

@@ -119,7 +119,7 @@ async def test_ranks_that_do_not_come_back_after_a_restart_are_told_to_the_bus_a
     await back.close()
 
 
-async def test_a_roll_call_is_answered_with_the_hellos_of_connected_ranks(start: Start) -> None:
+async def test_a_hello_request_is_answered_with_the_hellos_of_connected_ranks(start: Start) -> None:
     running = await start()
     there, gone = RankStream(running.address), RankStream(running.address)
     await there.send(hello(identity(0), world=2), summary(1, 1))
@@ -127,7 +127,7 @@ async def test_a_roll_call_is_answered_with_the_hellos_of_connected_ranks(start:
     await there.until_acked(1)
     await gone.close()
 
-    await running.bus.publish(Topic.ROLL_CALL, "", b"")
+    await running.bus.publish(Topic.HELLO_REQUEST, "", b"")
 
     (*_, answer) = await published(running, 5)
     assert (answer.identity.rank, answer.message.hello.communicators[0].id) == (0, "dp:0-1")

@@ -111,9 +111,9 @@ async def test_many_messages_are_published_at_once_in_order(bus: Bus) -> None:
 
 
 async def test_a_topic_of_few_messages_keeps_few(bus: Bus) -> None:
-    await bus.publish_all("roll-call", [("", b"") for _ in range(1000)])
+    await bus.publish_all("hello-request", [("", b"") for _ in range(1000)])
 
-    async with aclosing(bus.follow("roll-call")) as stream:  # type: ignore[type-var]
+    async with aclosing(bus.follow("hello-request")) as stream:  # type: ignore[type-var]
         assert len(await anext(stream)) < 500
 
 

@@ -91,8 +91,8 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def roll_calls(bus: MemoryBus) -> int:
-    return len(bus._topic(Topic.ROLL_CALL).messages)
+def hello_requests(bus: MemoryBus) -> int:
+    return len(bus._topic(Topic.HELLO_REQUEST).messages)
 
 
 def suspended(registry: CollectorRegistry, job: str = EVIL_JOB) -> float | None:
@@ -175,14 +175,14 @@ async def test_a_suspended_job_comes_back_after_a_while(monkeypatch: pytest.Monk
     bus, registry = MemoryBus(), CollectorRegistry()
     detector = detector_on(bus, registry)
     await detector.start()
-    await until(lambda: roll_calls(bus) == 1)
+    await until(lambda: hello_requests(bus) == 1)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "feed", _raise)
         await send(bus, *map(of_evil, evil().hellos()))
         await until(lambda: suspended(registry) == 1)
 
     await until(lambda: suspended(registry) is None)
-    await until(lambda: roll_calls(bus) == 2)
+    await until(lambda: hello_requests(bus) == 2)
     await send(bus, *map(of_evil, evil().hellos()))
     await until(lambda: EVIL in detector._engines.running)
 

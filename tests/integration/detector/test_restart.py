@@ -78,7 +78,7 @@ async def begin(bus: RedisBus, detector: Detector) -> None:
     """Start the first detector on a bus; what is published from now on is no backlog to it."""
     await detector.start()
     async with asyncio.timeout(30):
-        while not await bus.newest(Topic.ROLL_CALL):
+        while not await bus.newest(Topic.HELLO_REQUEST):
             await asyncio.sleep(0.02)
 
 

@@ -21,7 +21,7 @@ from megatronapp.gateway import app, feed, views
 from megatronapp.gateway.feed import Feed
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.shards import CollectorShards
-from megatronapp.gateway.state import Platform
+from megatronapp.gateway.state import JobStore
 from megatronapp.gateway.viewers import Viewers
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.conftest import OPERATOR, Served, Start, next_event
@@ -145,7 +145,7 @@ async def test_a_record_that_is_handed_back_goes_the_ordinary_way(
     monkeypatch.setattr(feed, "RELEASED_SECONDS", 0.05)
     served = await start()
     with monkeypatch.context() as patch:
-        patch.setattr(Platform, "apply_message", lambda *_: 1 / 0)
+        patch.setattr(JobStore, "apply_message", lambda *_: 1 / 0)
         await served.publish(message(hello()))
         async with asyncio.timeout(10):
             while not quarantine_dir.is_dir() or not entries(quarantine_dir):
@@ -206,11 +206,11 @@ async def is_ready(served: Served) -> None:
 def test_no_field_of_another_job_s_messages_changes_what_is_shown(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    chance, platform = random.Random(seed), Platform()
+    chance, job_store = random.Random(seed), JobStore()
     metrics = GatewayMetrics(CollectorRegistry())
     folder = tmp_path_factory.mktemp("aside")
     shards: Any = CollectorShards.__new__(CollectorShards)  # not asked here
-    reading = Feed(MemoryBus(), platform, Viewers(1), shards, metrics, Quarantine(folder, metrics.quarantined), 3600.0)
+    reading = Feed(MemoryBus(), job_store, Viewers(1), shards, metrics, Quarantine(folder, metrics.quarantined), 3600.0)
 
     def take(item: trace_pb2.RankMessage) -> None:
         try:
@@ -224,15 +224,15 @@ def test_no_field_of_another_job_s_messages_changes_what_is_shown(
         take(hostile.message(chance, run=chance.choice([EVIL, EVIL, RUN]), job=EVIL_JOB))
         reading._flush(time.time_ns())
 
-    hidden = [job.run for job in platform.jobs.values() if job.hidden]
+    hidden = [job.run for job in job_store.jobs.values() if job.hidden]
     assert hidden == []
-    shown = {job.run: job for job in views.job_views(platform, time.time_ns())}
+    shown = {job.run: job for job in views.job_views(job_store, time.time_ns())}
     innocent = shown[RUN]
     assert (innocent.job, innocent.attempt, innocent.step, innocent.loss) == ("team/gpt", 1, 29, 3.0)
-    assert list(platform.jobs[RUN].steps) == list(range(1, 30))
-    assert len(platform.jobs[RUN].ranks) == 1
+    assert list(job_store.jobs[RUN].steps) == list(range(1, 30))
+    assert len(job_store.jobs[RUN].ranks) == 1
     for run in shown:
-        job = platform.jobs[run]
+        job = job_store.jobs[run]
         json.loads(shown[run].model_dump_json())
         for rank in job.ranks.values():
             json.loads(views.rank_view(rank, time.time_ns()).model_dump_json())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megatronapp.collector.bridges import Bridges, Islands
+from megatronapp.collector.bridges import Bridges, ClockDomains
 from megatronapp.collector.clocks import Clocks
 from megatronapp.core.trace.columns import fill_spans
 from megatronapp.v1 import trace_pb2
@@ -107,14 +107,14 @@ def test_messages_within_the_reach_of_collectives_are_not_used() -> None:
 
 
 def test_islands_grow_together() -> None:
-    islands = Islands()
-    islands.grow(4)
+    clock_domains = ClockDomains()
+    clock_domains.grow(4)
 
-    assert islands.join([(0, 2), (1, 3)])
-    assert not islands.join([(2, 0)])
-    assert islands.of(np.arange(4)).tolist() == [0, 1, 0, 1]
-    assert islands.join([(3, 2)])
-    assert not islands.several
+    assert clock_domains.join([(0, 2), (1, 3)])
+    assert not clock_domains.join([(2, 0)])
+    assert clock_domains.of(np.arange(4)).tolist() == [0, 1, 0, 1]
+    assert clock_domains.join([(3, 2)])
+    assert not clock_domains.several
 
 
 def test_a_host_beside_two_that_share_collectives_is_aligned_with_both() -> None:

@@ -12,7 +12,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Kind, State
 from megatronapp.gateway import state, views
 from megatronapp.gateway.models import JobState
-from megatronapp.gateway.state import Platform
+from megatronapp.gateway.state import JobStore
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.support import (
     RUN,
@@ -29,8 +29,8 @@ from tests.integration.gateway.support import (
 NOW = 1_790_000_000 * SECOND_NS
 
 
-def platform(*messages: trace_pb2.RankMessage) -> Platform:
-    result = Platform()
+def job_store(*messages: trace_pb2.RankMessage) -> JobStore:
+    result = JobStore()
     for item in messages:
         result.apply_message(item)
     return result
@@ -40,7 +40,7 @@ def said(body, rank: int = 0, *, seconds_ago: float = 0.0, lost: bool = False, *
     return message(body, identity(rank, **who), at_ns=NOW - int(seconds_ago * SECOND_NS), lost=lost)
 
 
-def job_now(result: Platform, seconds_later: float = 0.0):
+def job_now(result: JobStore, seconds_later: float = 0.0):
     return views.job_view(result.jobs[RUN], result.findings_of(RUN), NOW + int(seconds_later * SECOND_NS))
 
 
@@ -64,17 +64,17 @@ def job_now(result: Platform, seconds_later: float = 0.0):
     ],
 )
 def test_the_state_of_a_job(messages: list[trace_pb2.RankMessage], expected: JobState) -> None:
-    assert job_now(platform(*messages)).state is expected
+    assert job_now(job_store(*messages)).state is expected
 
 
 def test_a_lost_job_that_is_heard_again_runs() -> None:
-    result = platform(said(hello()), said(summary(1)), said(None, lost=True), said(summary(2)))
+    result = job_store(said(hello()), said(summary(1)), said(None, lost=True), said(summary(2)))
 
     assert job_now(result).state is JobState.RUNNING
 
 
 def test_silence_alone_makes_a_job_lost() -> None:
-    result = platform(said(hello()), said(summary(1)))
+    result = job_store(said(hello()), said(summary(1)))
 
     assert job_now(result, 1).state is JobState.RUNNING
     assert job_now(result, 60).state is JobState.LOST
@@ -82,7 +82,7 @@ def test_silence_alone_makes_a_job_lost() -> None:
 
 def test_a_new_attempt_starts_over_from_its_checkpoint() -> None:
     before = [said(hello()), *(said(summary(step, loss=float(step))) for step in range(1, 11))]
-    result = platform(*before, said(hello(first_step=6), attempt=2, incarnation=8))
+    result = job_store(*before, said(hello(first_step=6), attempt=2, incarnation=8))
 
     assert list(result.jobs[RUN].steps) == [1, 2, 3, 4, 5]
     assert result.apply_message(said(summary(11))) is None
@@ -91,7 +91,7 @@ def test_a_new_attempt_starts_over_from_its_checkpoint() -> None:
 
 
 def test_only_a_hello_replaces_a_process() -> None:
-    result = platform(said(hello()), said(hello(), incarnation=9))
+    result = job_store(said(hello()), said(hello(), incarnation=9))
 
     assert result.apply_message(said(summary(5), incarnation=7)) is None
     assert result.apply_message(said(None, lost=True, incarnation=7)) is None
@@ -100,18 +100,18 @@ def test_only_a_hello_replaces_a_process() -> None:
 
 
 def test_a_step_counts_as_long_as_its_slowest_rank() -> None:
-    result = platform(said(hello()), said(summary(1, seconds=0.5), 0), said(summary(1, seconds=0.7), 1))
+    result = job_store(said(hello()), said(summary(1, seconds=0.5), 0), said(summary(1, seconds=0.7), 1))
 
     assert views.metrics_view(result.jobs[RUN], 0, 10).step_seconds == [0.7]
 
 
 def test_a_message_that_names_no_run_is_refused() -> None:
     with pytest.raises(DataError):
-        Platform().apply_message(trace_pb2.RankMessage())
+        JobStore().apply_message(trace_pb2.RankMessage())
 
 
 def test_a_wish_may_be_read_before_the_jobs_first_message() -> None:
-    result = Platform()
+    result = JobStore()
     result.apply_control(RUN, control(interval=3))
     assert RUN not in result.jobs
 
@@ -124,7 +124,7 @@ def test_a_wish_may_be_read_before_the_jobs_first_message() -> None:
 
 
 def test_records_fill_in_only_what_the_bus_does_not_tell() -> None:
-    result = platform(said(summary(7), 1))
+    result = job_store(said(summary(7), 1))
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=5, sizes=hello().placement.sizes)
     known = [trace_pb2.RankRecord(identity=identity(rank), placement=hello(rank).placement) for rank in (1, 3)]
 
@@ -138,7 +138,7 @@ def test_records_fill_in_only_what_the_bus_does_not_tell() -> None:
 
 
 def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
-    result = Platform()
+    result = JobStore()
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1)
     who = trace_pb2.RankRecord(identity=identity(0), connected=True, last_seen_unix_ns=NOW)
     result.apply_record(record, [who])
@@ -151,7 +151,7 @@ def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
 
 @pytest.mark.parametrize(("closed", "state"), [(True, JobState.FINISHED), (False, JobState.LOST)])
 def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: JobState) -> None:
-    result = Platform()
+    result = JobStore()
     schedule = trace_pb2.Schedule(total_steps=400)
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90, schedule=schedule)
     ranks = [trace_pb2.RankRecord(identity=identity(rank), last_seen_unix_ns=NOW, closed=closed) for rank in range(2)]
@@ -162,7 +162,7 @@ def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: J
 
 
 def test_a_job_of_the_records_that_beats_runs() -> None:
-    result = Platform()
+    result = JobStore()
     result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90), [])
 
     result.apply_message(said(heartbeat()))
@@ -171,7 +171,7 @@ def test_a_job_of_the_records_that_beats_runs() -> None:
 
 
 def test_an_older_state_of_a_finding_does_not_come_back() -> None:
-    result = Platform()
+    result = JobStore()
 
     assert result.apply_finding(finding(1, state=State.RESOLVED, changes=9))
     assert not result.apply_finding(finding(1, state=State.OPEN, changes=3))
@@ -180,7 +180,7 @@ def test_an_older_state_of_a_finding_does_not_come_back() -> None:
 
 def test_findings_are_bounded_and_open_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_FINDINGS", 3)
-    result = Platform()
+    result = JobStore()
 
     result.apply_finding(finding(0))
     for number in range(1, 6):
@@ -191,7 +191,7 @@ def test_findings_are_bounded_and_open_ones_stay(monkeypatch: pytest.MonkeyPatch
 
 def test_jobs_are_bounded_and_the_one_heard_longest_ago_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_JOBS", 2)
-    result = Platform()
+    result = JobStore()
 
     for age, run in ((30, "a"), (99, "b"), (10, "c")):
         result.apply_message(said(hello(), seconds_ago=age, run=run))
@@ -200,7 +200,7 @@ def test_jobs_are_bounded_and_the_one_heard_longest_ago_goes(monkeypatch: pytest
 
 
 def test_imbalance_and_resolved_findings_name_nobody_slow() -> None:
-    result = platform(said(hello()))
+    result = job_store(said(hello()))
     result.apply_finding(finding(1).model_copy(update={"kind": Kind.IMBALANCE}))
     result.apply_finding(finding(2, state=State.RESOLVED))
 
@@ -210,7 +210,7 @@ def test_imbalance_and_resolved_findings_name_nobody_slow() -> None:
 
 def test_a_rank_says_what_it_has_been_doing_for_how_long() -> None:
     beat = heartbeat(clock_ns=9 * SECOND_NS, activity="all_reduce", activity_since_ns=4 * SECOND_NS)
-    rank = views.rank_view(platform(said(beat, seconds_ago=2)).jobs[RUN].ranks[0], NOW)
+    rank = views.rank_view(job_store(said(beat, seconds_ago=2)).jobs[RUN].ranks[0], NOW)
 
     assert (rank.activity, rank.activity_seconds, rank.heartbeat_age_seconds) == ("all_reduce", 5.0, 2.0)
 
@@ -218,7 +218,7 @@ def test_a_rank_says_what_it_has_been_doing_for_how_long() -> None:
 @settings(deadline=None, max_examples=50)
 @given(steps=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), max_size=80))
 def test_rows_stay_ordered_and_bounded_however_summaries_arrive(steps: list[tuple[int, int]]) -> None:
-    result = platform(said(hello()))
+    result = job_store(said(hello()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "MAX_STEPS", 20)
         for step, rank in steps:
@@ -233,7 +233,7 @@ def test_rows_stay_ordered_and_bounded_however_summaries_arrive(steps: list[tupl
 @settings(deadline=None, max_examples=50)
 @given(loss=st.floats(), rate=st.floats())
 def test_any_number_a_rank_sends_makes_json(loss: float, rate: float) -> None:
-    result = platform(said(hello()), said(summary(1, loss=loss, tokens_per_second=rate)))
+    result = job_store(said(hello()), said(summary(1, loss=loss, tokens_per_second=rate)))
 
     job = type(job_now(result)).model_validate_json(job_now(result).model_dump_json())
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from megatronapp.core.trainingjob import Status, TrainingJob
-from megatronapp.operator.observed import ChildJob, Node, Pod, Report, Suspicion
-from megatronapp.operator.render import Platform
-from megatronapp.operator.seen import Breaker, Limits, Seen
+from megatronapp.operator.observation import Breaker, Limits, Observation
+from megatronapp.operator.observed import ChildJob, FindingSummary, Node, Pod, Report
+from megatronapp.operator.render import RenderSettings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UID = "0f9d8c7b-0000-4000-8000-000000000001"
-PLATFORM = Platform("docker.io/megatronapp/trainer:0.1.0", "collector-{shard}.traces:7601", 3, "gateway:7602")
+PLATFORM = RenderSettings("docker.io/megatronapp/trainer:0.1.0", "collector-{shard}.traces:7601", 3, "gateway:7602")
 
 
 def training_job(status: Status | None = None, generation: int = 1, **spec: Any) -> TrainingJob:
@@ -43,7 +43,7 @@ def pod(index: int = 0, attempt: int = 1, **values: Any) -> Pod:
     return Pod(name=f"gpt-{attempt}-{index}-x", run=UID, attempt=attempt, **{**defaults, **values})
 
 
-def suspicion(**values: Any) -> Suspicion:
+def suspicion(**values: Any) -> FindingSummary:
     defaults: dict[str, Any] = {
         "kind": "slow_gpu",
         "cause": "compute",
@@ -55,15 +55,15 @@ def suspicion(**values: Any) -> Suspicion:
         "steps_open": 5,
         "summary": "ranks 2, 3 are slow",
     }
-    return Suspicion(**{**defaults, **values})
+    return FindingSummary(**{**defaults, **values})
 
 
-def report(*suspicions: Suspicion, **values: Any) -> Report:
+def report(*suspicions: FindingSummary, **values: Any) -> Report:
     defaults: dict[str, Any] = {"attempt": 1, "step": 40, "total_steps": 200, "step_seconds": 0.25, "eta_seconds": 40.0}
     return Report(suspicions=suspicions, **{**defaults, **values})
 
 
-def seen(job: TrainingJob | None = None, **values: Any) -> Seen:
+def observation(job: TrainingJob | None = None, **values: Any) -> Observation:
     nodes = {name: Node(name) for name in ("node1", "node2", "node3")}
     defaults: dict[str, Any] = {
         "children": (),
@@ -77,9 +77,9 @@ def seen(job: TrainingJob | None = None, **values: Any) -> Seen:
         "limits": Limits(),
         "breaker": Breaker(),
     }
-    return Seen(job=job or training_job(), **{**defaults, **values})
+    return Observation(job=job or training_job(), **{**defaults, **values})
 
 
-def running(job: TrainingJob | None = None, **values: Any) -> Seen:
+def running(job: TrainingJob | None = None, **values: Any) -> Observation:
     """Attempt 1 on node1 and node2."""
-    return seen(job, **{"children": (child(),), "pods": (pod(0), pod(1)), **values})
+    return observation(job, **{"children": (child(),), "pods": (pod(0), pod(1)), **values})

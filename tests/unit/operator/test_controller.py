@@ -12,10 +12,10 @@ from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import parsed
 from megatronapp.operator.gateway import readable, report
+from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, TRAINING_JOBS
 from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL, Key
 from megatronapp.operator.settings import OperatorSettings
-from megatronapp.operator.watched import Watched
 from tests.unit.operator.samples import UID, training_job
 
 KEY = Key("team", "gpt")
@@ -41,10 +41,10 @@ def test_keys_of_a_newer_version_are_left_alone() -> None:
     [({"scheduling": {"gang": "Volcano"}}, "scheduling.gang Volcano"), ({"backend": "JobSet"}, "backend JobSet")],
 )
 def test_what_is_switched_off_is_told(spec: dict[str, Any], key: str) -> None:
-    wish = training_job(**spec).spec
+    request = training_job(**spec).spec
 
-    assert unsupported(wish, frozenset()).startswith(key)
-    assert unsupported(wish, frozenset({"Volcano", "JobSet"})) == ""
+    assert unsupported(request, frozenset()).startswith(key)
+    assert unsupported(request, frozenset({"Volcano", "JobSet"})) == ""
 
 
 def test_namespaces_may_be_given_as_a_list_or_with_commas() -> None:
@@ -99,40 +99,40 @@ def test_a_hang_has_an_infinite_effect() -> None:
 
 
 @pytest.fixture
-def watched() -> Watched:
-    found = Watched()
+def informers() -> InformerCache:
+    found = InformerCache()
     found.event(TRAINING_JOBS, body(1), deleted=False)
     return found
 
 
-def test_the_operators_own_write_is_seen_before_the_watch_brings_it(watched: Watched) -> None:
-    found = Cache(watched)
+def test_the_operators_own_write_is_seen_before_the_watch_brings_it(informers: InformerCache) -> None:
+    found = Cache(informers)
 
     found.wrote_job(KEY, body(2))
     assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "2"
 
-    watched.event(TRAINING_JOBS, body(3), deleted=False)
+    informers.event(TRAINING_JOBS, body(3), deleted=False)
     assert (found.job(KEY) or {})["metadata"]["resourceVersion"] == "3"
 
 
-def test_a_write_to_a_job_that_is_gone_is_forgotten(watched: Watched) -> None:
-    found = Cache(watched)
+def test_a_write_to_a_job_that_is_gone_is_forgotten(informers: InformerCache) -> None:
+    found = Cache(informers)
     found.wrote_job(KEY, body(2))
 
-    watched.event(TRAINING_JOBS, body(3), deleted=True)
+    informers.event(TRAINING_JOBS, body(3), deleted=True)
 
     assert found.job(KEY) is None
 
 
-def test_children_of_an_earlier_job_of_the_name_are_not_its_own(watched: Watched) -> None:
-    found = Cache(watched)
-    watched.listed(JOBS, [child_body(1), child_body(2, run="another")])
+def test_children_of_an_earlier_job_of_the_name_are_not_its_own(informers: InformerCache) -> None:
+    found = Cache(informers)
+    informers.listed(JOBS, [child_body(1), child_body(2, run="another")])
 
     assert [one.attempt for one in found.children(KEY, UID)] == [1]
 
 
-def test_a_child_that_was_written_and_is_not_among_those_listed_later_is_gone(watched: Watched) -> None:
-    found = Cache(watched)
+def test_a_child_that_was_written_and_is_not_among_those_listed_later_is_gone(informers: InformerCache) -> None:
+    found = Cache(informers)
     found.wrote_child(KEY, child_body(1, version=5))
 
     found.listed_children(4)

@@ -77,10 +77,15 @@ def test_a_failed_pod_keeps_its_last_words() -> None:
         "status": {"phase": "Failed", "containerStatuses": [{"state": state}]},
     }
 
-    seen = Pod.of(body)
+    observation = Pod.of(body)
 
-    assert (seen.attempt, seen.node, seen.exit_code, seen.last_words) == (1, "node1", 2, "error: no such flag")
-    assert seen.ended
+    assert (observation.attempt, observation.node, observation.exit_code, observation.termination_message) == (
+        1,
+        "node1",
+        2,
+        "error: no such flag",
+    )
+    assert observation.ended
 
 
 def test_a_deletion_was_requested_a_grace_period_before_its_time_stamp() -> None:
@@ -98,9 +103,9 @@ def test_a_pod_without_a_place_says_since_when() -> None:
         "lastTransitionTime": "2026-01-01T12:00:00Z",
     }
 
-    seen = Pod.of({"metadata": {"name": "x", "labels": {}}, "status": {"conditions": [condition]}})
+    observation = Pod.of({"metadata": {"name": "x", "labels": {}}, "status": {"conditions": [condition]}})
 
-    assert (seen.unschedulable, seen.pending_since) == ("0/3 nodes", NOW)
+    assert (observation.unschedulable, observation.pending_since) == ("0/3 nodes", NOW)
 
 
 def test_a_pod_of_a_node_that_is_gone_is_stuck() -> None:

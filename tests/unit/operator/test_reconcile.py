@@ -7,21 +7,21 @@ from typing import Any
 
 from megatronapp.core.trainingjob import ConditionType, Phase, Reason, Status
 from megatronapp.core.trainingjob.status import Condition, Progress
-from megatronapp.operator.actions import Create, Delete, MarkNode, StartJob, StopJob, Tell, TripBreaker
+from megatronapp.operator.actions import Create, Delete, MarkNode, RecordEvent, StartJob, StopJob, TripBreaker
+from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
 from megatronapp.operator.observed import ChildJob, format_time
 from megatronapp.operator.reconcile import Decision, decide
 from megatronapp.operator.render.job import digest, job_spec
-from megatronapp.operator.seen import Breaker, Limits, Refusal, Seen
-from tests.unit.operator.samples import NOW, child, pod, report, running, seen, suspicion, training_job
+from tests.unit.operator.samples import NOW, child, observation, pod, report, running, suspicion, training_job
 
 
 def condition(decision: Decision, kind: ConditionType) -> Condition | None:
     return next((found for found in decision.status.conditions if found.type is kind), None)
 
 
-def settled(view: Seen, **spec: Any) -> Seen:
+def settled(view: Observation, **spec: Any) -> Observation:
     """The same view a moment later, with the status that was decided on."""
-    return seen(
+    return observation(
         training_job(decide(view).status, **spec),
         children=view.children,
         pods=view.pods,
@@ -31,7 +31,7 @@ def settled(view: Seen, **spec: Any) -> Seen:
 
 
 def test_a_new_job_gets_a_status_then_its_children() -> None:
-    decision = decide(seen(service=False))
+    decision = decide(observation(service=False))
 
     assert decision.status.phase is Phase.PENDING
     assert decision.status.attempt == 1
@@ -41,22 +41,22 @@ def test_a_new_job_gets_a_status_then_its_children() -> None:
 
 
 def test_a_job_made_suspended_gets_only_the_job_that_waits() -> None:
-    decision = decide(seen(training_job(suspend=True), service=False))
+    decision = decide(observation(training_job(suspend=True), service=False))
 
     assert decision.status.phase is Phase.SUSPENDED
     assert [action.body["kind"] for action in decision.actions if isinstance(action, Create)] == ["Job"]
 
 
 def test_service_and_policy_are_there_before_a_held_job_is_let_run() -> None:
-    waiting = seen(training_job(suspend=True), service=False)
+    waiting = observation(training_job(suspend=True), service=False)
     job = next(action.body for action in decide(waiting).actions if isinstance(action, Create))
     held = ChildJob.of({**job, "metadata": {**job["metadata"], "resourceVersion": "2"}})
     assert held is not None
     resumed = training_job(decide(waiting).status, generation=2)
 
-    decision = decide(seen(resumed, children=(held,), service=False))
+    decision = decide(observation(resumed, children=(held,), service=False))
 
-    policy, service, start = (action for action in decision.actions if not isinstance(action, Tell))
+    policy, service, start = (action for action in decision.actions if not isinstance(action, RecordEvent))
     assert isinstance(policy, Create)
     assert isinstance(service, Create)
     assert (policy.body["kind"], service.body["kind"]) == ("NetworkPolicy", "Service")
@@ -65,9 +65,9 @@ def test_service_and_policy_are_there_before_a_held_job_is_let_run() -> None:
 
 def test_a_held_job_is_not_let_run_while_the_server_refuses_what_its_pods_need() -> None:
     refusal = Refusal("exceeded quota: services", 1, NOW + timedelta(seconds=60))
-    current = digest(job_spec(seen().plan(1, 2, ())))
+    current = digest(job_spec(observation().plan(1, 2, ())))
 
-    decision = decide(seen(children=(child(suspended=True, held=True, digest=current),), refusal=refusal))
+    decision = decide(observation(children=(child(suspended=True, held=True, digest=current),), refusal=refusal))
 
     assert not any(isinstance(action, StartJob | Create) for action in decision.actions)
     assert decision.again_seconds == 60.0
@@ -103,7 +103,7 @@ def test_looking_twice_changes_nothing() -> None:
 def test_pods_without_a_place_are_told_of_with_the_schedulers_words() -> None:
     homeless = pod(1, node="", phase="Pending", ready=False, unschedulable="insufficient nvidia.com/gpu")
 
-    decision = decide(seen(children=(child(),), pods=(pod(0), homeless)))
+    decision = decide(observation(children=(child(),), pods=(pod(0), homeless)))
 
     ready = condition(decision, ConditionType.PODS_READY)
     assert ready is not None
@@ -126,7 +126,7 @@ def test_findings_name_ranks_and_node() -> None:
 
 def test_findings_end_with_the_slowness() -> None:
     view = settled(running(report=report(suspicion())))
-    well = seen(view.job, children=view.children, pods=view.pods, report=report())
+    well = observation(view.job, children=view.children, pods=view.pods, report=report())
 
     decision = decide(well)
 
@@ -139,7 +139,7 @@ def test_findings_end_with_the_slowness() -> None:
 def test_without_the_platform_the_status_stays_as_it_was() -> None:
     view = settled(running(report=report(suspicion())))
 
-    decision = decide(seen(view.job, children=view.children, pods=view.pods, report=None))
+    decision = decide(observation(view.job, children=view.children, pods=view.pods, report=None))
 
     assert decision.status == view.job.status
 
@@ -163,15 +163,15 @@ def test_a_move_away_is_on_record_before_it_is_done() -> None:
 
     assert [node.name for node in decision.status.excluded_nodes] == ["node2"]
     assert decision.status.phase is Phase.RESTARTING
-    mark, stop = (action for action in decision.actions if not isinstance(action, Tell))
+    mark, stop = (action for action in decision.actions if not isinstance(action, RecordEvent))
     assert isinstance(mark, MarkNode)
     assert mark.node == "node2"
     assert stop == StopJob("gpt-1", Reason.REMEDIATION)
 
 
 def test_only_taint_touches_nodes() -> None:
-    wish = {"mode": "ExcludeNode"}
-    exclude = decide(running(training_job(remediation=wish), report=report(suspicion())))
+    request = {"mode": "ExcludeNode"}
+    exclude = decide(running(training_job(remediation=request), report=report(suspicion())))
     held = decide(
         running(
             training_job(remediation={"mode": "Taint"}),
@@ -201,7 +201,7 @@ def test_after_success_older_attempts_are_cleared_away() -> None:
     job = training_job(Status(attempt=2))
     pods = (pod(0, 2, phase="Succeeded", ready=False), pod(1, 2, phase="Succeeded", ready=False))
 
-    decision = decide(seen(job, children=(child(1, failed=True), child(2, complete=True)), pods=pods))
+    decision = decide(observation(job, children=(child(1, failed=True), child(2, complete=True)), pods=pods))
 
     assert decision.status.phase is Phase.SUCCEEDED
     assert decision.status.completion_time == format_time(NOW)
@@ -217,9 +217,9 @@ def test_the_deadline_stops_the_pods() -> None:
     assert StopJob("gpt-1", Reason.DEADLINE_EXCEEDED) in decision.actions
 
 
-def ended(seconds_ago: int, **spec: Any) -> Seen:
-    view = seen(children=(child(complete=True),), now=NOW - timedelta(seconds=seconds_ago))
-    return seen(training_job(decide(view).status, **spec), children=view.children)
+def ended(seconds_ago: int, **spec: Any) -> Observation:
+    view = observation(children=(child(complete=True),), now=NOW - timedelta(seconds=seconds_ago))
+    return observation(training_job(decide(view).status, **spec), children=view.children)
 
 
 def test_an_ended_job_lets_go_of_its_children_when_its_time_is_up() -> None:
@@ -242,7 +242,7 @@ def test_an_ended_job_without_time_to_live_keeps_them() -> None:
 def test_what_the_server_refuses_is_told_and_not_tried_at_once() -> None:
     refusal = Refusal("unknown field spec.x", 1, NOW + timedelta(seconds=60))
 
-    decision = decide(seen(refusal=refusal))
+    decision = decide(observation(refusal=refusal))
 
     invalid = condition(decision, ConditionType.INVALID_TEMPLATE)
     assert invalid is not None
@@ -254,25 +254,25 @@ def test_what_the_server_refuses_is_told_and_not_tried_at_once() -> None:
 
 def test_each_change_is_told_once() -> None:
     first = decide(running())
-    told = [action.reason for action in first.actions if isinstance(action, Tell)]
+    told = [action.reason for action in first.actions if isinstance(action, RecordEvent)]
 
     assert told == [Reason.PODS_READY, Reason.TRAINING]
     assert decide(settled(running())).actions == ()
 
 
 def test_that_a_job_is_suspended_is_told_unless_it_was_made_so() -> None:
-    made_so = decide(seen(training_job(suspend=True)))
+    made_so = decide(observation(training_job(suspend=True)))
     later = decide(
         running(training_job(Status(attempt=1), suspend=True), children=(child(stopped="SuspendedByUser"),), pods=())
     )
 
-    assert [action for action in made_so.actions if isinstance(action, Tell)] == []
-    assert Reason.SUSPENDED_BY_USER in [action.reason for action in later.actions if isinstance(action, Tell)]
+    assert [action for action in made_so.actions if isinstance(action, RecordEvent)] == []
+    assert Reason.SUSPENDED_BY_USER in [action.reason for action in later.actions if isinstance(action, RecordEvent)]
 
 
 def test_times_of_conditions_change_with_what_they_say_alone() -> None:
     view = settled(running())
 
-    later = decide(seen(view.job, children=view.children, pods=view.pods, now=NOW + timedelta(hours=1)))
+    later = decide(observation(view.job, children=view.children, pods=view.pods, now=NOW + timedelta(hours=1)))
 
     assert all(found.last_transition_time == format_time(NOW) for found in later.status.conditions)

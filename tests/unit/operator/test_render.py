@@ -20,7 +20,7 @@ from megatronapp.operator.render import Plan, render_job, render_network_policy,
 from megatronapp.operator.render.jobset import render_jobset
 from megatronapp.operator.render.pod import pod_template
 from tests.support.networkpolicy import Endpoint, allowed
-from tests.unit.operator.samples import PLATFORM, UID, seen, training_job
+from tests.unit.operator.samples import PLATFORM, UID, observation, training_job
 
 GOLDEN = Path("tests/unit/operator/golden")
 FAULT = {"kind": "slow_compute", "node": "node2", "from_step": 31, "effect_ratio": 1.5}
@@ -83,7 +83,7 @@ def made_of(**spec: Any) -> list[dict[str, Any]]:
     """All that the third attempt of a job is made of, in the order in which it is made."""
     excluded = [ExcludedNode(name="bad-1")] if "scheduling" in spec else []
     job = training_job(Status(attempt=3, excluded_nodes=excluded), **spec)
-    decision = decide(seen(job, service=False))
+    decision = decide(observation(job, service=False))
     return [action.body for action in decision.actions if isinstance(action, Create)]
 
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from megatronapp.core.trainingjob import Status
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, TripBreaker
+from megatronapp.operator.observation import Breaker, Observation
 from megatronapp.operator.observed import ChildJob, Node, Pod, Report
 from megatronapp.operator.reconcile import decide
-from megatronapp.operator.seen import Breaker, Seen
 from tests.unit.operator.samples import NOW, PLATFORM, UID, training_job
 
 GRACE = timedelta(seconds=30)
@@ -38,8 +38,8 @@ class World:
 
     # ---- the operator
 
-    def observe(self) -> Seen:
-        return Seen(
+    def observe(self) -> Observation:
+        return Observation(
             job=training_job(self.status, self.generation, **self.spec),
             children=tuple(sorted(self.children.values(), key=lambda child: child.attempt)),
             pods=tuple(self.pods.values()),

@@ -19,5 +19,5 @@ def up(
 ) -> None:
     """Start collector, detector, gateway and page in one process on this machine."""
     with needs("all"):
-        from megatronapp.cli.platform import Options, serve
+        from megatronapp.cli.local_stack import Options, serve
     asyncio.run(serve(Options(folder or data_folder(), page_port=port, collector_port=collector_port)))

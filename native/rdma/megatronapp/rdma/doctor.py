@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from megatronapp.rdma import _native
+from megatronapp.rdma.capabilities import rdma_devices, why_missing
 from megatronapp.rdma.config import LANES, LaneName
 from megatronapp.rdma.measure import speed
-from megatronapp.rdma.offer import rdma_devices, why_missing
 
 PURPOSE: dict[LaneName, str] = {
     "shm": "CPU tensors on one host",

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import torch
 
-from megatronapp.rdma import _native, keeping, tensors
+from megatronapp.rdma import _native, keepalive, tensors
 from megatronapp.rdma._native import Direction, Status
+from megatronapp.rdma.capabilities import local_capabilities
 from megatronapp.rdma.config import Config
 from megatronapp.rdma.errors import EngineClosedError, LaneUnavailableError, TagError, TransportError
 from megatronapp.rdma.handle import Completion, Handle
 from megatronapp.rdma.lanes import Route
-from megatronapp.rdma.meeting import Meeting, Met
-from megatronapp.rdma.offer import make_offer
+from megatronapp.rdma.peer_connector import PeerConnector, PeerLink
 from megatronapp.rdma.rendezvous import Directory, Listener, Store, open_store, own_address
 from megatronapp.rdma.tag import Tag
 from megatronapp.rdma.tensors import Spec
@@ -61,13 +61,13 @@ class Engine:
             self.config.launch_wait_seconds,
             self.config.receive_pool_bytes,
         )
-        keeping.give_back()
+        keepalive.give_back()
         self._directory = Directory(open_store(store, world_size), job, epoch)
         self._listener = Listener(own_address(self.config.address))
         self._secret = self._directory.secret(rank, secret, self.config.connect_timeout_seconds)
         self._directory.publish(rank, self._listener.endpoint)
-        self._offer = make_offer(self.native, rank, self.config)
-        self._peers: dict[int, Met] = {}
+        self._capabilities = local_capabilities(self.native, rank, self.config)
+        self._peers: dict[int, PeerLink] = {}
         self._device = -1
         self.unfinished: set[Handle] = set()
         self._ended: deque[Completion] = deque()
@@ -89,38 +89,38 @@ class Engine:
         new = {peer for peer in peers if peer not in self._peers and peer != self.rank}
         if beyond := [peer for peer in new if not 0 <= peer < self.world_size]:
             raise ValueError(f"no ranks {beyond} in a world of {self.world_size}")
-        meeting = Meeting(self._offer, self._directory, self._listener, self._secret)
-        for met in meeting.meet(new, self.config.connect_timeout_seconds):
-            self._attach(met)
+        peer_connector = PeerConnector(self._capabilities, self._directory, self._listener, self._secret)
+        for link in peer_connector.connect_peers(new, self.config.connect_timeout_seconds):
+            self._attach(link)
 
-    def _attach(self, met: Met) -> None:
-        if met.route.cuda is not None:
+    def _attach(self, link: PeerLink) -> None:
+        if link.route.cuda is not None:
             self._device = torch.cuda.current_device()
             torch.cuda.synchronize()  # makes the device's context this thread's, which the lane then takes
-        over_ucx = met.route.cpu == "ucx"
-        address = bytes.fromhex(met.theirs.ucx_address) if over_ucx else b""
+        over_ucx = link.route.cpu == "ucx"
+        address = bytes.fromhex(link.theirs.ucx_address) if over_ucx else b""
         try:
             self.native.attach(
-                rank=met.peer,
-                socket=met.connection.fileno(),
-                inbound=met.shared.inbound,
-                outbound=met.shared.outbound,
-                cuda_ipc=met.route.cuda == "cuda_ipc",
-                own_chunks=met.shared.own_chunks,
-                peer_chunks=met.shared.peer_chunks,
+                rank=link.peer,
+                socket=link.connection.fileno(),
+                inbound=link.shared.inbound,
+                outbound=link.shared.outbound,
+                cuda_ipc=link.route.cuda == "cuda_ipc",
+                own_chunks=link.shared.own_chunks,
+                peer_chunks=link.shared.peer_chunks,
                 ucx_address=address,
-                staged=met.route.cuda == "staged",
+                staged=link.route.cuda == "staged",
             )
         except (OSError, RuntimeError) as error:
-            met.connection.close()
-            raise LaneUnavailableError(f"lane {met.route} to rank {met.peer} can't be opened: {error}") from error
+            link.connection.close()
+            raise LaneUnavailableError(f"lane {link.route} to rank {link.peer} can't be opened: {error}") from error
         finally:
-            met.shared.close()
-        self._peers[met.peer] = met
+            link.shared.close()
+        self._peers[link.peer] = link
 
     def lanes(self) -> dict[int, Route]:
         """How tensors travel to and from each peer, and why not faster."""
-        return {peer: met.route for peer, met in self._peers.items()}
+        return {peer: link.route for peer, link in self._peers.items()}
 
     # ---- messages
 
@@ -182,7 +182,7 @@ class Engine:
         if handle is None:
             raise self._unmovable(tensor, peer)
         if handle.failed and handle.status in (Status.PEER_LOST, Status.ABORTED):
-            self.taken(handle)
+            self.mark_consumed(handle)
             handle.raise_for_status()
         return handle
 
@@ -246,18 +246,18 @@ class Engine:
                     continue
                 if handle.direction == Direction.RECEIVE and handle.good and not handle.seen:
                     self._arrived[handle] = None
-                keeping.keep_while_in_use(handle)
+                keepalive.keep_while_in_use(handle)
                 self._ended.append(Completion(handle.tag, handle, handle.status, handle.nbytes, handle.done_ns))
 
-    def taken(self, handle: Handle) -> None:
+    def mark_consumed(self, handle: Handle) -> None:
         """The handle was waited for."""
         with self._lock:
             self.unfinished.discard(handle)
             if self._arrived:
                 self._arrived.pop(handle, None)
-        keeping.keep_while_in_use(handle)
+        keepalive.keep_while_in_use(handle)
 
-    def not_new(self, handle: Handle) -> None:
+    def mark_stream_waited(self, handle: Handle) -> None:
         """A stream waits for the handle, which may be there already."""
         self._arrived.pop(handle, None)
 
@@ -274,7 +274,7 @@ class Engine:
         Raises EngineClosedError after `abort`, PeerLostError for a lost peer.
         """
         self._usable()
-        keeping.give_back()
+        keepalive.give_back()
         for rank, reason in self.failed().items():
             raise_lost(rank, reason)
 
@@ -299,17 +299,17 @@ class Engine:
         self._aborted = _CLOSED
         self._forget_messages()
         self._listener.close()
-        for met in self._peers.values():
-            met.connection.close()
+        for link in self._peers.values():
+            link.connection.close()
         if not complete:
             raise TransportError(f"not everything was sent or read within {timeout:g} s")
 
     def _forget_messages(self) -> None:
         with self._lock:
             for handle in self.unfinished:
-                keeping.keep_while_in_use(handle)
+                keepalive.keep_while_in_use(handle)
             self.unfinished.clear()
-        keeping.give_back()
+        keepalive.give_back()
 
     def __enter__(self) -> Engine:
         return self
@@ -333,8 +333,8 @@ class Engine:
         self._forked = True
         self.native = cast(_native.Engine, _ForkedEngine())
         self._listener.close()
-        for met in self._peers.values():
-            met.connection.close()
+        for link in self._peers.values():
+            link.connection.close()
 
 
 class _ForkedEngine:

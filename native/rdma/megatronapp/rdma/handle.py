@@ -52,7 +52,7 @@ class Handle(_native.Message):
                 if time.monotonic() >= deadline:
                     raise TransferTimeoutError(f"{self}: not there after {timeout} s")
         if ended != ENDED_WELL:
-            engine.taken(self)
+            engine.mark_consumed(self)
             self.raise_for_status()
         return True
 
@@ -66,7 +66,7 @@ class Handle(_native.Message):
             handle = tensors.current_stream(self.tensor.get_device()) if stream is None else stream.cuda_stream
             if self.engine.native.wait_stream(self, handle):
                 self.seen = True
-                self.engine.not_new(self)
+                self.engine.mark_stream_waited(self)
                 return
         self.wait()
 

@@ -10,7 +10,7 @@ from megatronapp.rdma.errors import HandshakeError, LaneUnavailableError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class Capabilities:
     """What one rank has and wants, told to a peer."""
 
     rank: int
@@ -32,25 +32,32 @@ class Offer:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Offer:
+    def from_json(cls, fields: dict[str, Any]) -> Capabilities:
         """Raises HandshakeError for anything but the fields of an offer, each of its type."""
         try:
             lists = {name: tuple(fields[name]) for name in ("protocol", "lanes", "require")}
-            offer = cls(**(fields | lists))
-            bytes.fromhex(offer.ucx_address)
+            capabilities = cls(**(fields | lists))
+            bytes.fromhex(capabilities.ucx_address)
         except (KeyError, TypeError, ValueError) as error:
             raise HandshakeError(f"the peer's offer is of another version: {error}") from error
-        texts = (offer.host, offer.pid_namespace, *offer.lanes, *offer.require, *offer.missing, offer.gpu or "")
-        numbers = (offer.rank, *offer.protocol)
-        flags = (offer.checksum, offer.has_rdma)
+        texts = (
+            capabilities.host,
+            capabilities.pid_namespace,
+            *capabilities.lanes,
+            *capabilities.require,
+            *capabilities.missing,
+            capabilities.gpu or "",
+        )
+        numbers = (capabilities.rank, *capabilities.protocol)
+        flags = (capabilities.checksum, capabilities.has_rdma)
         if not (
             all(isinstance(text, str) for text in texts)
             and all(type(number) is int for number in numbers)
             and all(isinstance(flag, bool) for flag in flags)
-            and isinstance(offer.missing, dict)
+            and isinstance(capabilities.missing, dict)
         ):
             raise HandshakeError("the peer's offer is of another version: a field is of another type")
-        return offer
+        return capabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,7 @@ class Route:
         return f"{self.cpu}+{self.cuda}" if self.cuda else self.cpu
 
 
-def choose(mine: Offer, theirs: Offer, *, shared_memory: bool, gpus_reach: bool) -> Route:
+def choose(mine: Capabilities, theirs: Capabilities, *, shared_memory: bool, gpus_reach: bool) -> Route:
     """`shared_memory`: a local socket joins the two; `gpus_reach`: each GPU can write into the other's memory.
 
     Raises LaneUnavailableError when a lane that either requires is not taken, and when nothing is left.
@@ -88,19 +95,19 @@ def choose(mine: Offer, theirs: Offer, *, shared_memory: bool, gpus_reach: bool)
     return Route(cpu=cpu, cuda=cuda, refused=refused)
 
 
-def _refused(mine: Offer, theirs: Offer, *, shared_memory: bool, gpus_reach: bool) -> dict[str, str]:
+def _refused(mine: Capabilities, theirs: Capabilities, *, shared_memory: bool, gpus_reach: bool) -> dict[str, str]:
     refused: dict[str, str] = {}
     for lane in ("shm", "cuda_ipc", "ucx", "tcp"):
-        for offer in (mine, theirs):
-            if lane not in offer.lanes:
-                refused.setdefault(lane, f"rank {offer.rank}: {offer.missing.get(lane, 'not allowed')}")
+        for capabilities in (mine, theirs):
+            if lane not in capabilities.lanes:
+                refused.setdefault(lane, f"rank {capabilities.rank}: {capabilities.missing.get(lane, 'not allowed')}")
     if not shared_memory:
         refused.setdefault("shm", "the ranks are on different hosts or in different network namespaces")
     refused.setdefault("cuda_ipc", _no_cuda_ipc(mine, theirs, shared_memory=shared_memory, gpus_reach=gpus_reach))
     return {lane: reason for lane, reason in refused.items() if reason}
 
 
-def _no_cuda_ipc(mine: Offer, theirs: Offer, *, shared_memory: bool, gpus_reach: bool) -> str:
+def _no_cuda_ipc(mine: Capabilities, theirs: Capabilities, *, shared_memory: bool, gpus_reach: bool) -> str:
     if not shared_memory:
         return "the ranks are on different hosts or in different network namespaces"
     if mine.pid_namespace != theirs.pid_namespace:

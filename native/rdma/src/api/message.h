@@ -32,8 +32,8 @@ enum class MessageKind : std::uint32_t {
     kData,       // sender, TCP: a part of the message follows
     kDoorbell,   // look into the shared memory
     kHeartbeat,
-    kGoodbye,   // I leave; everything that I sent is before this
-    kFarewell,  // I have read everything up to your goodbye
+    kClose,   // I leave; everything that I sent is before this
+    kCloseAck,  // I have read everything up to your goodbye
     kChunkEnded,  // receiver: unmap this GPU memory of mine (`receive` is its number), no message uses it
 };
 

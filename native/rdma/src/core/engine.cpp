@@ -221,10 +221,10 @@ bool Engine::close(double timeout_seconds) {
         });
         for (const auto& [rank, peer] : peers_) {
             if (!peer->lost()) {
-                peer->say_goodbye();
+                peer->send_close();
             }
         }
-        sent &= drive(turn.lock(), deadline, [&] { return all([](const Peer& p) { return p.answered_goodbye(); }); });
+        sent &= drive(turn.lock(), deadline, [&] { return all([](const Peer& p) { return p.close_acked(); }); });
     }
     abort("the engine is closed");
     stop_thread();

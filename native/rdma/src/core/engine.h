@@ -72,13 +72,13 @@ private:
     void ended(const OperationPtr& operation) override;
     void gone(int descriptor) override;
     bool progress(bool sockets);
-    bool look();
+    bool poll();
     void tick();
     void sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t longest_ns);
     int sleep_milliseconds(std::int64_t longest_ns) const;
     bool polled() const;
-    void begin_looking();
-    bool end_looking(bool somebody_soon_looks);
+    void begin_polling();
+    bool end_polling(bool somebody_polls_soon);
     void watch_outputs();
     void kick();
     void wake_helper();
@@ -98,9 +98,9 @@ private:
     std::atomic<bool> stop_{false};
     int helpers_ = 0;  // threads that wait: the progress thread leaves the work to them
     unsigned helps_ = 0;  // how often one had to look
-    int lookers_ = 0;  // threads that look for messages now
+    int pollers_ = 0;  // threads that look for messages now
     Sleeper asleep_ = Sleeper::kNobody;  // in epoll
-    bool napping_ = false;  // the progress thread will look again very soon
+    bool dozing_ = false;  // the progress thread will look again very soon
     bool parked_ = false;  // it will not before a sleeping helper wakes
     std::condition_variable ended_;
     std::condition_variable relieved_;
@@ -108,7 +108,7 @@ private:
     std::string abort_reason_;
     int epoll_;
     int wake_;
-    unsigned looks_ = 0;
+    unsigned polls_ = 0;
     std::int64_t ticked_ns_ = 0;
     std::int64_t moved_ns_ = 0;
     std::uint64_t next_id_ = 1;

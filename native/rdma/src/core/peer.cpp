@@ -153,7 +153,7 @@ void Peer::finished(const OperationPtr& operation, Status status, std::string re
         sent_count_ += status == Status::kDone;
     } else if (status == Status::kDone || status == Status::kCorrupt) {
         ++received_count_;
-        bid_farewell();
+        ack_close();
     }
 }
 
@@ -173,13 +173,13 @@ void Peer::tell(const Message& message) {
     }
 }
 
-void Peer::rouse() {
+void Peer::ring_doorbell() {
     if ((*outbound_)->sleeping.load() != 0 && (*outbound_)->sleeping.exchange(0) != 0) {
         wire_.post(of_kind(MessageKind::kDoorbell));
     }
 }
 
-void Peer::told(const Message& message) {
+void Peer::on_control(const Message& message) {
     if (lost()) {
         return;
     }
@@ -193,11 +193,11 @@ void Peer::told(const Message& message) {
                 finished(receive, Status::kCancelled);
             }
             return;
-        case MessageKind::kGoodbye:
+        case MessageKind::kClose:
             departed_ = true;
             sent_by_peer_ = message.length;
-            return bid_farewell();
-        case MessageKind::kFarewell: farewell_ = true; return;
+            return ack_close();
+        case MessageKind::kCloseAck: close_acked_ = true; return;
         case MessageKind::kChunkEnded:
             if (cuda_ != nullptr) {
                 cuda_->chunk_ended(message.receive);
@@ -358,16 +358,16 @@ void Peer::fail(Status status, const std::string& reason) {
     listener_.gone(socket_);
 }
 
-void Peer::say_goodbye() {
-    Message message = of_kind(MessageKind::kGoodbye);
+void Peer::send_close() {
+    Message message = of_kind(MessageKind::kClose);
     message.length = sent_count_;
     wire_.post(message);
 }
 
 // Once all that it sent is here, by whichever lane: until then it must not go.
-void Peer::bid_farewell() {
+void Peer::ack_close() {
     if (departed_ && received_count_ == sent_by_peer_) {
-        wire_.post(of_kind(MessageKind::kFarewell));
+        wire_.post(of_kind(MessageKind::kCloseAck));
     }
 }
 

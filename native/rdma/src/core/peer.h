@@ -57,13 +57,13 @@ public:
     bool progress(bool sockets);
     void tick(std::int64_t now);
     void fail(Status status, const std::string& reason);
-    void say_goodbye();
+    void send_close();
 
     bool lost() const { return lost_.has_value(); }
     const std::string& reason() const { return *lost_; }
     // It left by itself, and nothing was open.
     bool departed() const { return departed_; }
-    bool answered_goodbye() const { return farewell_ || lost(); }
+    bool close_acked() const { return close_acked_ || lost(); }
     bool idle() const { return pending_.empty(); }
     bool sending() const;
     bool polled();
@@ -81,8 +81,8 @@ public:
     OperationPtr receiving(std::uint64_t receive) override;
     void finished(const OperationPtr& operation, Status status, std::string reason = {}) override;
     void tell(const Message& message) override;
-    void rouse() override;
-    void told(const Message& message) override;
+    void ring_doorbell() override;
+    void on_control(const Message& message) override;
 
 private:
     Lane& host_lane();
@@ -93,7 +93,7 @@ private:
     void refused(const Message& message);
     bool move_lanes();
     void hung_up();
-    void bid_farewell();
+    void ack_close();
     template <typename Action>
     void guarded(Action action);
     void expire(std::int64_t now);
@@ -116,7 +116,7 @@ private:
 
     std::optional<std::string> lost_;
     bool departed_ = false;
-    bool farewell_ = false;
+    bool close_acked_ = false;
     std::uint64_t sent_count_ = 0;
     std::uint64_t received_count_ = 0;
     std::uint64_t sent_by_peer_ = 0;  // told in its goodbye

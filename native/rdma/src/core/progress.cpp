@@ -14,10 +14,10 @@ namespace megatronapp::rdma {
 
 namespace {
 
-constexpr unsigned kLooksPerSocket = 128;  // memory is looked at each time, sockets beside it seldom
+constexpr unsigned kPollsPerSocketPoll = 128;  // memory is looked at each time, sockets beside it seldom
 constexpr std::int64_t kTickNs = 100'000'000;
 constexpr std::int64_t kOwnPauseNs = 2'000'000'000;  // longer between two ticks: this process itself was stopped
-constexpr std::int64_t kGlanceNs = 5'000'000;  // a wait looks itself so often, for what nobody announces
+constexpr std::int64_t kPollIntervalNs = 5'000'000;  // a wait looks itself so often, for what nobody announces
 constexpr int kEvents = 8;
 constexpr int kTries = 50;
 constexpr std::int64_t kSleepNs = 100'000'000;
@@ -51,7 +51,7 @@ bool Engine::progress(bool sockets) {
     return moved;
 }
 
-bool Engine::look() { return progress(++looks_ % kLooksPerSocket == 0); }
+bool Engine::poll() { return progress(++polls_ % kPollsPerSocketPoll == 0); }
 
 void Engine::tick() {
     const std::int64_t now = now_ns();
@@ -69,8 +69,8 @@ void Engine::tick() {
 }
 
 // While nobody looks or soon will, peers that put something into memory must ring.
-void Engine::begin_looking() {
-    if (lookers_++ == 0) {
+void Engine::begin_polling() {
+    if (pollers_++ == 0) {
         for (const auto& [rank, peer] : peers_) {
             peer->set_sleeping(false);
         }
@@ -78,8 +78,8 @@ void Engine::begin_looking() {
 }
 
 // True when something came at the last moment.
-bool Engine::end_looking(bool somebody_soon_looks) {
-    if (--lookers_ > 0 || somebody_soon_looks) {
+bool Engine::end_polling(bool somebody_polls_soon) {
+    if (--pollers_ > 0 || somebody_polls_soon) {
         return false;
     }
     for (const auto& [rank, peer] : peers_) {
@@ -105,8 +105,8 @@ bool Engine::drive(
             if (asleep_ == Sleeper::kProgressThread) {
                 kick();  // it leaves the place to this thread
             }
-            const auto glance = std::chrono::nanoseconds(std::min(left_ns, kGlanceNs));
-            ended_.wait_for(lock, glance, [&] { return done() || asleep_ == Sleeper::kNobody; });
+            const auto interval = std::chrono::nanoseconds(std::min(left_ns, kPollIntervalNs));
+            ended_.wait_for(lock, interval, [&] { return done() || asleep_ == Sleeper::kNobody; });
         }
     }
     --helpers_;
@@ -116,11 +116,11 @@ bool Engine::drive(
 // As long as there is something to do, and a moment longer. Whether done.
 bool Engine::spin(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
-    begin_looking();
+    begin_polling();
     const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
     std::int64_t until_ns = now_ns() + spin_ns;
     while (!done()) {
-        const bool moved = look();
+        const bool moved = poll();
         const std::int64_t now = now_ns();
         if (moved) {
             until_ns = now + spin_ns;
@@ -136,8 +136,8 @@ bool Engine::spin(
             pause_briefly();
         }
     }
-    const bool somebody_soon_looks = napping_ && asleep_ == Sleeper::kNobody;
-    if (end_looking(somebody_soon_looks)) {  // there may be more, and nobody looks
+    const bool somebody_polls_soon = dozing_ && asleep_ == Sleeper::kNobody;
+    if (end_polling(somebody_polls_soon)) {  // there may be more, and nobody looks
         kick();
     }
     return done();
@@ -148,17 +148,17 @@ void Engine::run() {
     const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
     std::int64_t sleep_from = now_ns() + spin_ns;
     std::unique_lock<std::mutex> lock(mutex_);
-    begin_looking();
+    begin_polling();
     while (!stop_) {
         if (helpers_ > 0) {
             leave_to_helpers(lock);
             sleep_from = now_ns() + spin_ns;
-        } else if (look()) {
+        } else if (poll()) {
             sleep_from = now_ns() + spin_ns;
         } else if (now_ns() >= sleep_from) {
-            end_looking(true);
+            end_polling(true);
             sleep(lock, Sleeper::kProgressThread, kSleepNs);
-            begin_looking();
+            begin_polling();
             sleep_from = now_ns() + spin_ns;
         }
         lock.unlock();
@@ -168,14 +168,14 @@ void Engine::run() {
         }
         take(lock);
     }
-    end_looking(false);
+    end_polling(false);
 }
 
 // Until nobody has waited for the length of a nap: who waits often is not disturbed, and need not tell when it is done.
 // What only polling finds out is not left alone for so long.
 void Engine::leave_to_helpers(std::unique_lock<std::mutex>& lock) {
-    napping_ = true;
-    end_looking(asleep_ == Sleeper::kNobody);
+    dozing_ = true;
+    end_polling(asleep_ == Sleeper::kNobody);
     unsigned seen;
     do {
         seen = helps_;
@@ -187,8 +187,8 @@ void Engine::leave_to_helpers(std::unique_lock<std::mutex>& lock) {
         }
         parked_ = false;
     } while (!stop_ && (helpers_ > 0 || (helps_ != seen && !polled())));
-    napping_ = false;
-    begin_looking();
+    dozing_ = false;
+    begin_polling();
 }
 
 void Engine::watch_outputs() {
@@ -202,8 +202,8 @@ void Engine::watch_outputs() {
 
 // Sleeps until a doorbell, a socket, a kick or the time. One thread at a time.
 void Engine::sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t longest_ns) {
-    begin_looking();
-    const bool moved = end_looking(false) | progress(true);
+    begin_polling();
+    const bool moved = end_polling(false) | progress(true);
     if (moved || stop_ || (ucx_ != nullptr && !ucx_->arm())) {
         return;
     }

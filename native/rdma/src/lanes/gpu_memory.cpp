@@ -133,8 +133,8 @@ ChunkSocket::ChunkSocket(int descriptor) : descriptor_(fcntl(descriptor, F_DUPFD
 
 ChunkSocket::~ChunkSocket() { close(descriptor_); }
 
-void ChunkSocket::hand_over(const Offer& offer, int descriptor) {
-    Offer body = offer;
+void ChunkSocket::hand_over(const Header& chunk, int descriptor) {
+    Header body = chunk;
     iovec part{&body, sizeof body};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
     msghdr message{};
@@ -158,14 +158,14 @@ void ChunkSocket::hand_over(const Offer& offer, int descriptor) {
 
 std::optional<ChunkSocket::Taken> ChunkSocket::take() {
     Taken taken{{}, -1};
-    iovec part{&taken.offer, sizeof taken.offer};
+    iovec part{&taken.header, sizeof taken.header};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof taken.descriptor)] = {};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    if (recvmsg(descriptor_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof taken.offer) {
+    if (recvmsg(descriptor_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof taken.header) {
         return std::nullopt;
     }
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -302,7 +302,7 @@ void ReceivePool::trim(std::size_t needed_bytes) {
 void PeerChunks::take() {
     while (const std::optional<ChunkSocket::Taken> taken = socket_.take()) {
         try {
-            chunks_.emplace(taken->offer.chunk, GpuPages::open(taken->descriptor, taken->offer.bytes));
+            chunks_.emplace(taken->header.chunk, GpuPages::open(taken->descriptor, taken->header.bytes));
         } catch (...) {
             close(taken->descriptor);
             throw;

@@ -60,14 +60,14 @@ public:
     ChunkSocket(const ChunkSocket&) = delete;
     ChunkSocket& operator=(const ChunkSocket&) = delete;
 
-    struct Offer {
+    struct Header {
         std::uint64_t chunk;
         std::uint64_t bytes;
     };
     // Throws std::runtime_error when the peer does not take what it was handed before.
-    void hand_over(const Offer& offer, int descriptor);
+    void hand_over(const Header& chunk, int descriptor);
     struct Taken {
-        Offer offer;
+        Header header;
         int descriptor;  // the caller's to close
     };
     std::optional<Taken> take();

@@ -15,9 +15,9 @@ public:
     // To the peer's core.
     virtual void tell(const Message& message) = 0;
     // Something was put into memory that the peer shares.
-    virtual void rouse() = 0;
+    virtual void ring_doorbell() = 0;
     // From the peer's core, by whichever way it came.
-    virtual void told(const Message& message) = 0;
+    virtual void on_control(const Message& message) = 0;
 };
 
 class Lane {

@@ -34,7 +34,7 @@ bool ShmLane::flush_mail() {
         moved = true;
     }
     if (moved) {
-        core_.rouse();
+        core_.ring_doorbell();
     }
     return moved;
 }
@@ -49,10 +49,10 @@ bool ShmLane::read_mail() {
     for (; tail != head; ++tail) {
         const Message message = in_->messages[tail % kMailSlots];
         in_->mail.tail.store(tail + 1, kRelease);
-        core_.told(message);
+        core_.on_control(message);
     }
     if (was_full) {
-        core_.rouse();
+        core_.ring_doorbell();
     }
     return true;
 }
@@ -86,7 +86,7 @@ bool ShmLane::write_chunk() {
     const std::uint32_t checksum = checksum_ ? crc32c(out_->slots[slot], bytes) : 0;
     out_->chunks[slot] = Chunk{send->receive, send->offset, static_cast<std::uint32_t>(bytes), checksum, last, 0};
     out_->data.head.store(head + 1, kRelease);
-    core_.rouse();
+    core_.ring_doorbell();
     send->offset += bytes;
     if (last) {
         sending_.pop_front();
@@ -125,7 +125,7 @@ bool ShmLane::read_chunk() {
         }
     }
     in_->data.tail.store(tail + 1, kRelease);
-    core_.rouse();
+    core_.ring_doorbell();
     if (receive != nullptr && corrupt) {
         core_.finished(receive, Status::kCorrupt, "the shared memory holds something else than was sent");
     } else if (receive != nullptr && chunk.last != 0) {

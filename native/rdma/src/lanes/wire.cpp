@@ -176,7 +176,7 @@ std::size_t Wire::take(const char* from, std::size_t bytes) {
 
 void Wire::header_read() {
     if (in_.kind != MessageKind::kData) {
-        return core_.told(in_);
+        return core_.on_control(in_);
     }
     receiving_ = core_.receiving(in_.receive);
     const bool fits = receiving_ == nullptr || (in_.offset <= receiving_->what.bytes &&

@@ -99,7 +99,7 @@ class Detector:
         while True:
             try:
                 newest, told = await self._bus.newest(Topic.STEPS), await self._told()
-                await self._bus.publish(Topic.ROLL_CALL, "", b"")
+                await self._bus.publish(Topic.HELLO_REQUEST, "", b"")
             except UnavailableError as error:
                 log.warning("bus_unavailable", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -207,7 +207,7 @@ class Detector:
             self._exposition.resume(trouble.job)
         if over:
             with contextlib.suppress(UnavailableError):
-                await self._bus.publish(Topic.ROLL_CALL, "", b"")
+                await self._bus.publish(Topic.HELLO_REQUEST, "", b"")
 
     async def _take_released(self) -> None:
         """Take in, as if they came now, records that were set aside and that a person has handed back. Those of a run

@@ -92,7 +92,7 @@ class Judge:
         self._watch_waits(table, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
-        self._pardon()
+        self._suppress_consequences()
         self.view = View(
             table=table,
             effect=effect,
@@ -119,11 +119,11 @@ class Judge:
     def _reason_known(self) -> bool:
         return any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors)
 
-    def _pardon(self) -> None:
+    def _suppress_consequences(self) -> None:
         """While a slow rank is known, others' waiting and the job's slowness need no other reason."""
         if self._reason_known():
             for signal in CONSEQUENCES:
-                self.monitors[signal].pardon()
+                self.monitors[signal].suppress()
 
     def _healthy(self, table: StepTable) -> npt.NDArray[np.bool_]:
         """Ranks with which others may be compared: those not found slow already."""

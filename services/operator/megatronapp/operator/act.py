@@ -9,7 +9,7 @@ from typing import Any
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.operator import names, nodes, paths
-from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, Tell
+from megatronapp.operator.actions import Action, Create, Delete, MarkNode, RecordEvent, StartJob, StopJob
 from megatronapp.operator.api import (
     MERGE_PATCH,
     STRATEGIC_PATCH,
@@ -21,8 +21,8 @@ from megatronapp.operator.api import (
 )
 from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 from megatronapp.operator.names import Key
+from megatronapp.operator.observation import Observation
 from megatronapp.operator.observed import format_time
-from megatronapp.operator.seen import Seen
 
 log = get_logger(__name__)
 
@@ -46,12 +46,12 @@ class Actor:
         key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._api.replace(paths.status(key), {**body, "status": status})
 
-    async def do(self, action: Action, seen: Seen) -> dict[str, Any] | None:
+    async def do(self, action: Action, observation: Observation) -> dict[str, Any] | None:
         """The object that was made or changed. Raises RefusedError for one that the server does not take."""
-        namespace = seen.job.metadata.namespace
+        namespace = observation.job.metadata.namespace
         match action:
             case Create(body):
-                return await self._create(body, seen.job)
+                return await self._create(body, observation.job)
             case StopJob(name, reason):
                 annotations = {names.STOPPED: str(reason)}
                 patch = {"metadata": {"annotations": annotations}, "spec": {"parallelism": 0}}
@@ -61,9 +61,9 @@ class Actor:
             case Delete(kind, name):
                 await self._delete(paths.child(kind, namespace, name))
             case MarkNode():
-                await self._mark(action, seen)
-            case Tell():
-                await self._tell(action, seen)
+                await self._mark(action, observation)
+            case RecordEvent():
+                await self._tell(action, observation)
         return None
 
     async def release(self, name: str, now: datetime) -> None:
@@ -97,18 +97,18 @@ class Actor:
         log.info("created", kind=body["kind"], name=made["metadata"]["name"], namespace=made["metadata"]["namespace"])
         return made
 
-    async def _mark(self, action: MarkNode, seen: Seen) -> None:
-        told = nodes.condition(True, action.message, format_time(seen.now))
+    async def _mark(self, action: MarkNode, observation: Observation) -> None:
+        told = nodes.condition(True, action.message, format_time(observation.now))
         # The condition first: once the taint is there, the node counts as marked.
         body = await self._patch(f"{paths.node(action.node)}/status", told, STRATEGIC_PATCH)
         if body is not None:
             await self._patch(paths.node(action.node), nodes.marked(body, action.mark))
             log.warning("node_marked", node=action.node, until=format_time(action.mark.until), message=action.message)
 
-    async def _tell(self, action: Tell, seen: Seen) -> None:
+    async def _tell(self, action: RecordEvent, observation: Observation) -> None:
         """An event is told once: its name is made of what it says."""
-        meta, now = seen.job.metadata, format_time(seen.now)
-        told = f"{meta.uid}/{seen.attempt}/{action.reason}/{action.message}"
+        meta, now = observation.job.metadata, format_time(observation.now)
+        told = f"{meta.uid}/{observation.attempt}/{action.reason}/{action.message}"
         body = {
             "apiVersion": "v1",
             "kind": "Event",

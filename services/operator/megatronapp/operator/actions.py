@@ -56,7 +56,7 @@ class TripBreaker:
 
 
 @dataclass(frozen=True)
-class Tell:
+class RecordEvent:
     """An Event, for people."""
 
     warning: bool
@@ -64,4 +64,4 @@ class Tell:
     message: str
 
 
-Action = Create | StopJob | StartJob | Delete | MarkNode | TripBreaker | Tell
+Action = Create | StopJob | StartJob | Delete | MarkNode | TripBreaker | RecordEvent

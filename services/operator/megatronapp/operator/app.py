@@ -19,15 +19,15 @@ from megatronapp.operator.act import Actor
 from megatronapp.operator.api import Api, Body, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
-from megatronapp.operator.follower import Follower
 from megatronapp.operator.gateway import GatewayClient
+from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, KINDS, Kind
 from megatronapp.operator.lease import Lease
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import Unreadable
+from megatronapp.operator.reflector import Reflector
 from megatronapp.operator.settings import OperatorSettings
-from megatronapp.operator.watched import Watched
 from megatronapp.operator.workqueue import WorkQueue
 
 log = get_logger(__name__)
@@ -113,10 +113,10 @@ class Parts:
         identity: str,
     ) -> None:
         self._settings, self._metrics = settings, metrics
-        self._watched = Watched(self._set_aside)
+        self._watched = InformerCache(self._set_aside)
         self._cache = cache = Cache(self._watched)
         spaces = settings.watch_namespaces
-        self._followers = [Follower(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
+        self._followers = [Reflector(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
         self._actor = Actor(api, identity)
         self._controller = Controller(cache, self._actor, settings, metrics, breaker)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
@@ -124,11 +124,11 @@ class Parts:
 
     async def work(self, watching: asyncio.Event) -> None:
         """Decide and act until cancelled; set `watching` when all that is there is known. Nothing is decided before."""
-        await asyncio.gather(*(follower.list() for follower in self._followers))
+        await asyncio.gather(*(reflector.list() for reflector in self._followers))
         watching.set()
         async with asyncio.TaskGroup() as group:
-            for follower in self._followers:
-                group.create_task(follower.watch())
+            for reflector in self._followers:
+                group.create_task(reflector.watch())
             group.create_task(self._queue.run(self._settings.workers))
             group.create_task(self._resync())
             group.create_task(self._release_nodes())

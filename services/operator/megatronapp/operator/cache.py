@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from megatronapp.operator.indexer import Indexer
+from megatronapp.operator.informers import InformerCache, plain
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, version_of
-from megatronapp.operator.shelf import Shelf
-from megatronapp.operator.watched import Watched, plain
 
 Body = dict[str, Any]
 
@@ -16,8 +16,8 @@ Body = dict[str, Any]
 class Cache:
     """Reads are as new as the operator's own last write: a decision never sees the past of its own doing."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, informers: InformerCache) -> None:
+        self._watched = informers
         self._own_jobs: dict[Key, Body] = {}
         self._own_children: dict[Key, dict[str, ChildJob]] = {}
 
@@ -90,8 +90,8 @@ class Cache:
 class Nodes(Mapping[str, Node]):
     """The cluster's nodes, as they are when looked at."""
 
-    def __init__(self, shelf: Shelf[str, Node]) -> None:
-        self._shelf = shelf
+    def __init__(self, indexer: Indexer[str, Node]) -> None:
+        self._shelf = indexer
 
     def __getitem__(self, name: str) -> Node:
         found = self._shelf.get(name)

@@ -21,14 +21,14 @@ from megatronapp.operator.actions import Action, Create, Delete, StartJob, StopJ
 from megatronapp.operator.api import ConflictError, GoneError, RefusedError
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
+from megatronapp.operator.invalid_spec import invalid_spec
 from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import Key
+from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
 from megatronapp.operator.observed import Report, parse_time
 from megatronapp.operator.reconcile import decide
 from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
-from megatronapp.operator.refused import refused_spec
-from megatronapp.operator.render import Platform
-from megatronapp.operator.seen import Breaker, Limits, Refusal, Seen
+from megatronapp.operator.render import RenderSettings
 from megatronapp.operator.settings import OperatorSettings
 
 log = get_logger(__name__)
@@ -48,7 +48,7 @@ class Controller:
         self._settings = settings
         self._metrics = metrics
         self._breaker = breaker
-        self._platform = _platform(settings)
+        self._render_settings = _render_settings(settings)
         self._limits = _limits(settings)
         self._refusals: dict[Key, Refusal] = {}
         self._reports: dict[str, Report] = {}
@@ -97,12 +97,12 @@ class Controller:
         except ValidationError as error:
             await self._refuse_spec(key, body, error, now)
             return None
-        seen = self._observe(key, job, now)
-        return await self._act(key, body, seen)
+        observation = self._observe(key, job, now)
+        return await self._act(key, body, observation)
 
-    def _observe(self, key: Key, job: TrainingJob, now: datetime) -> Seen:
+    def _observe(self, key: Key, job: TrainingJob, now: datetime) -> Observation:
         uid = job.metadata.uid
-        return Seen(
+        return Observation(
             job=job,
             children=self._cache.children(key, uid),
             pods=self._cache.pods(key),
@@ -111,19 +111,19 @@ class Controller:
             report=self._reports.get(uid),
             refusal=self._refusal(key, job, now),
             now=now,
-            platform=self._platform,
+            platform=self._render_settings,
             limits=self._limits,
             breaker=self._circuit(job, now),
         )
 
-    async def _act(self, key: Key, body: dict[str, Any], seen: Seen) -> float | None:
-        decision = decide(seen)
-        await self._write_status(key, body, seen.job.status, decision.status)
+    async def _act(self, key: Key, body: dict[str, Any], observation: Observation) -> float | None:
+        decision = decide(observation)
+        await self._write_status(key, body, observation.job.status, decision.status)
         for action in decision.actions:
             try:
-                await self._do(key, action, seen)
+                await self._do(key, action, observation)
             except RefusedError as error:
-                return await self._refused(key, seen, str(error))
+                return await self._refused(key, observation, str(error))
         return decision.again_seconds
 
     async def _write_status(self, key: Key, body: dict[str, Any], before: Status | None, after: Status) -> None:
@@ -135,25 +135,25 @@ class Controller:
             self._cache.forget(key)
         self._metrics.note(key, before or Status(), after)
 
-    async def _do(self, key: Key, action: Action, seen: Seen) -> None:
+    async def _do(self, key: Key, action: Action, observation: Observation) -> None:
         if isinstance(action, TripBreaker):
             await self._breaker.trip(action.message)
             return
-        body = await self._actor.do(action, seen)
+        body = await self._actor.do(action, observation)
         if isinstance(action, Create | StopJob | StartJob) and body is not None and body.get("kind") == "Job":
             self._cache.wrote_child(key, body)
         if isinstance(action, Delete):
             self._cache.deleted_child(key, action.name)
 
-    async def _refused(self, key: Key, seen: Seen, message: str) -> float | None:
+    async def _refused(self, key: Key, observation: Observation, message: str) -> float | None:
         """Say so in the status, and try again after a while: quota and the like may change."""
         log.warning("refused", job=str(key), error=message)
-        until = seen.now + timedelta(seconds=REFUSED_SECONDS)
-        self._refusals[key] = Refusal(message, seen.job.metadata.generation, until)
+        until = observation.now + timedelta(seconds=REFUSED_SECONDS)
+        self._refusals[key] = Refusal(message, observation.job.metadata.generation, until)
         body = self._cache.job(key)
         if body is None:
             return None
-        again = replace(seen, job=parsed(body), refusal=self._refusals[key])
+        again = replace(observation, job=parsed(body), refusal=self._refusals[key])
         decision = decide(again)
         await self._write_status(key, body, again.job.status, decision.status)
         return decision.again_seconds
@@ -162,7 +162,7 @@ class Controller:
         """A spec that passed the server's rules but not the model's own: nothing is made of it."""
         before = Status.model_validate(body["status"]) if body.get("status") else None
         generation = body["metadata"].get("generation", 0)
-        status = refused_spec(before or Status(), generation, first_message(error), now)
+        status = invalid_spec(before or Status(), generation, first_message(error), now)
         await self._write_status(key, body, before, status)
 
     async def _tell(self, key: Key, error: Exception | None) -> None:
@@ -235,8 +235,8 @@ class BreakerState:
         self.tripped = tripped
 
 
-def _platform(settings: OperatorSettings) -> Platform:
-    return Platform(
+def _render_settings(settings: OperatorSettings) -> RenderSettings:
+    return RenderSettings(
         trainer_image=settings.trainer_image,
         collector_address=settings.collector_address,
         collector_shards=settings.collector_shards,

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.operator.observed import Report, Suspicion
+from megatronapp.operator.observed import FindingSummary, Report
 
 log = get_logger(__name__)
 
@@ -68,9 +68,9 @@ def report(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report:
     )
 
 
-def _suspicion(finding: dict[str, Any], step: int) -> Suspicion:
+def _suspicion(finding: dict[str, Any], step: int) -> FindingSummary:
     ratio = finding["effect_ratio"]
-    return Suspicion(
+    return FindingSummary(
         kind=finding["kind"],
         cause=finding["cause"],
         ranks=tuple(finding["ranks"]),

@@ -15,7 +15,7 @@ from megatronapp.operator import names
 
 Body = Mapping[str, Any]
 
-MAX_WORDS = 300
+MAX_TERMINATION_MESSAGE_CHARACTERS = 300
 """Characters kept of a pod's last line."""
 
 
@@ -101,7 +101,7 @@ class Pod:
     pending_since: datetime | None = None
     delete_requested: datetime | None = None
     exit_code: int | None = None
-    last_words: str = ""
+    termination_message: str = ""
     """The last line of what it said before it failed."""
     disrupted: str = ""
     """Why Kubernetes itself ended the pod: eviction, preemption, a lost node."""
@@ -124,7 +124,7 @@ class Pod:
             pending_since=parse_time(scheduled.get("lastTransitionTime")) if waiting else None,
             delete_requested=_delete_requested(meta),
             exit_code=terminated.get("exitCode"),
-            last_words=_last_line(terminated.get("message", "")),
+            termination_message=_last_line(terminated.get("message", "")),
             disrupted=disrupted.get("reason", "") if disrupted.get("status") == "True" else "",
         )
 
@@ -176,7 +176,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class FindingSummary:
     """An open finding, as far as the operator needs it."""
 
     kind: str
@@ -199,7 +199,7 @@ class Report:
     total_steps: int = 0
     step_seconds: float | None = None
     eta_seconds: float | None = None
-    suspicions: tuple[Suspicion, ...] = field(default=())
+    suspicions: tuple[FindingSummary, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Unreadable:
     @classmethod
     def of(cls, kind: str, body: Body, error: Exception) -> Unreadable:
         meta = body["metadata"]
-        text = f"{type(error).__name__}: {error}"[:MAX_WORDS]
+        text = f"{type(error).__name__}: {error}"[:MAX_TERMINATION_MESSAGE_CHARACTERS]
         return cls(kind, meta.get("namespace", ""), meta.get("name", ""), version_of(body), text)
 
     @property
@@ -276,7 +276,9 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:MAX_WORDS]
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[
+        :MAX_TERMINATION_MESSAGE_CHARACTERS
+    ]
 
 
 def _true_conditions(body: Body) -> dict[str, Mapping[str, Any]]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from megatronapp.core.trainingjob import Reason
+from megatronapp.operator.observation import Observation
 from megatronapp.operator.observed import ChildJob, Pod
-from megatronapp.operator.seen import Seen
 
 ASKED_TO_STOP = 143
 """The launcher's exit code after SIGTERM: the work is saved, not done."""
@@ -29,19 +29,19 @@ class Outcome:
     retriable: bool = True
 
 
-def outcome(seen: Seen) -> Outcome | None:
+def outcome(observation: Observation) -> Outcome | None:
     """None while the attempt goes on, or its pods still end."""
-    job = seen.current
+    job = observation.current
     if job is None:
         return None
     if job.complete:
         return Outcome(Ending.SUCCEEDED, Reason.COMPLETED, f"attempt {job.attempt} has done all steps")
     if job.stopped:
-        return None if seen.live else _stopped(job)
-    if seen.live:
+        return None if observation.live else _stopped(job)
+    if observation.live:
         return None
-    if job.failed or (job.failing and seen.stuck):
-        return _failed(job, seen)
+    if job.failed or (job.failing and observation.stuck):
+        return _failed(job, observation)
     return None
 
 
@@ -52,11 +52,11 @@ def _stopped(job: ChildJob) -> Outcome:
     return Outcome(Ending.STOPPED, reason, f"attempt {job.attempt} was stopped")
 
 
-def _failed(job: ChildJob, seen: Seen) -> Outcome:
-    policy = seen.spec.failure_policy
-    if seen.stuck and not any(pod.exit_code for pod in seen.ranks):
-        return Outcome(Ending.FAILED, Reason.NODE_LOST, f"attempt {job.attempt} lost {_where(seen.stuck[0])}")
-    pod = _first_failed(seen.ranks)
+def _failed(job: ChildJob, observation: Observation) -> Outcome:
+    policy = observation.spec.failure_policy
+    if observation.stuck and not any(pod.exit_code for pod in observation.ranks):
+        return Outcome(Ending.FAILED, Reason.NODE_LOST, f"attempt {job.attempt} lost {_where(observation.stuck[0])}")
+    pod = _first_failed(observation.ranks)
     if pod is None:
         final = job.reason == "PodFailurePolicy"
         reason = Reason.NON_RETRIABLE_EXIT_CODE if final else Reason.RANK_FAILED
@@ -65,8 +65,8 @@ def _failed(job: ChildJob, seen: Seen) -> Outcome:
         text = f"attempt {job.attempt}: {pod.name} was ended by Kubernetes ({pod.disrupted})"
         return Outcome(Ending.FAILED, Reason.PREEMPTED, text)
     text = f"attempt {job.attempt}: {pod.name} on {_where(pod)} ended with exit code {pod.exit_code}"
-    if pod.last_words:
-        text += f" ({pod.last_words})"
+    if pod.termination_message:
+        text += f" ({pod.termination_message})"
     if pod.exit_code in policy.non_retriable_exit_codes:
         return Outcome(Ending.FAILED, Reason.NON_RETRIABLE_EXIT_CODE, text, retriable=False)
     return Outcome(Ending.FAILED, Reason.RANK_FAILED, text)

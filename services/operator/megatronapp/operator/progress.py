@@ -6,46 +6,46 @@ import math
 from datetime import timedelta
 
 from megatronapp.core.trainingjob.status import FindingsStatus, Progress
-from megatronapp.operator.observed import Report, Suspicion, format_time, parse_time
+from megatronapp.operator.observation import Observation
+from megatronapp.operator.observed import FindingSummary, Report, format_time, parse_time
 from megatronapp.operator.remediate import KINDS
-from megatronapp.operator.seen import Seen
 
 
-def progress_of(seen: Seen) -> Progress | None:
+def progress_of(observation: Observation) -> Progress | None:
     """The newest progress, but not more often than the installation wants it written."""
-    before, report = seen.status.progress, seen.report
-    if report is None or report.attempt != seen.attempt or report.step == 0:
+    before, report = observation.status.progress, observation.report
+    if report is None or report.attempt != observation.attempt or report.step == 0:
         return before
-    fresh = _progress(report, format_time(seen.now))
+    fresh = _progress(report, format_time(observation.now))
     if before is None or fresh.iteration >= fresh.total > before.iteration:
         return fresh
     if fresh.model_copy(update={"last_updated": before.last_updated}) == before:
         return before
-    age = seen.since(before.last_updated)
-    pause = timedelta(seconds=seen.limits.progress_seconds)
+    age = observation.since(before.last_updated)
+    pause = timedelta(seconds=observation.limits.progress_seconds)
     return fresh if age is None or age >= pause else before
 
 
-def progress_due(seen: Seen, written: Progress | None) -> float | None:
+def progress_due(observation: Observation, written: Progress | None) -> float | None:
     """Seconds until progress that was held back may be written; None when nothing was."""
-    report = seen.report
-    if written is None or report is None or report.attempt != seen.attempt or report.step == written.iteration:
+    report = observation.report
+    if written is None or report is None or report.attempt != observation.attempt or report.step == written.iteration:
         return None
     last = parse_time(written.last_updated)
     if last is None:
         return None
-    return max(1.0, (last + timedelta(seconds=seen.limits.progress_seconds) - seen.now).total_seconds())
+    return max(1.0, (last + timedelta(seconds=observation.limits.progress_seconds) - observation.now).total_seconds())
 
 
-def findings_of(seen: Seen) -> FindingsStatus | None:
+def findings_of(observation: Observation) -> FindingsStatus | None:
     """Who is slow now; None when nobody is. It stays as it was while nobody can be asked."""
-    before, report = seen.status.findings, seen.report
+    before, report = observation.status.findings, observation.report
     if report is None:
         return before
     blamed = [s for s in report.suspicions if s.kind in KINDS and s.page]
-    if not blamed or report.attempt != seen.attempt:
+    if not blamed or report.attempt != observation.attempt:
         return None
-    fresh = _findings(blamed, format_time(seen.now))
+    fresh = _findings(blamed, format_time(observation.now))
     same = before is not None and fresh.model_copy(update={"last_found": before.last_found}) == before
     return before if same else fresh
 
@@ -63,7 +63,7 @@ def _progress(report: Report, now: str) -> Progress:
     )
 
 
-def _findings(blamed: list[Suspicion], now: str) -> FindingsStatus:
+def _findings(blamed: list[FindingSummary], now: str) -> FindingsStatus:
     worst = max(blamed, key=lambda suspicion: suspicion.effect_ratio)
     ranks = sorted({rank for suspicion in blamed for rank in suspicion.ranks})
     shown = ",".join(map(str, ranks[:6])) + (",…" if len(ranks) > 6 else "")

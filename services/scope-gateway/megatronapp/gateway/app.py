@@ -26,7 +26,7 @@ from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
-from megatronapp.gateway.state import Platform
+from megatronapp.gateway.state import JobStore
 from megatronapp.gateway.viewers import Viewers
 
 log = get_logger(__name__)
@@ -68,7 +68,7 @@ class Gateway:
         self._server = _Server(_uvicorn_config(app))
         self._feed = feed = Feed(
             self._bus,
-            parts.platform,
+            parts.job_store,
             parts.viewers,
             self._collector,
             self._metrics,
@@ -109,7 +109,7 @@ class Gateway:
             settings=self._settings,
             bus=self._bus,
             authenticator=self._authenticator,
-            platform=Platform(),
+            job_store=JobStore(),
             viewers=Viewers(self._settings.max_viewers),
             collector=collector,
             exports=Exports(self._settings.max_exports),

@@ -19,7 +19,7 @@ from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
-from megatronapp.gateway.state import Platform, TrackedJob
+from megatronapp.gateway.state import JobStore, TrackedJob
 from megatronapp.gateway.viewers import Viewers
 
 
@@ -30,7 +30,7 @@ class Parts:
     settings: GatewaySettings
     bus: Bus
     authenticator: Authenticator
-    platform: Platform
+    job_store: JobStore
     viewers: Viewers
     collector: CollectorShards
     exports: Exports
@@ -93,7 +93,7 @@ MaybeCaller = Annotated[Caller | None, Depends(maybe_caller)]
 
 
 def job(gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]) -> TrackedJob:
-    found = gateway.platform.jobs.get(run)
+    found = gateway.job_store.jobs.get(run)
     if found is None:
         raise NotFoundError(f"there is no job with run id {run!r}, or it ended long ago")
     return found

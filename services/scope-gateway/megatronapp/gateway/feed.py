@@ -18,7 +18,7 @@ from megatronapp.gateway import views
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
 from megatronapp.gateway.shards import CollectorShards
-from megatronapp.gateway.state import Change, Platform
+from megatronapp.gateway.state import Change, JobStore
 from megatronapp.gateway.viewers import Viewers
 from megatronapp.v1 import findings_pb2, trace_pb2
 
@@ -42,7 +42,7 @@ class Feed:
     def __init__(
         self,
         bus: Bus,
-        platform: Platform,
+        job_store: JobStore,
         viewers: Viewers,
         collector: CollectorShards,
         metrics: GatewayMetrics,
@@ -50,7 +50,7 @@ class Feed:
         ended_job_seconds: float,
     ) -> None:
         self._bus = bus
-        self._platform = platform
+        self._job_store = job_store
         self._viewers = viewers
         self._collector = collector
         self._metrics = metrics
@@ -90,7 +90,7 @@ class Feed:
         try:
             message.ParseFromString(record)
             check_rank_message(message)
-            change = self._platform.apply_message(message)
+            change = self._job_store.apply_message(message)
         except Exception as error:
             who, reason = message.identity, f"{type(error).__name__}: {error}"
             self._quarantine.put(record, run=who.run, job=who.job, attempt=who.attempt, rank=who.rank, reason=reason)
@@ -109,14 +109,14 @@ class Feed:
 
     def _take_finding(self, message: Message) -> None:
         finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
-        if self._platform.apply_finding(finding):
+        if self._job_store.apply_finding(finding):
             self._viewers.publish(FindingEvent(finding=finding))
             self._changed[Change(finding.run)] = None
 
     def _take_control(self, message: Message) -> None:
         control = trace_pb2.TraceControl.FromString(message.value)
         check_control(control)
-        self._changed[self._platform.apply_control(message.key, control)] = None
+        self._changed[self._job_store.apply_control(message.key, control)] = None
 
     async def _read_records(self) -> None:
         """Learn once, as soon as the collector answers, of jobs that the bus no longer tells of."""
@@ -128,7 +128,7 @@ class Feed:
         for record in {record.run: record for record in records}.values():
             try:
                 ranks = await self._collector.ranks(record.run)
-                self._changed[self._platform.apply_record(record, ranks)] = None
+                self._changed[self._job_store.apply_record(record, ranks)] = None
             except NotFoundError:
                 continue  # deleted meanwhile
             except UnavailableError:
@@ -149,31 +149,31 @@ class Feed:
         """Send what changed; a live job may also change by silence alone."""
         changes, self._changed = self._changed, {}
         for change in changes:
-            job = self._platform.jobs.get(change.run)
+            job = self._job_store.jobs.get(change.run)
             if job is not None and change.step in job.steps:
                 self._viewers.publish(StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
-        live = {run for run in self._platform.jobs if run not in self._sent or self._sent[run].state not in ENDED}
-        for view in views.job_views(self._platform, now_ns, live | {change.run for change in changes}):
+        live = {run for run in self._job_store.jobs if run not in self._sent or self._sent[run].state not in ENDED}
+        for view in views.job_views(self._job_store, now_ns, live | {change.run for change in changes}):
             if view != self._sent.get(view.run):
                 self._sent[view.run] = view
                 self._viewers.publish(JobEvent(job=view))
         self._forget_ended(now_ns)
-        self._metrics.jobs.set(len(self._platform.jobs))
-        self._metrics.hidden_jobs.set(sum(job.hidden for job in self._platform.jobs.values()))
+        self._metrics.jobs.set(len(self._job_store.jobs))
+        self._metrics.hidden_jobs.set(sum(job.hidden for job in self._job_store.jobs.values()))
         self._metrics.viewers.set(len(self._viewers))
 
     def _forget_ended(self, now_ns: int) -> None:
         """Drop what ended long ago, and old findings of jobs that nobody knows any more."""
-        jobs, oldest_ns = self._platform.jobs, now_ns - self._ended_job_ns
+        jobs, oldest_ns = self._job_store.jobs, now_ns - self._ended_job_ns
         ended = {
             view.run
             for view in self._sent.values()
             if view.run not in jobs or (view.state in ENDED and view.updated_unix_seconds * 1e9 < oldest_ns)
         }
-        findings = self._platform.findings.values()
+        findings = self._job_store.findings.values()
         orphans = {f.run for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns}
         for run in ended | orphans:
-            self._platform.forget(run)
+            self._job_store.forget(run)
             self._sent.pop(run, None)
             self._viewers.publish(JobGoneEvent(run=run))
 

@@ -77,7 +77,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Platform:
+class JobStore:
     jobs: dict[str, TrackedJob] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
     controls: dict[str, trace_pb2.TraceControl] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import models
 from megatronapp.gateway.models import JobState
-from megatronapp.gateway.state import PROGRESS, Platform, TrackedJob, TrackedRank, TrackedStep
+from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedRank, TrackedStep
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -158,16 +158,16 @@ def control_message(control: models.TraceControl) -> trace_pb2.TraceControl:
     )
 
 
-def snapshot(platform: Platform, now_ns: int) -> models.SnapshotEvent:
-    return models.SnapshotEvent(jobs=job_views(platform, now_ns), findings=list(platform.findings.values()))
+def snapshot(job_store: JobStore, now_ns: int) -> models.SnapshotEvent:
+    return models.SnapshotEvent(jobs=job_views(job_store, now_ns), findings=list(job_store.findings.values()))
 
 
-def job_views(platform: Platform, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:
+def job_views(job_store: JobStore, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:
     """All jobs, or those of `runs`; the one heard last first. One that can't be shown hides no other."""
     findings: dict[str, list[Finding]] = {}
-    for finding in platform.findings.values():
+    for finding in job_store.findings.values():
         findings.setdefault(finding.run, []).append(finding)
-    chosen = [job for job in platform.jobs.values() if runs is None or job.run in runs]
+    chosen = [job for job in job_store.jobs.values() if runs is None or job.run in runs]
     jobs = sorted(chosen, key=lambda job: job.seen_unix_ns, reverse=True)
     views = (_contained(job, findings.get(job.run, ()), now_ns) for job in jobs)
     return [view for view in views if view is not None]

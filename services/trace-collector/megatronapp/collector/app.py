@@ -75,7 +75,7 @@ class Collector:
         await self._listen()
         self._start(pipeline.run_journal(), pipeline.run_store(), pipeline.run_probe(), pipeline.run_released())
         self._start(self._outbox.run(), controls.run())
-        self._start(presence.answer_roll_calls(), presence.report_missing(settings.return_seconds))
+        self._start(presence.answer_hello_requests(), presence.report_missing(settings.return_seconds))
         self._watch()
         self._running = True
         log.info("listening", grpc_port=self.port, replayed=replayed, attempts=len(list(self._jobs)))

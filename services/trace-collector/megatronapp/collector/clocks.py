@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.align import FLOOR_NS, Alignment, Anchors
-from megatronapp.collector.bridges import Bridges, Islands
+from megatronapp.collector.bridges import Bridges, ClockDomains
 from megatronapp.collector.depend import RECEIVES, SENDS, SYMMETRIC, Groups, match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, Columns
 from megatronapp.core.trace.limits import MAX_COMMUNICATORS, MAX_TIME_NS
@@ -86,7 +86,7 @@ class Clocks:
     def __init__(self) -> None:
         self.alignment = Alignment(_asymmetry_ns)
         self.bridges = Bridges()
-        self._islands = Islands()
+        self._clock_domains = ClockDomains()
         self._hosts: list[_Host] = []
         self._clocks: dict[object, int] = {}
         self._ranks: dict[int, _Rank] = {}
@@ -123,7 +123,7 @@ class Clocks:
         part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
         if part is not None:
             ends.parts.append(part)
-        if self._islands.several and (messages := self._messages(rank, names, columns)) is not None:
+        if self._clock_domains.several and (messages := self._messages(rank, names, columns)) is not None:
             ends.messages.append(messages)
         if batch.last:
             ends.complete.add(rank)
@@ -145,13 +145,13 @@ class Clocks:
             return Reading(raw, state.reference_error_ns)
         if not _plausible(correction):
             return Reading(raw, -1)
-        if not self._islands.several:
+        if not self._clock_domains.several:
             return Reading(raw + round(correction), error)
-        island, at_ns = self._islands.root(state.host), rank_time_ns + raw + round(correction)
-        bridge = self.bridges.error_ns(island, at_ns)
-        within = error if error >= 0 or island != state.host else state.reference_error_ns
+        domain, at_ns = self._clock_domains.root(state.host), rank_time_ns + raw + round(correction)
+        bridge = self.bridges.error_ns(domain, at_ns)
+        within = error if error >= 0 or domain != state.host else state.reference_error_ns
         error = min(within + bridge, MAX_TIME_NS) if min(within, bridge) >= 0 else -1
-        correction += self.bridges.correction(island, at_ns)
+        correction += self.bridges.correction(domain, at_ns)
         return Reading(raw + round(correction), error) if _plausible(correction) else Reading(raw, -1)
 
     def latest(self, rank: int) -> Reading:
@@ -182,7 +182,7 @@ class Clocks:
             if host.node == node and abs(host.raw_offset_ns - raw_offset_ns) < REBOOT_NS:
                 return index
         self._hosts.append(_Host(node, raw_offset_ns))
-        self._islands.grow(len(self._hosts))
+        self._clock_domains.grow(len(self._hosts))
         return len(self._hosts) - 1
 
     def _symmetric(
@@ -245,7 +245,7 @@ class Clocks:
         ends = self._open.pop(step)
         if ends.parts:
             self._fit_collectives(_joined(ends.parts))
-        if ends.messages and self._islands.several:
+        if ends.messages and self._clock_domains.several:
             self._fit_messages(step, _joined(ends.messages))
 
     def _fit_collectives(self, table: Table) -> None:
@@ -260,9 +260,9 @@ class Clocks:
                 end_ns=table["end_ns"][rows],
             )
         )
-        if not self._islands.several:
+        if not self._clock_domains.several:
             return
-        if self._islands.join(self._neighbours(groups, table["rank"])) or self.alignment.fitted != was_fitted:
+        if self._clock_domains.join(self._neighbours(groups, table["rank"])) or self.alignment.fitted != was_fitted:
             self.bridges = Bridges()
 
     def _classes(self, table: Table, groups: Groups) -> npt.NDArray[np.int64]:
@@ -286,8 +286,8 @@ class Clocks:
         sender, receiver = table["sender"][edges.source], table["receiver"][edges.source]
         self.bridges.observe(
             step,
-            self._islands.of(self._hosts_of(sender)),
-            self._islands.of(self._hosts_of(receiver)),
+            self._clock_domains.of(self._hosts_of(sender)),
+            self._clock_domains.of(self._hosts_of(receiver)),
             self._aligned(sender, table["at_ns"][edges.source]),
             self._aligned(receiver, table["at_ns"][edges.target]),
         )
@@ -296,7 +296,7 @@ class Clocks:
         return np.array([self._ranks[rank].host for rank in ranks.tolist()], np.int64)
 
     def _aligned(self, ranks: Column, at_ns: Column) -> npt.NDArray[np.int64]:
-        """Times by the clocks of the ranks' islands."""
+        """Times by the clocks of the ranks' clock domains."""
         pairs = zip(ranks.tolist(), at_ns.tolist(), strict=True)
         return np.array([at + round(self.alignment.correction(self._ranks[r].clock, at)) for r, at in pairs], np.int64)
 

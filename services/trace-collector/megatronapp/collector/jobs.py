@@ -38,13 +38,13 @@ class Rank:
     names: tuple[str, ...] = ()
     """Of its last batch; mostly those of all its batches."""
 
-    def same(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def intern_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """These names, as the very tuple that came before when nothing has changed."""
         if names != self.names:
             self.names = names
         return self.names
 
-    def introduction(self) -> trace_pb2.Hello:
+    def hello_snapshot(self) -> trace_pb2.Hello:
         """Its Hello with all communicators that it has named since."""
         hello = trace_pb2.Hello()
         hello.CopyFrom(self.hello)
@@ -99,7 +99,7 @@ class Attempt:
         self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
         self.changed = True
         if received.kind == "hello":
-            self.greet(message.hello, received.received_unix_ns)
+            self.on_hello(message.hello, received.received_unix_ns)
             return 0
         rank = self.ranks.get(identity.rank)
         if rank is None or rank.hello.identity.incarnation != identity.incarnation:
@@ -116,7 +116,7 @@ class Attempt:
             rank.close()
         return self._count_dropped(identity, message.heartbeat.dropped)
 
-    def greet(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
+    def on_hello(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
         """A rank's process has connected, for the first time or again."""
         number = hello.identity.rank
         old = self.ranks.get(number)
@@ -143,8 +143,8 @@ class Attempt:
 
     def _batch(self, rank: Rank, received: Received) -> int:
         batch, columns, number = received.message.batch, received.columns, received.identity.rank
-        step, names = batch.step, rank.same(tuple(batch.names))
-        self._saw(step)
+        step, names = batch.step, rank.intern_names(tuple(batch.names))
+        self._widen_steps(step)
         self.events += columns.rows
         self.clocks.add(number, batch, names, columns, rank.ids)
         if columns.rows:
@@ -154,13 +154,13 @@ class Attempt:
 
     def _summary(self, rank: Rank, received: Received) -> int:
         summary, columns, number = received.message.summary, received.columns, received.identity.rank
-        self._saw(summary.step)
+        self._widen_steps(summary.step)
         reading = self.clocks.at(number, summary.start_ns)
         on_cpu = rank.hello.device == trace_pb2.DEVICE_CPU
         self.buffer.add_summary(SummaryBlock(number, summary, columns, rank.ids, reading, on_cpu), received.size)
         return self._count_dropped(received.identity, summary.dropped)
 
-    def _saw(self, step: int) -> None:
+    def _widen_steps(self, step: int) -> None:
         self.first_step = min(self.first_step or step, step)
         self.last_step = max(self.last_step, step)
 

@@ -24,7 +24,7 @@ def pack(attempt: Attempt) -> bytes:
     for rank in attempt.ranks.values():
         record = trace_pb2.RankMessage(
             identity=rank.hello.identity,
-            message=trace_pb2.TraceMessage(hello=rank.introduction()),
+            message=trace_pb2.TraceMessage(hello=rank.hello_snapshot()),
             received_unix_ns=rank.last_seen_unix_ns,
             lost=rank.ended,
         )
@@ -60,7 +60,7 @@ def _restore(attempt: Attempt, record: trace_pb2.RankMessage) -> None:
     if record.message.HasField("hello"):
         try:
             check_message(record.message)
-            attempt.greet(record.message.hello, record.received_unix_ns)
+            attempt.on_hello(record.message.hello, record.received_unix_ns)
             attempt.ranks[number].ended = record.lost
         except DataError as error:
             log.error("rank_note_unreadable", run=attempt.run, attempt=attempt.attempt, rank=number, error=str(error))

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from megatronapp.collector import envelope, notes
-from megatronapp.collector.aside import Aside
 from megatronapp.collector.dedup import Dedup
 from megatronapp.collector.jobs import Attempt, AttemptKey, Jobs
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
 from megatronapp.collector.received import Received, SenderKey, from_record
+from megatronapp.collector.record_quarantine import RecordQuarantine
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Failed, Manifest, Store
 from megatronapp.core.errors import ForbiddenError, UnavailableError
@@ -68,7 +68,7 @@ class Pipeline:
         self._outbox = outbox
         self._jobs = jobs
         self._metrics = metrics
-        self._aside = Aside(quarantine)
+        self._aside = RecordQuarantine(quarantine)
         self._dedup = Dedup.from_json(store.manifest.dedup)
         self._pending: list[_Pending] = []
         self._pending_bytes = 0

@@ -52,14 +52,14 @@ class Presence:
             if number in attempt.ranks:
                 self._report_if_gone(attempt, attempt.ranks[number])
 
-    async def answer_roll_calls(self) -> None:
+    async def answer_hello_requests(self) -> None:
         """Publish the Hello of every connected rank whenever somebody asks, until cancelled."""
-        async for _ in self._bus.follow(Topic.ROLL_CALL, from_start=False):
+        async for _ in self._bus.follow(Topic.HELLO_REQUEST, from_start=False):
             present = [(attempt, rank) for attempt, _, rank in self._newest() if rank.streams and not rank.ended]
             for attempt, rank in present:
-                message = trace_pb2.TraceMessage(hello=rank.introduction())
-                self._say(attempt, rank, message=message, clock_error_ns=-1)
-            log.info("roll_call_answered", ranks=len(present))
+                message = trace_pb2.TraceMessage(hello=rank.hello_snapshot())
+                self._publish(attempt, rank, message=message, clock_error_ns=-1)
+            log.info("hello_request_answered", ranks=len(present))
 
     def _newest(self) -> Iterator[tuple[Attempt, int, Rank]]:
         """The ranks of each run's newest attempt."""
@@ -71,9 +71,9 @@ class Presence:
     def _report_if_gone(self, attempt: Attempt, rank: Rank) -> None:
         if not rank.ended and not rank.streams:
             rank.ended = attempt.changed = True
-            self._say(attempt, rank, lost=True)
+            self._publish(attempt, rank, lost=True)
 
-    def _say(self, attempt: Attempt, rank: Rank, **fields: object) -> None:
+    def _publish(self, attempt: Attempt, rank: Rank, **fields: object) -> None:
         """One rank that can't be told of must not silence the others."""
         try:
             message = trace_pb2.RankMessage(

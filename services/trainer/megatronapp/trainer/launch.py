@@ -60,16 +60,16 @@ def run(
             token_file=environment.token_file,
         )
         chain = PluginChain.create(kinds, namespace, context)
-        spoken = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
+        reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
         engine = native_p2p.open_engine(config.parallel, environment, store)
         try:
-            trainer = _build(config, layout, tokenizer, device, start, chain, context, spoken, engine)
+            trainer = _build(config, layout, tokenizer, device, start, chain, context, reporters, engine)
             trainer.train(stop)
             if engine is not None:
                 engine.close()
         finally:
             chain.close()
-            for reporter in spoken:
+            for reporter in reporters:
                 reporter.close()
     parallel.stop()
 

@@ -16,7 +16,7 @@ export const en = {
   'action.retry': 'Try again',
   'action.copyLink': 'Copy link',
   'error.network': 'Is the platform running? Training goes on without it.',
-  'nowhere.title': 'There is no such page',
+  'notFound.title': 'There is no such page',
 
   'live.connecting': 'Connecting',
   'live.live': 'Live',

@@ -17,7 +17,7 @@ export const zh: Messages = {
   'action.retry': '重试',
   'action.copyLink': '复制链接',
   'error.network': '平台在运行吗？没有平台，训练也会继续。',
-  'nowhere.title': '没有这个页面',
+  'notFound.title': '没有这个页面',
 
   'live.connecting': '连接中',
   'live.live': '实时',

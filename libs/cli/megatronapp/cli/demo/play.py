@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.live import Live
 
 from megatronapp.cli.demo import corpus, view
-from megatronapp.cli.demo.story import Story
-from megatronapp.cli.platform import Options, Platform, platform
+from megatronapp.cli.demo.state import DemoState
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import Topic
 from megatronapp.core.findings import Finding
 from megatronapp.core.scenario import Scenario
@@ -53,7 +53,7 @@ class Demo:
 class _Run:
     """What goes on while the demo plays."""
 
-    story: Story
+    state: DemoState
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     log: deque[str] = field(default_factory=lambda: deque(maxlen=40))
     """The last lines of the ranks' output, shown when the run fails."""
@@ -64,14 +64,14 @@ class _Run:
 
 async def play(demo: Demo) -> int:
     """Run the demo; returns the exit code."""
-    run = _Run(Story(demo.scenario))
+    run = _Run(DemoState(demo.scenario))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, run.stop.set)
     console = Console(stderr=demo.check)
     console.print("preparing the text …", style="dim")
     data = await asyncio.to_thread(corpus.prepare, demo.examples, demo.folder / "data")
     options = Options(demo.folder, page_port=None if demo.check else demo.port)
-    async with platform(options) as running, _listening(running, run.story):
+    async with local_stack(options) as running, _listening(running, run.state):
         training = asyncio.create_task(_train(demo, running, data, run))
         await (_check(run, training) if demo.check else _show(console, run, training, running.url))
         failed = await _end(run, training)
@@ -80,13 +80,13 @@ async def play(demo: Demo) -> int:
     if failed:
         print("\n".join(run.log), file=sys.stderr)
     if demo.check:
-        verdict = run.story.verdict()
+        verdict = run.state.verdict()
         print(json.dumps(verdict), flush=True)
         return 0 if verdict["found"] == verdict["injected"] and not failed else 1
     return 1 if failed else 0
 
 
-async def _train(demo: Demo, running: Platform, data: Path, run: _Run) -> bool:
+async def _train(demo: Demo, running: LocalStack, data: Path, run: _Run) -> bool:
     """The training run to its end; True when it failed."""
     work = demo.folder / "run"
     await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # an earlier demo's checkpoint would be resumed
@@ -116,17 +116,17 @@ def shortened(steps: int) -> list[str]:
 
 
 @asynccontextmanager
-async def _listening(running: Platform, story: Story) -> AsyncIterator[None]:
+async def _listening(running: LocalStack, state: DemoState) -> AsyncIterator[None]:
     """Keep the story up to date from the bus."""
 
     async def steps() -> None:
         async for message in running.bus.subscribe(Topic.STEPS, group="demo", consumer="demo"):
-            story.hear(trace_pb2.RankMessage.FromString(message.value))
+            state.on_message(trace_pb2.RankMessage.FromString(message.value))
             await running.bus.ack(message, group="demo")
 
     async def findings() -> None:
         async for message in running.bus.subscribe(Topic.FINDINGS, group="demo", consumer="demo"):
-            story.find(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+            state.find(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
             await running.bus.ack(message, group="demo")
 
     tasks = [asyncio.create_task(steps()), asyncio.create_task(findings())]
@@ -142,25 +142,25 @@ async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: 
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             while not _over(run, training):
-                live.update(view.render(run.story, url), refresh=True)
+                live.update(view.render(run.state, url), refresh=True)
                 await asyncio.sleep(REFRESH_SECONDS)
-            live.update(view.render(run.story, url), refresh=True)
+            live.update(view.render(run.state, url), refresh=True)
         return
     console.print(f"page  {url}", soft_wrap=True)
     told: dict[str, str] = {}
     shown = 0
     while not _over(run, training):
-        if run.story.step >= shown + 10:
-            shown = run.story.step
-            console.print(f"step {shown}/{run.story.total_steps}")
-        for finding in changed(run.story, told):
+        if run.state.step >= shown + 10:
+            shown = run.state.step
+            console.print(f"step {shown}/{run.state.total_steps}")
+        for finding in changed(run.state, told):
             console.print(view.line(finding), soft_wrap=True)
         await asyncio.sleep(REFRESH_SECONDS)
 
 
-def changed(story: Story, told: dict[str, str]) -> list[Finding]:
+def changed(state: DemoState, told: dict[str, str]) -> list[Finding]:
     """Findings that page, or have paged, and stand elsewhere than was told; figures alone are no change."""
-    changed = [f for f in map(story.findings.__getitem__, story.paged) if told.get(f.id) != view.word(f)]
+    changed = [f for f in map(state.findings.__getitem__, state.paged) if told.get(f.id) != view.word(f)]
     told.update({finding.id: view.word(finding) for finding in changed})
     return changed
 
@@ -168,19 +168,19 @@ def changed(story: Story, told: dict[str, str]) -> list[Finding]:
 async def _check(run: _Run, training: asyncio.Task[bool]) -> None:
     """Wait until the verdict has settled, or it is clear that none will come; one line of progress each 10 steps."""
     paged_at: int | None = None
-    last, moved, story = 0, time.monotonic(), run.story
+    last, moved, state = 0, time.monotonic(), run.state
     while not _over(run, training):
         await asyncio.sleep(REFRESH_SECONDS)
-        if story.step // 10 > last // 10:
-            print(f"step {story.step}/{story.total_steps}", file=sys.stderr, flush=True)
-        if story.step > last:
-            last, moved = story.step, time.monotonic()
-        if story.found and paged_at is None:
-            paged_at = story.step
-            print(*map(view.line, story.findings.values()), sep="\n", file=sys.stderr, flush=True)
+        if state.step // 10 > last // 10:
+            print(f"step {state.step}/{state.total_steps}", file=sys.stderr, flush=True)
+        if state.step > last:
+            last, moved = state.step, time.monotonic()
+        if state.found and paged_at is None:
+            paged_at = state.step
+            print(*map(view.line, state.findings.values()), sep="\n", file=sys.stderr, flush=True)
         stands_still = time.monotonic() - moved > (SETTLE_STEPS if paged_at is not None else GIVE_UP_SECONDS)
-        settled = paged_at is not None and story.step >= paged_at + SETTLE_STEPS
-        if settled or stands_still or story.step >= story.from_step + GIVE_UP_STEPS:
+        settled = paged_at is not None and state.step >= paged_at + SETTLE_STEPS
+        if settled or stands_still or state.step >= state.from_step + GIVE_UP_STEPS:
             return
 
 

@@ -8,18 +8,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from megatronapp.cli.demo.story import Story
+from megatronapp.cli.demo.state import DemoState
 from megatronapp.core.findings import Finding, State
 
 BAR_WIDTH = 24
 
 
-def render(story: Story, url: str) -> RenderableType:
+def render(state: DemoState, url: str) -> RenderableType:
     """The whole screen for the present state."""
-    parts: list[RenderableType] = [_headline(story), _ranks(story)]
-    parts += [_finding(finding) for finding in _newest_first(story)[:4]]
-    if story.watched:
-        parts.append(Text(f"watched, not sure yet: {story.watched}", style="dim"))
+    parts: list[RenderableType] = [_headline(state), _ranks(state)]
+    parts += [_finding(finding) for finding in _newest_first(state)[:4]]
+    if state.watched:
+        parts.append(Text(f"watched, not sure yet: {state.watched}", style="dim"))
     if url:
         parts.append(Text.assemble(("page  ", "dim"), (url, "underline"), ("   Ctrl-C ends the demo", "dim")))
     return Group(*parts)
@@ -46,23 +46,23 @@ def _effect(finding: Finding) -> str:
     return f"{slower}, costs the job {(finding.cost_ratio - 1) * 100:.0f} % of its step time"
 
 
-def _headline(story: Story) -> RenderableType:
+def _headline(state: DemoState) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    loss = f"loss {story.loss:.3f}" if story.loss is not None else ""
-    text = f"step {story.step}/{story.total_steps}" if story.step else "starting the ranks …"
-    bar = ProgressBar(total=max(story.total_steps, 1), completed=story.step, width=40)
+    loss = f"loss {state.loss:.3f}" if state.loss is not None else ""
+    text = f"step {state.step}/{state.total_steps}" if state.step else "starting the ranks …"
+    bar = ProgressBar(total=max(state.total_steps, 1), completed=state.step, width=40)
     table.add_row(Text("training", style="bold"), bar, text, Text(loss, style="dim"))
     return table
 
 
-def _ranks(story: Story) -> RenderableType:
+def _ranks(state: DemoState) -> RenderableType:
     table = Table(box=None, header_style="dim", padding=(0, 2))
     for column in ("rank", "stage", "replica", "step", "compute"):
         table.add_column(column, justify="right")
     table.add_column("")
-    longest = max((view.compute_seconds for view in story.ranks.values()), default=0.0) or 1.0
-    for rank, view in sorted(story.ranks.items()):
-        style = "bold red" if rank in story.found else ""
+    longest = max((view.compute_seconds for view in state.ranks.values()), default=0.0) or 1.0
+    for rank, view in sorted(state.ranks.items()):
+        style = "bold red" if rank in state.found else ""
         bar = "━" * round(BAR_WIDTH * view.compute_seconds / longest)
         place = view.placement
         times = (f"{view.step_seconds * 1e3:.0f} ms", f"{view.compute_seconds * 1e3:.0f} ms")
@@ -70,8 +70,8 @@ def _ranks(story: Story) -> RenderableType:
     return table
 
 
-def _newest_first(story: Story) -> list[Finding]:
-    paged = (story.findings[identity] for identity in story.paged)
+def _newest_first(state: DemoState) -> list[Finding]:
+    paged = (state.findings[identity] for identity in state.paged)
     return sorted(paged, key=lambda f: (f.state is State.OPEN, f.opened_unix_ns), reverse=True)
 
 

@@ -17,13 +17,13 @@ class Topic(StrEnum):
     """TraceControl, gateway → collector. Key: the run."""
     INCIDENTS = "incidents"
     """JSON of gateway.notify.events, gateway → gateways: what Alertmanager said and who was told. Key: the incident."""
-    ROLL_CALL = "roll-call"
+    HELLO_REQUEST = "hello-request"
     """Empty, detector → collector: publish the Hello of every connected rank again, for one who has missed them."""
 
 
 KEPT_MESSAGES = 100_000
 """Messages that a topic keeps when nothing else is said."""
-KEPT_OF_TOPIC: Mapping[str, int] = {Topic.FINDINGS: 20_000, Topic.TRACE_CONTROL: 2_000, Topic.ROLL_CALL: 100}
+KEPT_OF_TOPIC: Mapping[str, int] = {Topic.FINDINGS: 20_000, Topic.TRACE_CONTROL: 2_000, Topic.HELLO_REQUEST: 100}
 
 READ_COUNT = 512
 """Messages that a reader takes at once, at most."""

@@ -97,7 +97,7 @@ class Monitor:
         self._judge(x)
         self._learn(x)
 
-    def pardon(self) -> None:
+    def suppress(self) -> None:
         """Another signal explains what the items show: drop all alarms, and do not hold these steps against them."""
         for item in np.flatnonzero(self.alarmed):
             self._clear(int(item))

@@ -19,7 +19,7 @@ def environment(plan: Plan) -> list[dict[str, Any]]:
 
 
 def platform_environment(plan: Plan) -> list[dict[str, Any]]:
-    return [*_torchrun(plan), *_platform(plan)]
+    return [*_torchrun(plan), *_render_settings(plan)]
 
 
 def _torchrun(plan: Plan) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def _torchrun(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _platform(plan: Plan) -> list[dict[str, Any]]:
+def _render_settings(plan: Plan) -> list[dict[str, Any]]:
     variables = {
         "MEGATRONAPP_RUN_ID": plan.job.metadata.uid,
         "MEGATRONAPP_JOB": plan.full_name,

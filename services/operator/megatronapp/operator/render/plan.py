@@ -12,7 +12,7 @@ from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 
 
 @dataclass(frozen=True)
-class Platform:
+class RenderSettings:
     """What every job of an installation shares: addresses for its pods, and the trainer's image."""
 
     trainer_image: str
@@ -36,7 +36,7 @@ class Plan:
     attempt: int
     nodes: int
     excluded: tuple[str, ...]
-    platform: Platform
+    platform: RenderSettings
 
     @property
     def spec(self) -> Spec:

@@ -33,7 +33,7 @@ class GroupState(_Value):
     since_unix_seconds: float
 
 
-class Heard(_Value):
+class AlertReceived(_Value):
     """Alertmanager said this."""
 
     type: Literal["heard"] = "heard"
@@ -51,7 +51,7 @@ class Claimed(_Value):
     receiver: str
 
 
-class Told(_Value):
+class NotificationSent(_Value):
     """It did, or the receiver did not take it."""
 
     type: Literal["told"] = "told"
@@ -66,10 +66,10 @@ class Told(_Value):
     """It was told that the incident is over."""
 
 
-Event = Annotated[Heard | Claimed | Told, Field(discriminator="type")]
-_EVENT: TypeAdapter[Heard | Claimed | Told] = TypeAdapter(Event)
+Event = Annotated[AlertReceived | Claimed | NotificationSent, Field(discriminator="type")]
+_EVENT: TypeAdapter[AlertReceived | Claimed | NotificationSent] = TypeAdapter(Event)
 
 
-def parse(value: bytes) -> Heard | Claimed | Told:
+def parse(value: bytes) -> AlertReceived | Claimed | NotificationSent:
     """Raises pydantic's ValidationError, a ValueError."""
     return _EVENT.validate_json(value)

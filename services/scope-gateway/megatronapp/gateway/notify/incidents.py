@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from megatronapp.gateway.notify.events import Claimed, GroupState, Heard, Told
+from megatronapp.gateway.notify.events import AlertReceived, Claimed, GroupState, NotificationSent
 from megatronapp.gateway.notify.levels import Level
 
 MAX_INCIDENTS = 5_000
@@ -55,7 +55,7 @@ class Incident:
 class Record:
     """What one receiver has been told of one subject."""
 
-    told: Literal["", "open", "resolved"] = ""
+    notified: Literal["", "open", "resolved"] = ""
     level: Level = Level.P3
     at: float = 0.0
     claim: str = ""
@@ -86,12 +86,12 @@ class Incidents:
     records: dict[tuple[str, str], Record] = field(default_factory=dict)
     """(subject, receiver) → what was told."""
 
-    def apply(self, event: Heard | Claimed | Told, week: str = "") -> bool:
+    def apply(self, event: AlertReceived | Claimed | NotificationSent, week: str = "") -> bool:
         """Fold in one event; False for a claim that does not count. `week` is the report that is due at its time."""
-        if isinstance(event, Heard):
-            self._hear(event.state, event.at)
+        if isinstance(event, AlertReceived):
+            self._on_alert(event.state, event.at)
             return True
-        if isinstance(event, Told):
+        if isinstance(event, NotificationSent):
             self._note(event)
             return True
         return self._grant(event, week)
@@ -106,9 +106,9 @@ class Incidents:
 
     def _unreported(self, subject: str, now: float) -> list[str]:
         records = {name: self.records.get((subject, name), Record()) for name in sorted(self.rules.reporters)}
-        return [name for name, record in records.items() if not record.told and not record.waits(now)]
+        return [name for name, record in records.items() if not record.notified and not record.waits(now)]
 
-    def _hear(self, state: GroupState, at: float) -> None:
+    def _on_alert(self, state: GroupState, at: float) -> None:
         known = self.incidents.get(self.latest.get(state.group, ""))
         if not state.firing:
             if known is not None and known.open:
@@ -143,10 +143,10 @@ class Incidents:
 
     def _reason(self, incident: Incident, record: Record, now: float) -> Reason | None:
         if not incident.open:
-            return "resolved" if record.told == "open" else None
-        if not record.told:
+            return "resolved" if record.notified == "open" else None
+        if not record.notified:
             return "opened"
-        if record.told == "resolved":
+        if record.notified == "resolved":
             return "opened" if now - incident.reopened >= self.rules.flap_seconds else None
         if incident.state.level < record.level:
             return "worse"
@@ -159,15 +159,15 @@ class Incidents:
         self.records[key] = replace(self.records.get(key, Record()), claim=claim.claim, claimed_at=claim.at)
         return True
 
-    def _note(self, told: Told) -> None:
-        key = (told.subject, told.receiver)
+    def _note(self, sent: NotificationSent) -> None:
+        key = (sent.subject, sent.receiver)
         record = self.records.get(key, Record())
-        if record.claim != told.claim:
+        if record.claim != sent.claim:
             return
-        if not told.delivered:
-            self.records[key] = replace(record, claim="", failures=record.failures + 1, failed_at=told.at)
+        if not sent.delivered:
+            self.records[key] = replace(record, claim="", failures=record.failures + 1, failed_at=sent.at)
             return
-        self.records[key] = Record(told="resolved" if told.resolved else "open", level=told.level, at=told.at)
+        self.records[key] = Record(notified="resolved" if sent.resolved else "open", level=sent.level, at=sent.at)
 
 
 def _worst(before: GroupState, now: GroupState) -> GroupState:

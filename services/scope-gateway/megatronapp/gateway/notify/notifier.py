@@ -15,7 +15,7 @@ from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.notify import messages
-from megatronapp.gateway.notify.events import Claimed, GroupState, Heard, Told, parse
+from megatronapp.gateway.notify.events import AlertReceived, Claimed, GroupState, NotificationSent, parse
 from megatronapp.gateway.notify.incidents import REPORT, Due, Incident, Incidents, Rules
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.receivers import receivers
@@ -62,9 +62,9 @@ class Notifier:
         """All that are known, the one opened last first."""
         return sorted(self._known.incidents.values(), key=lambda incident: -incident.opened)
 
-    async def hear(self, state: GroupState) -> None:
+    async def on_alert(self, state: GroupState) -> None:
         """Take in what Alertmanager says. Raises UnavailableError when it could not be kept; it must be said again."""
-        await self._bus.publish(Topic.INCIDENTS, state.group, _bytes(Heard(at=self._clock(), state=state)))
+        await self._bus.publish(Topic.INCIDENTS, state.group, _bytes(AlertReceived(at=self._clock(), state=state)))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -125,7 +125,7 @@ class Notifier:
             return
         delivered = await self._deliver(client, due, incident)
         self._metrics.notifications.labels(due.receiver, "sent" if delivered else "failed").inc()
-        told = Told(
+        sent = NotificationSent(
             at=self._clock(),
             claim=claim,
             subject=due.subject,
@@ -134,7 +134,7 @@ class Notifier:
             level=incident.state.level if incident else Level.P3,
             resolved=due.reason == "resolved",
         )
-        await self._publish_told(told)
+        await self._publish_sent(sent)
 
     async def _deliver(self, client: httpx.AsyncClient, due: Due, incident: Incident | None) -> bool:
         """Whether the receiver has taken the message. A receiver may answer anything."""
@@ -150,11 +150,11 @@ class Notifier:
             return False
         return True
 
-    async def _publish_told(self, told: Told) -> None:
+    async def _publish_sent(self, sent: NotificationSent) -> None:
         """Until the bus takes it: people would be told again otherwise."""
         while True:
             try:
-                return await self._bus.publish(Topic.INCIDENTS, told.subject, _bytes(told))
+                return await self._bus.publish(Topic.INCIDENTS, sent.subject, _bytes(sent))
             except UnavailableError as error:
                 log.warning("incidents_wait_for_the_bus", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -188,5 +188,5 @@ class Notifier:
             self._metrics.incidents.labels(level).set(count)
 
 
-def _bytes(event: Heard | Claimed | Told) -> bytes:
+def _bytes(event: AlertReceived | Claimed | NotificationSent) -> bytes:
     return event.model_dump_json().encode()

@@ -32,7 +32,7 @@ async def events(socket: WebSocket) -> None:
         allowed_seconds = asking.session.expires_unix_seconds - time.time() if asking.session else None
         with gateway.viewers.join() as mailbox:
             await socket.accept()
-            snapshot = views.snapshot(gateway.platform, time.time_ns()).model_dump_json()
+            snapshot = views.snapshot(gateway.job_store, time.time_ns()).model_dump_json()
             async with asyncio.timeout(allowed_seconds):
                 await _serve(socket, snapshot, mailbox, gateway.settings.viewer_timeout_seconds)
     except TimeoutError:

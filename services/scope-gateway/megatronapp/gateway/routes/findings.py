@@ -22,7 +22,7 @@ async def list_findings(
     """Open findings first, then by when they opened, newest first."""
     chosen = (
         finding
-        for finding in gateway.platform.findings.values()
+        for finding in gateway.job_store.findings.values()
         if (run is None or finding.run == run) and (state is None or finding.state is state)
     )
     return sorted(chosen, key=lambda finding: (finding.state is not State.OPEN, -finding.opened_unix_ns))
@@ -30,7 +30,7 @@ async def list_findings(
 
 @router.get("/{id}")
 async def get_finding(gateway: GatewayParts, finding_id: Annotated[str, Path(alias="id", max_length=256)]) -> Finding:
-    found = gateway.platform.findings.get(finding_id)
+    found = gateway.job_store.findings.get(finding_id)
     if found is None:
         raise NotFoundError(f"there is no finding {finding_id!r}")
     return found

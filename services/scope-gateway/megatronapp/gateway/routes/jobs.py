@@ -19,12 +19,12 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 @router.get("")
 async def list_jobs(gateway: GatewayParts, now: Now) -> list[Job]:
     """All jobs that are known, the one heard last first."""
-    return views.job_views(gateway.platform, now)
+    return views.job_views(gateway.job_store, now)
 
 
 @router.get("/{run}")
 async def get_job(job: KnownJob, gateway: GatewayParts, now: Now) -> Job:
-    return views.job_view(job, gateway.platform.findings_of(job.run), now)
+    return views.job_view(job, gateway.job_store.findings_of(job.run), now)
 
 
 @router.get("/{run}/ranks")
@@ -45,7 +45,7 @@ async def get_metrics(
 
 @router.get("/{run}/trace-control")
 async def get_trace_control(job: KnownJob, gateway: GatewayParts) -> TraceControlStatus:
-    return views.control_status(job, gateway.platform.controls.get(job.run))
+    return views.control_status(job, gateway.job_store.controls.get(job.run))
 
 
 @router.put("/{run}/trace-control", dependencies=[Depends(operator)])
@@ -55,5 +55,5 @@ async def put_trace_control(body: TraceControl, job: KnownJob, gateway: GatewayP
         raise ConflictError("the job has ended: nobody is left to trace")
     control = views.control_message(body)
     await gateway.bus.publish(Topic.TRACE_CONTROL, job.run, control.SerializeToString())
-    gateway.platform.apply_control(job.run, control)
+    gateway.job_store.apply_control(job.run, control)
     return views.control_status(job, control)

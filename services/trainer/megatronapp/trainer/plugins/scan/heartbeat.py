@@ -55,7 +55,7 @@ class Heartbeat:
     _stop: threading.Event = field(default_factory=threading.Event)
     _due: threading.Event = field(default_factory=threading.Event)
     """Set: the next heartbeat is due now."""
-    _said: int = 0
+    _communicators_sent: int = 0
 
     def start(self) -> None:
         """From the training thread, whose clock is told in every heartbeat."""
@@ -63,7 +63,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="scan-heartbeat", daemon=True)
         self._thread.start()
 
-    def tell_now(self) -> None:
+    def send_now(self) -> None:
         """Do not wait for the next second: what begins may hold the interpreter for long, and others then wait."""
         self._due.set()
 
@@ -86,8 +86,8 @@ class Heartbeat:
         name, since_ns = self.recorder.innermost()
         thread_cpu_ns, thread_wait_ns = self._clock.read()
         frontiers = self.frontiers.messages()
-        communicators = self.communicators.since(self._said)
-        self._said += len(communicators)
+        communicators = self.communicators.since(self._communicators_sent)
+        self._communicators_sent += len(communicators)
         return trace_pb2.Heartbeat(
             clock_ns=now_ns(),
             unix_ns=time.time_ns(),

@@ -175,7 +175,7 @@ class ScanPlugin(Plugin):
     def phase_begin(self, phase: trace_pb2.Phase) -> None:
         self._phases.append(phase)
         self._position.enter(phase)
-        self._heartbeat.tell_now()
+        self._heartbeat.send_now()
         self._probe.on = False
         if phase in OPERATION_OF_PHASE:
             self._recorder.begin(OPERATION_OF_PHASE[phase])

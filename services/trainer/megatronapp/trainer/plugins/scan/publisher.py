@@ -52,7 +52,7 @@ class Publisher:
     on_cuda: bool
     _steps: queue.SimpleQueue[Step | None] = field(default_factory=queue.SimpleQueue)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _said: int = 0
+    _communicators_sent: int = 0
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="scan-publish", daemon=True)
@@ -88,8 +88,8 @@ class Publisher:
                 self.outbox.put(trace_pb2.TraceMessage(batch=batch))
 
     def _summary(self, step: Step, spans: Spans) -> trace_pb2.StepSummary:
-        communicators = self.communicators.since(self._said)
-        self._said += len(communicators)
+        communicators = self.communicators.since(self._communicators_sent)
+        self._communicators_sent += len(communicators)
         summary = trace_pb2.StepSummary(
             step=step.number,
             start_ns=step.start_ns,

@@ -1,0 +1,120 @@
+"""What the demo knows so far, from the bus alone: the ranks' progress, the findings, and whether they are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megatronapp.core.findings import Finding, State
+from megatronapp.core.scenario import Scenario
+from megatronapp.core.trace.columns import summary_columns
+from megatronapp.v1 import trace_pb2
+
+
+@dataclass
+class RankView:
+    """One rank as the terminal shows it."""
+
+    placement: trace_pb2.Placement
+    step: int = 0
+    step_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    """CPU time of forward and backward in the last step."""
+
+
+@dataclass
+class DemoState:
+    scenario: Scenario
+    ranks: dict[int, RankView] = field(default_factory=dict)
+    findings: dict[str, Finding] = field(default_factory=dict)
+    total_steps: int = 0
+    loss: float | None = None
+    first_slow_unix_ns: int | None = None
+    paged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By finding: the step and the time (Unix, ns) at which it first paged."""
+
+    @property
+    def from_step(self) -> int:
+        """The first step in which a fault acts."""
+        return min((fault.from_step for fault in self.scenario.faults), default=0)
+
+    @property
+    def step(self) -> int:
+        """The last step that every rank has finished."""
+        return min((rank.step for rank in self.ranks.values()), default=0)
+
+    @property
+    def injected(self) -> list[int]:
+        return sorted(rank for rank, view in self.ranks.items() if self._is_hit(rank, view))
+
+    @property
+    def found(self) -> list[int]:
+        """Ranks of open findings that page."""
+        paging = (f for f in self.findings.values() if f.state is State.OPEN and f.page)
+        return sorted({rank for finding in paging for rank in finding.ranks})
+
+    @property
+    def watched(self) -> int:
+        """Open findings that have not paged: advice, and what may come to nothing."""
+        return sum(f.state is State.OPEN for f in self.findings.values() if f.id not in self.paged)
+
+    def on_message(self, message: trace_pb2.RankMessage) -> None:
+        """Take in one message of a rank."""
+        rank, body = message.identity.rank, message.message
+        match body.WhichOneof("body"):
+            case "hello":
+                self.ranks[rank] = RankView(body.hello.placement)
+                self.total_steps = body.hello.schedule.total_steps
+            case "summary" if rank in self.ranks:
+                self._summary(self.ranks[rank], rank, body.summary)
+
+    def find(self, finding: Finding) -> None:
+        """Take in a new or changed finding."""
+        self.findings[finding.id] = finding
+        if finding.page:
+            self.paged.setdefault(finding.id, (self.step, finding.updated_unix_ns))
+
+    def verdict(self) -> dict[str, Any]:
+        """The result of `demo --check`: whom the fault hit, whom the platform named, and how fast."""
+        right = [f for f in self.findings.values() if f.page and set(f.ranks) & set(self.injected)]
+        first = min(right, key=lambda finding: finding.opened_unix_ns, default=None)
+        step, unix_ns = self._found_at(first) if first else (None, None)
+        seconds = None
+        if unix_ns and self.first_slow_unix_ns:
+            seconds = round((unix_ns - self.first_slow_unix_ns) / 1e9, 3)
+        return {
+            "injected": self.injected,
+            "found": self.found,
+            "detection_steps": step - self.from_step + 1 if step is not None else None,
+            "detection_seconds": seconds,
+            "cause": str(first.cause) if first else None,
+        }
+
+    def _found_at(self, finding: Finding) -> tuple[int, int]:
+        """Step and time of its opening; of its page, where it had been open as a mere suspicion before the fault."""
+        if finding.opened_step >= self.from_step:
+            return finding.opened_step, finding.opened_unix_ns
+        return self.paged[finding.id]
+
+    def _is_hit(self, rank: int, view: RankView) -> bool:
+        place = view.placement
+        return any(f.hits(rank=rank, stage=place.pipeline, node=place.node) for f in self.scenario.faults)
+
+    def _summary(self, view: RankView, rank: int, summary: trace_pb2.StepSummary) -> None:
+        view.step, view.step_seconds = summary.step, summary.duration_ns / 1e9
+        view.compute_seconds = _compute_seconds(summary)
+        if summary.progress.HasField("loss"):
+            self.loss = summary.progress.loss
+        if summary.step == self.from_step and self._is_hit(rank, view):
+            began = view.placement.host_unix_ns + summary.start_ns - view.placement.host_clock_ns
+            self.first_slow_unix_ns = min(began, self.first_slow_unix_ns or began)
+
+
+def _compute_seconds(summary: trace_pb2.StepSummary) -> float:
+    columns = summary_columns(summary)
+    computes = [i for i, name in enumerate(summary.names) if name in {"forward", "backward"}]
+    rows = np.isin(columns["name"], computes)
+    cpu, wall = (int(columns[name][rows].sum()) for name in ("cpu_sum_ns", "duration_sum_ns"))
+    return (cpu or wall) / 1e9

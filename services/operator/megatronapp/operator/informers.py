@@ -1,0 +1,71 @@
+"""What the API server has told of each kind, as values. Followers fill it; the cache reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from megatronapp.operator import json_text
+from megatronapp.operator.indexer import Indexer, SetAside
+from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOBS, Kind
+from megatronapp.operator.names import Key
+from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, owner_uid
+
+Body = dict[str, Any]
+
+
+def _nobody(_: Unreadable) -> None:
+    """Told of what is set aside."""
+
+
+class InformerCache:
+    """An indexer for each kind; by TrainingJob, nodes by their name."""
+
+    def __init__(self, aside: SetAside = _nobody) -> None:
+        self.jobs: Indexer[Key, Body] = Indexer(TRAINING_JOBS.plural, _own_key, plain, aside)
+        self.children: Indexer[Key, ChildJob] = Indexer(JOBS.plural, Key.of_child, ChildJob.of, aside)
+        self.pods: Indexer[Key, Pod] = Indexer(PODS.plural, Key.of_child, Pod.of, aside)
+        self.services: Indexer[Key, str] = Indexer(
+            SERVICES.plural, Key.of_child, lambda body: owner_uid(body["metadata"]), aside
+        )
+        self.nodes: Indexer[str, Node] = Indexer(NODES.plural, lambda body: body["metadata"]["name"], Node.of, aside)
+        self._of_jobs: dict[Kind, Indexer[Key, Any]] = {
+            TRAINING_JOBS: self.jobs,
+            JOBS: self.children,
+            PODS: self.pods,
+            SERVICES: self.services,
+        }
+
+    def event(self, kind: Kind, body: Body, deleted: bool) -> set[Key]:
+        """Take in an event of a watch. The TrainingJobs that it matters to."""
+        if kind == NODES:
+            name = self.nodes.drop(body) if deleted else self.nodes.put(body)
+            return self.keys_on({name}) if name else set()
+        indexer = self._of_jobs[kind]
+        key = indexer.drop(body) if deleted else indexer.put(body)
+        return {key} if key else set()
+
+    def listed(self, kind: Kind, bodies: Iterable[Body]) -> set[Key]:
+        """Take in a list of all objects of a kind. The TrainingJobs to which its news matter."""
+        if kind == NODES:
+            return self.keys_on(self.nodes.replace(bodies))
+        return self._of_jobs[kind].replace(bodies)
+
+    def keys_on(self, nodes: set[str]) -> set[Key]:
+        """TrainingJobs with a pod on one of these nodes."""
+        return {key for key in self.pods if any(pod.node in nodes for pod in self.pods.get(key))} if nodes else set()
+
+    def unreadable(self, key: Key) -> tuple[Unreadable, ...]:
+        """What belongs to a TrainingJob and can't be read."""
+        return tuple(found for indexer in self._of_jobs.values() for found in indexer.unreadable(key))
+
+
+def plain(body: Body) -> Body:
+    """Without what only other appliers need, and without depths that can't be written again."""
+    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    found: Body = json_text.shallow({**body, "metadata": metadata})
+    return found
+
+
+def _own_key(body: Body) -> Key:
+    return Key(body["metadata"]["namespace"], body["metadata"]["name"])

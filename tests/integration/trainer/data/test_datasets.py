@@ -1,0 +1,140 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.trainer.config import DataConfig
+from megatronapp.trainer.data import SequentialSampler, build_datasets, build_tokenizer, microbatches
+from megatronapp.trainer.data.preprocess import main as preprocess
+
+EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
+GPT2 = {
+    "tokenizer_type": "GPT2BPETokenizer",
+    "vocab_file": str(EXAMPLES / "vocab.json"),
+    "merge_file": str(EXAMPLES / "merges.txt"),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    prefix = tmp_path_factory.mktemp("corpus") / "corpus"
+    flags = [f"--vocab-file={GPT2['vocab_file']}", f"--merge-file={GPT2['merge_file']}", "--append-eod"]
+    preprocess(
+        [f"--input={EXAMPLES}/corpus.jsonl", f"--output-prefix={prefix}", "--tokenizer-type=GPT2BPETokenizer", *flags]
+    )
+    return f"{prefix}_text_document"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def build(config: DataConfig, **sizes: int) -> tuple[Any, Any, Any]:
+    wanted = {"train_samples": 100, "valid_samples": 8, "test_samples": 0, **sizes}
+    return build_datasets(config, build_tokenizer(config), sequence_length=64, seed=1, **wanted)
+
+
+def test_real_text_becomes_microbatches(corpus: str) -> None:
+    config = DataConfig(data_path=(corpus,), **GPT2)
+    tokenizer = build_tokenizer(config)
+    train, valid, test = build(config)
+    sampler = SequentialSampler(
+        total_samples=100, consumed_samples=4, micro_batch_size=2, data_parallel_rank=0, data_parallel_size=2
+    )
+
+    first = next(microbatches(train, sampler))
+
+    assert len(train) >= 100
+    assert len(valid) >= 8
+    assert test is None
+    assert first["tokens"].shape == first["labels"].shape == (2, 64)
+    assert first["tokens"].dtype == torch.int64
+    assert torch.equal(first["tokens"][:, 1:], first["labels"][:, :-1])
+    assert first["work"] == (2 * 64, 2 * 64**2)
+    assert torch.equal(first["tokens"][0], train[4]["tokens"])
+    assert tokenizer.detokenize(first["tokens"][0].tolist()).isascii()
+
+
+def test_two_builds_and_two_loaders_agree(corpus: str) -> None:
+    config = DataConfig(data_path=(corpus,), **GPT2)
+    sampler = SequentialSampler(
+        total_samples=16, consumed_samples=0, micro_batch_size=4, data_parallel_rank=0, data_parallel_size=1
+    )
+
+    here = list(microbatches(build(config)[0], sampler))
+    there = list(microbatches(build(config)[0], sampler, num_workers=1))
+
+    assert all(torch.equal(a["tokens"], b["tokens"]) for a, b in zip(here, there, strict=True))
+
+
+def test_blends_follow_their_weights(corpus: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "in.jsonl").write_text('{"text": "zzzz zzzz"}\n' * 200)
+    preprocess([f"--input={tmp_path}/in.jsonl", f"--output-prefix={other}", "--tokenizer-type=ByteTokenizer"])
+    config = DataConfig(data_path=("3", corpus, "1", f"{other}_text_document"), split="1", **GPT2)
+
+    train, _, _ = build(config, valid_samples=0)
+
+    assert len(train) == 100
+    from_other = sum(set(train[i]["tokens"].tolist()) <= {ord("z"), ord(" ")} for i in range(100))
+    assert from_other == 25
+
+
+def test_mock_data_needs_no_files() -> None:
+    train, valid, _ = build(DataConfig(mock_data=True))
+
+    assert train[0]["tokens"].shape == (64,)
+    assert len(valid) >= 8
+
+
+def test_data_made_anew_is_not_read_through_an_old_index(corpus: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for suffix in (".bin", ".idx"):
+        shutil.copy(corpus + suffix, f"{copy}{suffix}")
+    config = DataConfig(data_path=(str(copy),), data_cache_path=str(tmp_path / "cache"), **GPT2)
+    build(config)
+    (tmp_path / "in.jsonl").write_text('{"text": "1234567 1234567"}\n' * 300)
+    flags = ["--tokenizer-type=NullTokenizer", "--vocab-size=2000000", "--json-keys", "text"]
+    preprocess([f"--input={tmp_path}/in.jsonl", f"--output-prefix={tmp_path}/new", *flags])
+    for suffix in (".bin", ".idx"):
+        shutil.move(f"{tmp_path}/new_text_document{suffix}", f"{copy}{suffix}")
+
+    train, _, _ = build(config, valid_samples=0)
+
+    assert set(train[0]["tokens"].tolist()) == {1234567}
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "says"),
+    [
+        ({}, UsageError, "--data-path .* or --mock-data"),
+        ({"data_path": ("/nowhere/data",)}, ConfigError, "there is no file /nowhere/data.bin"),
+        ({"data_path": ("CORPUS",), "split": "half"}, UsageError, "--split 'half'"),
+        ({"data_path": ("CORPUS",), "split": "1,0,0"}, DataError, "0 tokens for validation"),
+        ({"data_path": ("0.5", "CORPUS", "CORPUS", "0.5")}, UsageError, "a weight before each"),
+        ({"data_path": ("-1", "CORPUS", "1", "CORPUS")}, UsageError, "not negative"),
+        ({"data_path": ("CUT",)}, DataError, "cut short"),
+        ({"data_path": ("FOREIGN",)}, DataError, "no index"),
+    ],
+)
+def test_wrong_data_says_what_is_wrong(
+    corpus: str, tmp_path: Path, config: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    for name in ("CUT", "FOREIGN"):
+        shutil.copy(f"{corpus}.idx", tmp_path / f"{name}.idx")
+        (tmp_path / f"{name}.bin").write_bytes(b"12")
+    (tmp_path / "FOREIGN.idx").write_bytes(b"something else")
+    paths = {"CORPUS": corpus, "CUT": str(tmp_path / "CUT"), "FOREIGN": str(tmp_path / "FOREIGN")}
+    if "data_path" in config:
+        config = {**config, "data_path": tuple(paths.get(part, part) for part in config["data_path"])}
+
+    with pytest.raises(error, match=says):
+        build(DataConfig(**config, **GPT2))

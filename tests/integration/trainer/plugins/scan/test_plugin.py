@@ -1,0 +1,137 @@
+"""The plug-in as a whole: nothing is hooked without it, nothing stops training, and its trace survives."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from megatron.core.pipeline_parallel import p2p_communication, schedules
+from megatron.core.tensor_parallel import mappings
+
+from megatronapp.core.trace import file as trace_file
+from megatronapp.trainer.plugins.scan import ScanPlugin
+from megatronapp.v1 import trace_pb2
+from tests.integration.trainer.plugins.scan.traced import losses_of, read
+from tests.support.forked import RankFailedError, run_forked
+from tests.support.training import TINY, train
+
+HOOKED = (
+    (schedules, "forward_step"),
+    (schedules, "backward_step"),
+    (p2p_communication, "_p2p_ops"),
+    (p2p_communication, "_batched_p2p_ops"),
+    (dist, "all_reduce"),
+    (dist, "_coalescing_manager"),
+    (mappings, "dist_all_gather_func"),
+)
+
+
+def hooked_before_and_after(flags: str) -> tuple[bool, bool, set[str]]:
+    """(all as it was after the run, a model's forward was rebound in it, modules of the model still rebound)."""
+    before = [getattr(owner, name) for owner, name in HOOKED]
+    chunks: list[object] = []
+    rebound: set[str] = set()
+
+    class Spy(ScanPlugin):
+        def models(self, models: object) -> None:
+            super().models(models)  # type: ignore[arg-type]
+            chunks.extend(models)  # type: ignore[arg-type]
+
+        def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+            rebound.update(name for name, m in chunks[0].named_modules() if "forward" in vars(m))  # type: ignore[attr-defined]
+            super().step_end(step, progress)
+
+    train(f"{TINY} {flags}", plugins=(Spy,))
+    left = {name for name, m in chunks[0].named_modules() if "forward" in vars(m)}  # type: ignore[attr-defined]
+    return before == [getattr(owner, name) for owner, name in HOOKED], bool(rebound), left
+
+
+def test_after_the_run_everything_is_as_it_was(tmp_path: Path) -> None:
+    ((restored, in_window, left),) = run_forked(
+        1, hooked_before_and_after, f"--train-iters 3 --trace --trace-dir {tmp_path}"
+    )
+
+    assert restored
+    assert in_window
+    assert left == set()
+
+
+def test_at_granularity_base_the_model_carries_nothing(tmp_path: Path) -> None:
+    ((_, in_window, _),) = run_forked(
+        1, hooked_before_and_after, f"--train-iters 2 --trace --trace-granularity base --trace-dir {tmp_path}"
+    )
+
+    assert not in_window
+
+
+def test_with_the_collector_absent_training_runs_as_ever() -> None:
+    flags = "--train-iters 3 --pipeline-model-parallel-size 2"
+
+    absent = run_forked(2, losses_of, f"{flags} --trace --collector-address 127.0.0.1:9", (ScanPlugin,))
+
+    assert absent[-1] == run_forked(2, losses_of, flags, ())[-1]
+
+
+def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
+    flags = f"{TINY} --train-iters 500 --trace --trace-dir {tmp_path}"
+    # Not a fork of this process: one with gRPC's threads gone waits for them for ever.
+    process = multiprocessing.get_context("forkserver").Process(
+        target=train, args=(flags,), kwargs={"plugins": (ScanPlugin,)}
+    )
+    process.start()
+    path = trace_file.path_for(tmp_path, "local/train", 1, 0)
+    deadline = time.monotonic() + 90
+    try:
+        while not (path.exists() and path.stat().st_size > 30_000):
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.join()
+
+    trace = read(path)
+    steps = [summary.step for summary in trace.summaries]
+    assert steps == list(range(1, len(steps) + 1))
+    assert not any(heartbeat.closing for heartbeat in trace.heartbeats)
+
+
+def hang(folder: str) -> None:
+    """Two ranks; the second never enters its third step's gradient reduction."""
+
+    class Hanging(ScanPlugin):
+        def step_begin(self, step: int) -> None:
+            super().step_begin(step)
+            if step == 3 and os.environ["RANK"] == "1":
+                time.sleep(3)
+                os._exit(0)
+
+    flags = f"--train-iters 4 --trace --trace-dir {folder}"
+    try:
+        train(f"{TINY} {flags}", plugins=(Hanging,))
+    except RuntimeError:  # the peer is gone
+        os._exit(0)
+
+
+def test_heartbeats_of_a_hang_tell_who_waits_in_what_and_who_never_came(tmp_path: Path) -> None:
+    run_in_background_until_dead(str(tmp_path))
+
+    waiting, absent = (read(trace_file.path_for(tmp_path, "local/train", 1, rank)) for rank in (0, 1))
+    stuck = waiting.heartbeats[-2]
+    assert stuck.activity == "all_reduce"
+    assert stuck.step == 3
+    behind = {waiting.communicators[f.communicator].id: f for f in stuck.frontiers if f.completed < f.enqueued}
+    assert list(behind) == ["dp_cp:0-1"]
+    (frontier,) = behind.values()
+    assert frontier.operation == "all_reduce"
+    peers = {absent.communicators[f.communicator].id: f for f in absent.heartbeats[-1].frontiers}
+    assert peers["dp_cp:0-1"].enqueued < frontier.enqueued
+
+
+def run_in_background_until_dead(folder: str) -> None:
+    with contextlib.suppress(RankFailedError):  # ranks die without a word here
+        run_forked(2, hang, folder, timeout=30)

@@ -1,0 +1,141 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from megatronapp.core.errors import ConfigError
+from megatronapp.core.scenario import FaultKind
+from megatronapp.core.trainingjob import Phase, Reason, Status, TrainingJob
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+def job(spec: dict[str, Any] | None = None, **metadata: Any) -> TrainingJob:
+    content = {
+        "apiVersion": "megatronapp.io/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", **metadata},
+        "spec": {"procPerNode": 8, **(spec or {})},
+    }
+    return TrainingJob.parse(yaml.safe_dump(content), "job.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("laptop/*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_valid(path: Path) -> None:
+    again = TrainingJob.model_validate(TrainingJob.load(path).dump())
+
+    assert again == TrainingJob.load(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (
+            {"parallelism": {"tensor": 3}},
+            r"spec: nodes x procPerNode = 8 is no multiple of tensor x pipeline x context = 3 x 1 x 1 = 3",
+        ),
+        ({"parallelism": {"tensor": 4, "expert": 4}}, "no multiple of tensor x pipeline x expert = 16"),
+        ({"parallelism": {"virtualPipeline": 2}}, r"spec\.parallelism: virtualPipeline needs pipeline"),
+        ({"parallelism": {"tensor": 0}}, r"spec\.parallelism\.tensor: .*greater than or equal to 1"),
+        ({"procPerNode": 0}, r"spec\.procPerNode"),
+        ({"elastic": {"minNodes": 2, "maxNodes": 4}}, "nodes 1 must lie between minNodes 2 and maxNodes 4"),
+        (
+            {"nodes": 2, "parallelism": {"tensor": 16}, "elastic": {"minNodes": 1, "maxNodes": 2}},
+            "every size from minNodes to maxNodes must be a multiple of 16",
+        ),
+        ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "fbd needs context and expert of 1"),
+        ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 8}}, "multiple of 16 forward and backward"),
+        ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "ucx needs rdma"),
+        ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, r"spec\.env\.0: MASTER_ADDR is set by the platform"),
+        ({"env": [{"name": "MEGATRONAPP_JOB"}]}, "MEGATRONAPP_JOB is set by the platform"),
+        ({"args": ["--tensor-model-parallel-size=2"]}, r"differs from parallelism\.tensor 1"),
+        ({"args": ["--pipeline-model-parallel-size", "2"]}, r"size 2 differs from parallelism\.pipeline 1"),
+        ({"args": ["--num-layers-per-virtual-pipeline-stage", "2"]}, r"give parallelism\.virtualPipeline"),
+        ({"failurePolicy": {"nonRetriableExitCodes": [0]}}, r"nonRetriableExitCodes\.0"),
+        (
+            {"storage": [{"name": "a", "claimName": "c", "mountPath": p} for p in ("/x", "/y")]},
+            "storage: name a is there twice",
+        ),
+        ({"storage": [{"name": "a", "claimName": "c", "mountPath": "x"}]}, r"storage\.0\.mountPath"),
+        ({"nod": 2}, r"spec\.nod: there is no such key"),
+        ({"plugins": {"faults": {"scenario": {"faults": [{"kind": "hang"}]}}}}, r"scenario\.faults\.0\.from_?[sS]tep"),
+    ],
+)
+def test_one_clear_message_for_each_mistake(spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        job(spec)
+
+    assert str(caught.value).startswith("job.yaml: spec")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_leaves_room_for_attempt_and_index() -> None:
+    with pytest.raises(ConfigError, match=r"metadata\.name"):
+        job(name="a" * 55)
+    with pytest.raises(ConfigError, match=r"metadata\.name"):
+        job(name="Upper")
+
+
+def test_what_kubernetes_adds_to_metadata_is_taken() -> None:
+    assert job(uid="1-2", resourceVersion="7", managedFields=[]).metadata.uid == "1-2"
+
+
+def test_fbd_has_a_world_of_its_own() -> None:
+    spec = {"plugins": {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}}, "parallelism": {"tensor": 3}}
+
+    assert job(spec).spec.world_size == 8
+
+
+def test_trainer_args_carry_layout_and_tracing() -> None:
+    spec = job(
+        {
+            "parallelism": {"tensor": 2, "pipeline": 2, "virtualPipeline": 2},
+            "plugins": {"scan": {"interval": 7, "granularity": "base"}},
+            "args": ["--pipeline-model-parallel-size=2", "--bf16"],
+        }
+    ).spec
+
+    flags = spec.trainer_args("faults.yaml")
+
+    assert " ".join(flags) == (
+        "--tensor-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+        "--trace --trace-interval 7 --trace-granularity base --continuous-trace-iterations 2 "
+        "--fault-scenario faults.yaml --pipeline-model-parallel-size=2 --bf16"
+    )
+
+
+def test_an_inline_scenario_is_checked_and_read() -> None:
+    fault = {"kind": "slow_compute", "ranks": [1], "from_step": 30, "effect_ratio": 1.2}
+
+    scenario = job({"plugins": {"faults": {"scenario": {"faults": [fault]}}}}).spec.plugins.faults.scenario
+
+    assert scenario is not None
+    assert scenario.faults[0].kind is FaultKind.SLOW_COMPUTE
+
+
+def test_status_survives_a_newer_operator() -> None:
+    status = Status.model_validate(
+        {
+            "phase": "Running",
+            "conditions": [{"type": "Degraded", "status": "True", "reason": "SlowRanks"}],
+            "findings": {"slowRanks": [13], "worstSlowdown": "1.42"},
+            "fromTheFuture": 1,
+        }
+    )
+
+    assert status.phase is Phase.RUNNING
+    assert status.conditions[0].reason is Reason.SLOW_RANKS
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("a: [", "is not YAML"), ("{}", r"apiVersion"), ("kind: Pod", "apiVersion"), ("7", "job.yaml")]
+)
+def test_what_is_no_training_job_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        TrainingJob.parse(text, "job.yaml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml: No such file"):
+        TrainingJob.load(tmp_path / "gone.yaml")

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.trainer.data.tokenizers import ByteTokenizer, HuggingFaceTokenizer, NullTokenizer, make_tokenizer
+
+EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
+GPT2 = {"vocab_file": str(EXAMPLES / "vocab.json"), "merge_file": str(EXAMPLES / "merges.txt")}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_bytes_come_back(text: str) -> None:
+    tokenizer = ByteTokenizer()
+
+    assert tokenizer.detokenize(tokenizer.tokenize(text)) == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
+def test_gpt2_and_tokenizer_json_of_one_vocabulary_agree(text: str) -> None:
+    from_files = make_tokenizer("GPT2BPETokenizer", **GPT2)
+    from_json = make_tokenizer("HuggingFaceTokenizer", tokenizer_model=str(EXAMPLES))
+
+    assert from_files.tokenize(text) == from_json.tokenize(text)
+    assert from_files.detokenize(from_files.tokenize(text)) == text
+    assert (from_files.eod, from_files.vocab_size) == (from_json.eod, from_json.vocab_size) == (0, 2048)
+
+
+def test_eod_is_the_one_that_tokenizer_config_declares(tmp_path: Path) -> None:
+    model = json.loads((EXAMPLES / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(model))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "a"}}))
+
+    tokenizer = HuggingFaceTokenizer(tmp_path)
+
+    assert tokenizer.eod == tokenizer.tokenize("a")[0]
+
+
+def test_null_tokenizer_refuses_words_and_foreign_ids() -> None:
+    tokenizer = NullTokenizer(100)
+
+    assert tokenizer.tokenize("1 99 0") == [1, 99, 0]
+    with pytest.raises(DataError, match="not words"):
+        tokenizer.tokenize("1 two")
+    with pytest.raises(DataError, match="100 lies outside"):
+        tokenizer.tokenize("100")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "says"),
+    [
+        ("GPT2BPETokenizer", {}, UsageError, "--vocab-file and --merge-file"),
+        ("GPT2BPETokenizer", {"vocab_file": "gone.json", "merge_file": "gone"}, ConfigError, "--vocab-file gone.json"),
+        ("GPT2BPETokenizer", {**GPT2, "vocab_file": __file__}, ConfigError, "no GPT-2 vocabulary"),
+        ("HuggingFaceTokenizer", {}, UsageError, "--tokenizer-model"),
+        ("HuggingFaceTokenizer", {"tokenizer_model": __file__}, ConfigError, r"no tokenizer\.json"),
+        ("NullTokenizer", {}, UsageError, "--vocab-size"),
+        ("SentencePiece", {}, UsageError, "GPT2BPETokenizer, HuggingFaceTokenizer"),
+    ],
+)
+def test_missing_options_and_broken_files_say_what_is_wrong(
+    kind: str, options: dict[str, str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        make_tokenizer(kind, **options)
