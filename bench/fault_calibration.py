@@ -24,10 +24,10 @@ import torch
 import yaml
 
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer import launch
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.faults import FaultsPlugin
-from megatronapp.v1 import trace_pb2
 
 ASKED_RATIOS = (1.05, 1.10, 1.20, 1.50)
 WARM_UP_STEPS = 20
@@ -69,7 +69,7 @@ class Meter(Plugin):
     def step_begin(self, step: int) -> None:
         self._marks.clear()
 
-    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+    def step_end(self, step: int, progress: Progress | None) -> None:
         pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
         if self._on_cuda:
             torch.cuda.synchronize()

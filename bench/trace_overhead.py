@@ -33,6 +33,7 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     """Train, switching the mode at block borders. The report is the first rank's."""
     import torch
 
+    from megatronapp.core.trace.values import Progress
     from megatronapp.trainer.launch import run as train
     from megatronapp.trainer.plugins.base import PluginContext
     from megatronapp.trainer.plugins.scan import ScanPlugin
@@ -77,7 +78,7 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
             self._control.request(trace_pb2.TraceControl(enabled=True, granularity=granularity))
             super().step_begin(step)
 
-        def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+        def step_end(self, step: int, progress: Progress | None) -> None:
             if self._mode != "off":
                 super().step_end(step, progress)
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 import pytest
 import torch
 
+from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
-from megatronapp.v1 import trace_pb2
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
 
@@ -57,15 +57,15 @@ class Outer(Plugin):
     def step_begin(self, step: int) -> None:
         self._call(f"step_begin({step})", None)
 
-    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+    def step_end(self, step: int, progress: Progress | None) -> None:
         assert progress is not None
         self._call(f"step_end({step})", None)
 
-    def phase_begin(self, phase: trace_pb2.Phase) -> None:
-        self._call(f"phase_begin({trace_pb2.Phase.Name(phase)})", None)
+    def phase_begin(self, phase: Phase) -> None:
+        self._call(f"phase_begin({phase.name})", None)
 
-    def phase_end(self, phase: trace_pb2.Phase) -> None:
-        self._call(f"phase_end({trace_pb2.Phase.Name(phase)})", None)
+    def phase_end(self, phase: Phase) -> None:
+        self._call(f"phase_end({phase.name})", None)
 
     def close(self) -> None:
         self._call("close", None)
@@ -115,11 +115,11 @@ def test_hooks_are_called_in_the_documented_order_nested() -> None:
         *("inner.optimizer", "outer.optimizer"),
         *("outer.step_begin(1)", "inner.step_begin(1)", "inner.step_end(1)", "outer.step_end(1)"),
         *("outer.step_begin(2)", "inner.step_begin(2)", "inner.step_end(2)", "outer.step_end(2)"),
-        *("outer.phase_begin(PHASE_EVALUATION)", "inner.phase_begin(PHASE_EVALUATION)"),
-        *("inner.phase_end(PHASE_EVALUATION)", "outer.phase_end(PHASE_EVALUATION)"),
-        *("outer.phase_begin(PHASE_EVALUATION)", "inner.phase_begin(PHASE_EVALUATION)"),
-        *("inner.phase_end(PHASE_EVALUATION)", "outer.phase_end(PHASE_EVALUATION)"),
-        *("outer.phase_begin(PHASE_PAUSE)", "inner.phase_begin(PHASE_PAUSE)"),
+        *("outer.phase_begin(EVALUATION)", "inner.phase_begin(EVALUATION)"),
+        *("inner.phase_end(EVALUATION)", "outer.phase_end(EVALUATION)"),
+        *("outer.phase_begin(EVALUATION)", "inner.phase_begin(EVALUATION)"),
+        *("inner.phase_end(EVALUATION)", "outer.phase_end(EVALUATION)"),
+        *("outer.phase_begin(PAUSE)", "inner.phase_begin(PAUSE)"),
         *("inner.close", "outer.close"),
     ]
     timers = [call for call in found if ".timer forward-compute" in call]

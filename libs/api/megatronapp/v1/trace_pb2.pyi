@@ -37,6 +37,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_COMPILE: _ClassVar[Phase]
     PHASE_START: _ClassVar[Phase]
     PHASE_PAUSE: _ClassVar[Phase]
+    PHASE_STEP: _ClassVar[Phase]
 
 class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +63,7 @@ PHASE_CHECKPOINT: Phase
 PHASE_COMPILE: Phase
 PHASE_START: Phase
 PHASE_PAUSE: Phase
+PHASE_STEP: Phase
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat
 EXPORT_FORMAT_CHROME_JSON: ExportFormat
 EXPORT_FORMAT_PERFETTO: ExportFormat
@@ -121,21 +123,39 @@ class Identity(_message.Message):
     def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("identity", "placement", "communicators", "device", "schedule")
+    __slots__ = ("identity", "placement", "communicators", "device", "schedule", "recipe")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
     device: Device
     schedule: Schedule
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ...) -> None: ...
+    recipe: Recipe
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+
+class Recipe(_message.Message):
+    __slots__ = ("settings", "versions")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
+    versions: _containers.RepeatedCompositeFieldContainer[Setting]
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., versions: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ...) -> None: ...
+
+class Setting(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("node", "gpu_uuid", "tensor", "pipeline", "data", "context", "expert", "sizes", "host_unix_ns", "host_clock_ns", "local_rank", "pid")
+    __slots__ = ("node", "gpu_uuid", "tensor", "pipeline", "data", "context", "expert", "sizes", "host_unix_ns", "host_clock_ns", "local_rank", "pid", "device_id", "device_name")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GPU_UUID_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +168,8 @@ class Placement(_message.Message):
     HOST_CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     node: str
     gpu_uuid: str
     tensor: int
@@ -160,7 +182,9 @@ class Placement(_message.Message):
     host_clock_ns: int
     local_rank: int
     pid: int
-    def __init__(self, node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., host_unix_ns: _Optional[int] = ..., host_clock_ns: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    device_id: str
+    device_name: str
+    def __init__(self, node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., host_unix_ns: _Optional[int] = ..., host_clock_ns: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device_id: _Optional[str] = ..., device_name: _Optional[str] = ...) -> None: ...
 
 class ParallelSizes(_message.Message):
     __slots__ = ("world", "tensor", "pipeline", "data", "context", "expert", "virtual_pipeline")
@@ -211,7 +235,7 @@ class Communicator(_message.Message):
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., kind: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TraceBatch(_message.Message):
-    __slots__ = ("step", "count", "names", "communicators", "start_ns", "duration_ns", "enqueue_ns", "cpu_ns", "name", "communicator", "kind", "stream", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares", "reference_host_ns", "reference_error_ns", "dropped", "last", "base_ns")
+    __slots__ = ("step", "count", "names", "communicators", "start_ns", "duration_ns", "enqueue_ns", "cpu_ns", "name", "communicator", "kind", "stream", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares", "reference_host_ns", "reference_error_ns", "dropped", "last", "base_ns", "message")
     STEP_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +261,7 @@ class TraceBatch(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     BASE_NS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     step: int
     count: int
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -262,10 +287,11 @@ class TraceBatch(_message.Message):
     dropped: int
     last: bool
     base_ns: int
-    def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ...) -> None: ...
+    message: bytes
+    def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares")
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "evaluations", "memory")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +324,8 @@ class StepSummary(_message.Message):
     STARVED_SUM_NS_FIELD_NUMBER: _ClassVar[int]
     STARVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STARVED_LENGTH_SQUARES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     step: int
     start_ns: int
     duration_ns: int
@@ -330,7 +358,35 @@ class StepSummary(_message.Message):
     starved_sum_ns: bytes
     starved_tokens: bytes
     starved_length_squares: bytes
-    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ...) -> None: ...
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    memory: Memory
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
+
+class Memory(_message.Message):
+    __slots__ = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes")
+    ALLOCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_ALLOCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int
+    device_bytes: int
+    host_bytes: int
+    def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., peak_allocated_bytes: _Optional[int] = ..., device_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("split", "loss", "microbatches", "step")
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    split: str
+    loss: float
+    microbatches: int
+    step: int
+    def __init__(self, split: _Optional[str] = ..., loss: _Optional[float] = ..., microbatches: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu", "total_steps")
@@ -349,7 +405,7 @@ class Progress(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., tflops_per_gpu: _Optional[float] = ..., total_steps: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase")
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +420,7 @@ class Heartbeat(_message.Message):
     THREAD_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     unix_ns: int
     step: int
@@ -378,10 +435,11 @@ class Heartbeat(_message.Message):
     thread_wait_ns: int
     closing: bool
     phase: Phase
-    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+    memory: Memory
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending")
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open")
     COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +449,7 @@ class Frontier(_message.Message):
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     SENDING_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     communicator: int
     enqueued: int
     started: int
@@ -400,7 +459,18 @@ class Frontier(_message.Message):
     operation: str
     peer: int
     sending: bool
-    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ...) -> None: ...
+    open: _containers.RepeatedCompositeFieldContainer[OpenMessage]
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ...) -> None: ...
+
+class OpenMessage(_message.Message):
+    __slots__ = ("step", "message", "posted_at_ns")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    POSTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    message: int
+    posted_at_ns: int
+    def __init__(self, step: _Optional[int] = ..., message: _Optional[int] = ..., posted_at_ns: _Optional[int] = ...) -> None: ...
 
 class GpuTelemetry(_message.Message):
     __slots__ = ("sm_clock_mhz", "sm_clock_max_mhz", "clock_event_reasons", "temperature_celsius", "power_watts", "ecc_volatile_uncorrected", "remapped_rows", "pcie_replays", "utilization_percent", "other_processes")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Schedule
 from megatronapp.trainer import arguments, checkpoint, cpu, model, native_p2p, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.checkpoint import Claim, TrainingState
@@ -26,7 +27,6 @@ from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.stop import StopSignal
-from megatronapp.v1 import trace_pb2
 
 if TYPE_CHECKING:
     from megatronapp.rdma import Engine
@@ -167,11 +167,11 @@ def _shape(config: TrainerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> trace_pb2.Schedule:
+def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> Schedule:
     training = config.training
     vocabulary = model.padded_vocabulary(tokenizer.vocab_size, config.model, layout)
     positions = config.model.max_position_embeddings or training.seq_length
-    return trace_pb2.Schedule(
+    return Schedule(
         name=layout.schedule,
         microbatches=layout.microbatches,
         total_steps=training.train_iters,

@@ -16,6 +16,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import checkpoint
 from megatronapp.trainer.batches import Batches, Split
 from megatronapp.trainer.checkpoint import Claim, TrainingState
@@ -25,7 +26,6 @@ from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
 from megatronapp.trainer.plugins.base import ScheduleFunction
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.stop import StopSignal
-from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Trainer:
             self._save()
         if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
             self._evaluate("test")
-        self._plugins.phase_begin(trace_pb2.PHASE_PAUSE)  # ranks end one by one, and wait for each other in it
+        self._plugins.phase_begin(Phase.PAUSE)  # ranks end one by one, and wait for each other in it
 
     def _due(self, interval: int | None) -> bool:
         return bool(interval) and self._state.step % int(interval or 1) == 0
@@ -176,7 +176,7 @@ class Trainer:
     # ---- between steps
 
     @contextmanager
-    def _phase(self, phase: trace_pb2.Phase) -> Iterator[None]:
+    def _phase(self, phase: Phase) -> Iterator[None]:
         """A phase known to the plug-ins, in which every rank holds the newest weights."""
         self._plugins.phase_begin(phase)
         synchronizing = self._transformer.param_sync_func
@@ -197,7 +197,7 @@ class Trainer:
     def _evaluate(self, split: Split) -> None:
         if not self._batches.has(split):
             return
-        with self._phase(trace_pb2.PHASE_EVALUATION), torch.no_grad():
+        with self._phase(Phase.EVALUATION), torch.no_grad():
             loss = torch.zeros(2, dtype=torch.float64, device=self._device)
             data = self._batches.evaluate(split)
             for chunk in self._state.chunks:
@@ -219,7 +219,7 @@ class Trainer:
     def _save(self) -> None:
         if self._claim is None:
             return
-        with self._phase(trace_pb2.PHASE_CHECKPOINT):
+        with self._phase(Phase.CHECKPOINT):
             start = time.perf_counter()
             folder = checkpoint.save(self._state, self._claim, self._config.checkpoint, self._plugins.checkpoint)
             if dist.get_rank() == 0:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.config import ModelConfig
 from megatronapp.trainer.model import ffn_hidden_size
-from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -27,8 +27,8 @@ class StepReport:
     tokens_per_second: float
     tflops_per_gpu: float
 
-    def progress(self) -> trace_pb2.Progress:
-        return trace_pb2.Progress(
+    def progress(self) -> Progress:
+        return Progress(
             loss=self.loss,
             learning_rate=self.learning_rate,
             grad_norm=self.grad_norm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import secrets
 import time
@@ -18,10 +19,10 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from megatronapp.core.errors import MegatronAppError, UsageError
+from megatronapp.core.trace.values import Identity, ParallelSizes, Placement
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
-from megatronapp.v1 import trace_pb2
 
 T = TypeVar("T")
 
@@ -111,11 +112,11 @@ def be_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def identity(environment: Environment, store: Store) -> trace_pb2.Identity:
+def identity(environment: Environment, store: Store) -> Identity:
     """Who this process is. A run without a name gets a random one, the same on all ranks."""
     if environment.rank == 0:
         store.set("run", environment.run or secrets.token_hex(8))
-    return trace_pb2.Identity(
+    return Identity(
         run=store.get("run").decode(),
         job=environment.job,
         attempt=environment.attempt,
@@ -124,17 +125,19 @@ def identity(environment: Environment, store: Store) -> trace_pb2.Identity:
     )
 
 
-def placement(environment: Environment, layout: Layout, device: torch.device) -> trace_pb2.Placement:
+def placement(environment: Environment, layout: Layout, device: torch.device) -> Placement:
     """Where this rank stands in the grid and on the cluster."""
-    return trace_pb2.Placement(
+    on_gpu = device.type == "cuda"
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if on_gpu else ""
+    return Placement(
         node=environment.node,
-        gpu_uuid=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else "",
+        gpu_uuid=uuid,
         tensor=parallel_state.get_tensor_model_parallel_rank(),
         pipeline=parallel_state.get_pipeline_model_parallel_rank(),
         data=parallel_state.get_data_parallel_rank(),
         context=parallel_state.get_context_parallel_rank(),
         expert=parallel_state.get_expert_model_parallel_rank(),
-        sizes=trace_pb2.ParallelSizes(
+        sizes=ParallelSizes(
             world=layout.world,
             tensor=layout.tensor,
             pipeline=layout.pipeline,
@@ -147,4 +150,6 @@ def placement(environment: Environment, layout: Layout, device: torch.device) ->
         host_clock_ns=time.monotonic_ns(),
         local_rank=environment.local_rank,
         pid=os.getpid(),
+        device_id=uuid or f"cpu:{environment.node}/{environment.local_rank}",
+        device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from megatronapp.v1 import trace_pb2
+from megatronapp.core.trace.values import Identity, Phase, Placement, Progress, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -66,9 +66,9 @@ class _Timer:
 class PluginContext:
     """What the trainer knows when distributed groups exist and no model is built yet."""
 
-    identity: trace_pb2.Identity
-    placement: trace_pb2.Placement
-    schedule: trace_pb2.Schedule
+    identity: Identity
+    placement: Placement
+    schedule: Schedule
     device: torch.device
     timers: TimerHub
     collector_address: str
@@ -110,7 +110,7 @@ class Plugin:
     def step_begin(self, step: int) -> None:
         """Before a training step; steps count from 1 and go on over restarts."""
 
-    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+    def step_end(self, step: int, progress: Progress | None) -> None:
         """After the optimizer. `progress` is what the log says of this step, where this rank knows it."""
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
@@ -121,11 +121,11 @@ class Plugin:
         """Wrap the writing of this rank's part of a checkpoint; no other rank is waited for in it."""
         return write
 
-    def phase_begin(self, phase: trace_pb2.Phase) -> None:
+    def phase_begin(self, phase: Phase) -> None:
         """Evaluation, a checkpoint or a pause begins, inside or between steps. The pause in which a run ends does not
         end itself."""
 
-    def phase_end(self, phase: trace_pb2.Phase) -> None:
+    def phase_end(self, phase: Phase) -> None:
         """It ended."""
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
-from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -69,15 +69,15 @@ class PluginChain:
         for plugin in self.plugins:
             plugin.step_begin(step)
 
-    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+    def step_end(self, step: int, progress: Progress | None) -> None:
         for plugin in reversed(self.plugins):
             plugin.step_end(step, progress)
 
-    def phase_begin(self, phase: trace_pb2.Phase) -> None:
+    def phase_begin(self, phase: Phase) -> None:
         for plugin in self.plugins:
             plugin.phase_begin(phase)
 
-    def phase_end(self, phase: trace_pb2.Phase) -> None:
+    def phase_end(self, phase: Phase) -> None:
         for plugin in reversed(self.plugins):
             plugin.phase_end(phase)
 

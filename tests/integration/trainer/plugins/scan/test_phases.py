@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from megatronapp.core.findings import Kind
 from megatronapp.core.trace import file as trace_file
+from megatronapp.core.trace.values import Phase
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.formats.tracefolder import find_attempts, read_messages
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
@@ -53,8 +54,8 @@ class Slow(Plugin):
 
         return slowly
 
-    def phase_begin(self, phase: trace_pb2.Phase) -> None:
-        if phase == trace_pb2.PHASE_EVALUATION:
+    def phase_begin(self, phase: Phase) -> None:
+        if phase is Phase.EVALUATION:
             self._take(SLOW_SECONDS)
 
     def _take(self, seconds: float) -> None:

@@ -13,8 +13,8 @@ from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.tensor_parallel import mappings
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.plugins.scan import ScanPlugin
-from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import losses_of, read
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
@@ -41,7 +41,7 @@ def hooked_before_and_after(flags: str) -> tuple[bool, bool, set[str]]:
             super().models(models)  # type: ignore[arg-type]
             chunks.extend(models)  # type: ignore[arg-type]
 
-        def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+        def step_end(self, step: int, progress: Progress | None) -> None:
             rebound.update(name for name, m in chunks[0].named_modules() if "forward" in vars(m))  # type: ignore[attr-defined]
             super().step_end(step, progress)
 

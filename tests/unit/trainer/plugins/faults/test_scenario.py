@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import ConfigError, UsageError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
+from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.plugins.faults.plugin import check_targets
-from megatronapp.v1 import trace_pb2
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "scenarios"
 SLOW: dict[str, Any] = {"kind": "slow_compute", "ranks": [1], "from_step": 3, "effect_ratio": 1.2}
@@ -76,7 +76,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_could_never_act_is_refused() -> None:
-    sizes = trace_pb2.ParallelSizes(world=4, pipeline=2)
+    sizes = ParallelSizes(world=4, pipeline=2)
 
     check_targets(Scenario(faults=(Fault(**SLOW),)), sizes)
     with pytest.raises(UsageError, match="fault 2 names rank 4, but there are 4"):

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.scenario import Fault, FaultKind, HangSide, Scenario
+from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerListener
 from megatronapp.trainer.plugins.faults.compute import slow_compute
 from megatronapp.trainer.plugins.faults.waits import ComputeHang, LateData, LateLink, keep_host_busy, stand_still
-from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -87,7 +87,7 @@ class FaultsPlugin(Plugin):
         self._acting |= acting
 
 
-def check_targets(scenario: Scenario, sizes: trace_pb2.ParallelSizes) -> None:
+def check_targets(scenario: Scenario, sizes: ParallelSizes) -> None:
     """Raises UsageError for a fault that could never act."""
     for number, fault in enumerate(scenario.faults, start=1):
         for what, values, size in (("rank", fault.ranks, sizes.world), ("stage", fault.stages, sizes.pipeline)):

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from megatronapp.core.trace.values import Phase
 from megatronapp.trainer.plugins.scan.clock import ThreadClock, now_ns
 from megatronapp.trainer.plugins.scan.communicators import Communicators
 from megatronapp.trainer.plugins.scan.frontier import Frontiers
@@ -24,18 +25,18 @@ class Position:
     """Where the training thread is; it writes, the heartbeat reads."""
 
     step: int = 0
-    phases: tuple[trace_pb2.Phase, ...] = (trace_pb2.PHASE_START,)
+    phases: tuple[Phase, ...] = (Phase.START,)
     """Innermost last; none in ordinary steps. Replaced, never changed, so that a reader sees all or nothing."""
 
     @property
-    def phase(self) -> trace_pb2.Phase:
+    def phase(self) -> Phase:
         phases = self.phases
-        return phases[-1] if phases else trace_pb2.PHASE_UNSPECIFIED
+        return phases[-1] if phases else Phase.UNSPECIFIED
 
-    def enter(self, phase: trace_pb2.Phase) -> None:
+    def enter(self, phase: Phase) -> None:
         self.phases = (*self.phases, phase)
 
-    def leave(self, phase: trace_pb2.Phase) -> None:
+    def leave(self, phase: Phase) -> None:
         """The innermost of this kind is over, and what it holds; one that was never entered is left alone."""
         phases = self.phases
         if phase in phases:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from megatronapp.core.trace.values import Phase, Progress
+from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import flags
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
@@ -38,8 +40,8 @@ from megatronapp.v1 import trace_pb2
 
 FLUSH_SECONDS = 2.0
 OPERATION_OF_PHASE = {
-    trace_pb2.PHASE_EVALUATION: Operation.EVALUATE,
-    trace_pb2.PHASE_CHECKPOINT: Operation.CHECKPOINT,
+    Phase.EVALUATION: Operation.EVALUATE,
+    Phase.CHECKPOINT: Operation.CHECKPOINT,
 }
 
 
@@ -98,7 +100,7 @@ class ScanPlugin(Plugin):
             GarbageHooks(self._probe),
         )
         self._layers = LayerHooks(self._probe)
-        self._phases: list[trace_pb2.Phase] = []
+        self._phases: list[Phase] = []
         self._current: _StepStart | None = None
         self._first = True
         self._closed = self._attached = False
@@ -120,13 +122,13 @@ class ScanPlugin(Plugin):
         self._probe.works.clear()
         self._position.step = step
         if self._first:
-            self._phases.append(trace_pb2.PHASE_FIRST_STEP)
+            self._phases.append(Phase.FIRST_STEP)
             self._first = False
         self._current = _StepStart(step, now_ns(), cpu_ns(), traced)
         self._recorder.begin(Operation.STEP)
         self._probe.on = True
 
-    def step_end(self, step: int, progress: trace_pb2.Progress | None) -> None:
+    def step_end(self, step: int, progress: Progress | None) -> None:
         current, self._current = self._current, None
         if current is None:
             return
@@ -140,12 +142,12 @@ class ScanPlugin(Plugin):
             cpu_ns=cpu_ns() - current.cpu_ns,
             traced=current.traced,
             phases=tuple(dict.fromkeys(self._phases)),
-            progress=progress,
+            progress=to_proto(progress) if progress else None,
             recorded=self._recorder.seal(),
         )
         self._phases.clear()
         self._publisher.put(record)
-        self._position.leave(trace_pb2.PHASE_START)
+        self._position.leave(Phase.START)
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         probe = self._probe
@@ -172,7 +174,7 @@ class ScanPlugin(Plugin):
 
         return traced_write
 
-    def phase_begin(self, phase: trace_pb2.Phase) -> None:
+    def phase_begin(self, phase: Phase) -> None:
         self._phases.append(phase)
         self._position.enter(phase)
         self._heartbeat.send_now()
@@ -180,7 +182,7 @@ class ScanPlugin(Plugin):
         if phase in OPERATION_OF_PHASE:
             self._recorder.begin(OPERATION_OF_PHASE[phase])
 
-    def phase_end(self, phase: trace_pb2.Phase) -> None:
+    def phase_end(self, phase: Phase) -> None:
         if phase in OPERATION_OF_PHASE and self._recorder.depth():
             self._recorder.end()
         self._position.leave(phase)
@@ -228,7 +230,7 @@ class ScanPlugin(Plugin):
     def _sinks(self, settings: ScanSettings) -> list[Sink]:
         sinks: list[Sink] = []
         if settings.folder is not None:
-            sinks.append(TraceFile(settings.folder, self._context.identity))
+            sinks.append(TraceFile(settings.folder, to_proto(self._context.identity)))
             sinks[0].put(self._hello())
         if settings.collector_address:
             sinks.append(
@@ -245,10 +247,10 @@ class ScanPlugin(Plugin):
         context = self._context
         return trace_pb2.TraceMessage(
             hello=trace_pb2.Hello(
-                identity=context.identity,
-                placement=context.placement,
+                identity=to_proto(context.identity),
+                placement=to_proto(context.placement),
                 communicators=self._communicators.since(0),
                 device=trace_pb2.DEVICE_CUDA if self._on_cuda else trace_pb2.DEVICE_CPU,
-                schedule=context.schedule,
+                schedule=to_proto(context.schedule),
             )
         )
