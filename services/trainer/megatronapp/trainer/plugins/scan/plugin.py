@@ -141,7 +141,7 @@ class ScanPlugin(Plugin):
             duration_ns=now_ns() - current.start_ns,
             cpu_ns=cpu_ns() - current.cpu_ns,
             traced=current.traced,
-            phases=tuple(dict.fromkeys(self._phases)),
+            phases=tuple(dict.fromkeys(self._phases)),  # type: ignore[arg-type]
             progress=to_proto(progress) if progress else None,
             recorded=self._recorder.seal(),
         )
