@@ -103,5 +103,5 @@ class Heartbeat:
             thread_cpu_ns=thread_cpu_ns,
             thread_wait_ns=thread_wait_ns,
             closing=closing,
-            phase=self.position.phase,
+            phase=int(self.position.phase),  # type: ignore[arg-type]
         )
