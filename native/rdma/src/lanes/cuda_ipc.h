@@ -7,7 +7,7 @@
 //
 // Streams can't be stopped. Where a message ends before the GPU is done with it (abort, a lost peer), its flags are written
 // by the host, so that the streams go on, and `in_use` stays until they are through: so long the program's tensor is kept
-// (megatronapp/rdma/keeping.py), and so long this lane is, also after its engine (lanes/leftovers.h).
+// (megatronapp/rdma/keepalive.py), and so long this lane is, also after its engine (lanes/leftovers.h).
 #pragma once
 
 #include <array>
