@@ -5,7 +5,7 @@ authenticated with a key that only these two share. Nothing is encrypted.
 
 Whoever reaches the port may send anything, at any pace: what comes is at most a small JSON object of known fields,
 anything else is a HandshakeError, and a whole handshake has one deadline. The listener's side reads and writes nothing
-itself, so that many callers can be served side by side (reception.py).
+itself, so that many callers can be served side by side (peer_acceptor.py).
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 //
 // One thread at a time moves messages, under the engine's lock. It is one of
 //   - the progress thread: always there, so that messages move while the program computes;
-//   - a helper: a thread in wait(), which moves messages itself, as long as it waits. That saves the wake-up (some 10 us),
-//     so the progress thread steps aside while there are helpers, and dozes.
-// Whoever polls spins for spin_seconds after the last movement, then sleeps in epoll, on the peers' sockets and `wake_`. A peer
-// that writes into shared memory rings the doorbell (a byte on the socket) only while this rank has said, in that memory, that
-// it sleeps. It says so before its last look at the memory (`end_polling`), so that no message falls between look and sleep.
-// Of several helpers one sleeps in epoll; the others wait on `ended_` and are woken when it has found something or leaves.
+//   - a helper: a thread in wait(), which moves messages itself, as long as it waits. That saves the wake-up (some 10
+//   us), so the progress thread steps aside while there are helpers, and dozes.
+// Whoever polls spins for spin_seconds after the last movement, then sleeps in epoll, on the peers' sockets and
+// `wake_`. A peer that writes into shared memory rings the doorbell (a byte on the socket) only while this rank has
+// said, in that memory, that it sleeps. It says so before its last look at the memory (`end_polling`), so that no
+// message falls between look and sleep. Of several helpers one sleeps in epoll; the others wait on `ended_` and are
+// woken when it has found something or leaves.
 #include "core/engine.h"
 
 #include <algorithm>
@@ -97,8 +98,8 @@ bool Engine::end_polling(bool somebody_polls_soon) {
     return progress(false);
 }
 
-// Moves messages until `done` or the deadline. When there is nothing to do, this thread itself sleeps where messages are
-// announced: to be woken by the progress thread would cost a second change of threads. Whether done.
+// Moves messages until `done` or the deadline. When there is nothing to do, this thread itself sleeps where messages
+// are announced: to be woken by the progress thread would cost a second change of threads. Whether done.
 bool Engine::drive(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
     ++helpers_;

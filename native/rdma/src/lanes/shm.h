@@ -1,9 +1,10 @@
 // Host memory on one host: the sender copies into a ring, the receiver out of it into its buffer. Also the way of the
 // cores' own messages between these two ranks.
 //
-// A ring has one writer and one reader. The writer fills a slot, then moves the head; the reader sees it, copies, and moves the
-// tail. Nobody waits inside: a full ring leaves the message in the sender's queue until the next poll. Cursors are stored and
-// read in one order for all (seq_cst): a head that was moved must be seen before "the reader sleeps" is read, or nobody rings.
+// A ring has one writer and one reader. The writer fills a slot, then moves the head; the reader sees it, copies, and
+// moves the tail. Nobody waits inside: a full ring leaves the message in the sender's queue until the next poll.
+// Cursors are stored and read in one order for all (seq_cst): a head that was moved must be seen before "the reader
+// sleeps" is read, or nobody rings.
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
 // The stream socket that two ranks keep: liveness, the cores' messages where no memory is shared, and the TCP lane.
 //
-// What is to be sent stands in one queue, written as far as the socket takes it, and goes on at the next poll. A tensor's bytes
-// are sent only once both ends have matched it, so that they always have a place; those of a receive that has ended meanwhile
-// are read and dropped. The end of the stream without the peer's close is its death: the kernel tells it at once, also after
-// kill -9.
+// What is to be sent stands in one queue, written as far as the socket takes it, and goes on at the next poll. A
+// tensor's bytes are sent only once both ends have matched it, so that they always have a place; those of a receive
+// that has ended meanwhile are read and dropped. The end of the stream without the peer's close is its death: the
+// kernel tells it at once, also after kill -9.
 #pragma once
 
 #include <deque>

@@ -4,14 +4,15 @@ A step goes through four layers, each made of what the one before has left:
 
 1. *Signals* (signals/) turn the table into one number a rank or link, with what is known taken out: the work that each
    rank had (tokens, sequence lengths), its stage, what its peers took, what it waited for.
-2. *Monitors* (statistics/monitor.py), one for each signal, decide which of these numbers are slower than they should be. The
-   false alarms that a job may have are shared out among ranks and signals (`_prepare`).
+2. *Monitors* (statistics/monitor.py), one for each signal, decide which of these numbers are slower than they should
+   be. The false alarms that a job may have are shared out among ranks and signals (`_prepare`).
 3. *Reasons before consequences.* REASONS name a cause in a rank (its device, its host, its link). CONSEQUENCES (others
-   wait, the whole job is slow) are followed all the time, but while a reason stands they are explained by it and dropped.
+   wait, the whole job is slow) are followed all the time, but while a reason stands they are explained by it and
+   dropped.
 4. *Rules* (rules/, called by attribution.py) read the View and put names to it; attribution leaves the strongest story.
 
-What is slow already must not spoil the yardstick: ranks under an alarm are no peers (`_healthy`), and steps in which they are
-slow are not the usual ones (`_usual_seconds`).
+What is slow already must not spoil the yardstick: ranks under an alarm are no peers (`_healthy`), and steps in which
+they are slow are not the usual ones (`_usual_seconds`).
 """
 
 from __future__ import annotations

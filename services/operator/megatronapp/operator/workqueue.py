@@ -4,12 +4,13 @@ No failure of one key is another's: whatever is raised, only that key waits.
 
 A key is in one of these states, and every mark of it leads to a later look at the newest state of the world:
 
-    idle ──mark──▶ marked ──worker──▶ busy ──done──▶ idle          a mark while marked: nothing, the look is still to come
+    idle ──mark──▶ marked ──worker──▶ busy ──done──▶ idle         a mark while marked: nothing, the look is to come
                                        │ marked meanwhile: again    a mark while busy: once more afterwards
                                        └─failed──▶ waiting, 1 s, 2 s, 4 s, … ──▶ marked
 
-Events are not queued, keys are: ten events of one object cost one look, and none is lost. After a failure only time or a mark
-from outside brings the key back; marks during the failed look do not, or an API server in trouble would be asked in a loop.
+Events are not queued, keys are: ten events of one object cost one look, and none is lost. After a failure only time
+or a mark from outside brings the key back; marks during the failed look do not, or an API server in trouble would be
+asked in a loop.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ Each item goes through a cycle:
     learning ──WARM_UP clean steps──▶ ready ──evidence ≥ threshold──▶ alarmed ──recovery──▶ ready
         └──────────────── offset from its peers beyond the allowance ──────▲
 
-- A value becomes a *residual* in two ways: against the item's own history (`change`, needs a baseline), and against 0, what
-  its healthy peers show, less an allowance (`offset`, from the first step on). Both run through the same sequential test
-  (sequential.py), and the larger evidence counts.
-- History is robust (median and MAD over CLEAN steps), pooled over items, widened by the serial correlation, and taken at an
-  upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are not learnt,
-  and an alarmed item learns nothing, so that a fault never becomes the new normal.
-- An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence is of
-  the past.
+- A value becomes a *residual* in two ways: against the item's own history (`change`, needs a baseline), and against
+  0, what its healthy peers show, less an allowance (`offset`, from the first step on). Both run through the same
+  sequential test (sequential.py), and the larger evidence counts.
+- History is robust (median and MAD over CLEAN steps), pooled over items, widened by the serial correlation, and taken
+  at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
+  not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
+- An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence
+  is of the past.
 
 All items are rows of arrays; a step costs a few numpy calls, whatever the number of ranks.
 """

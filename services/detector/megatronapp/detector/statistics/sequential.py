@@ -8,9 +8,10 @@ Robbins' 1970): for a start w steps ago with sum S of standardised residuals,
 and the detector is the largest over starts. Alarming at log E >= log(n) keeps the mean number of steps between false
 alarms above n. The start that wins is the estimate of the onset.
 
-Why an e-process: E_w is the likelihood of the residuals under a shift of unknown size (normal with deviation tau) over that
-under none. Under none its mean is at most 1 at every step, whenever one looks; a test with a fixed number of steps would have
-to be corrected for each look. Only starts in WINDOWS are tried, so that a step costs one matrix product for all items.
+Why an e-process: E_w is the likelihood of the residuals under a shift of unknown size (normal with deviation tau)
+over that under none. Under none its mean is at most 1 at every step, whenever one looks; a test with a fixed number
+of steps would have to be corrected for each look. Only starts in WINDOWS are tried, so that a step costs one matrix
+product for all items.
 """
 
 from __future__ import annotations
