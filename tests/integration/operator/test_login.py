@@ -248,6 +248,34 @@ async def test_the_server_stays_though_somebody_makes_another_context_the_curren
         assert await api.get("/x") == THING
 
 
+# ---- proxies
+
+
+@pytest.mark.parametrize("named_by", ["kubeconfig", "environment"])
+async def test_a_proxy_is_gone_through(
+    server: Server, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    proxy = f"http://127.0.0.1:{port}"
+    if named_by == "environment":
+        monkeypatch.setenv("http_proxy", proxy)
+    cluster = {"proxy-url": proxy} if named_by == "kubeconfig" else {}
+    config = write_kubeconfig(tmp_path / "kubeconfig", "http://api.invalid", {"token": "first"}, **cluster)
+
+    api = Api(await Login.of_kubeconfig(config))
+    assert await api.get("/x") == THING
+    await api.close()
+
+
+async def test_no_proxy_is_gone_through_where_the_environment_says_so(
+    server: Server, port: int, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    async with as_user({"token": "first"}, port, clock, tmp_path) as api:
+        assert await api.get("/x") == THING
+
+
 # ---- in a pod
 
 

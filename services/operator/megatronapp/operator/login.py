@@ -14,6 +14,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_kube_config
@@ -48,6 +50,8 @@ class Login:
         configuration.refresh_api_key_hook = self._refresh
         # As many connections as there are watches and workers: no limit.
         configuration.connection_pool_maxsize = 0
+        # Else a thread looks for proxies and passwords at each request, which costs more than all the rest of it.
+        configuration.client_session_kwargs = {"trust_env": False}
 
     @classmethod
     async def find(cls) -> Login:
@@ -143,5 +147,12 @@ def _kubeconfig(paths: str) -> Source:
             loader = await load_kube_config(paths, context, configuration, persist_config=False)
         else:
             await loader.load_and_set(configuration)
+        configuration.proxy = configuration.proxy or _environments_proxy(configuration.host)
 
     return read
+
+
+def _environments_proxy(server: str) -> str | None:
+    """As HTTPS_PROXY and NO_PROXY have it."""
+    parts = urlsplit(server)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
