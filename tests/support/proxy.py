@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import kopf
-import yaml
 from aiohttp import web
+from kubernetes.aio.client import ApiClient
 
-from megatronapp.operator.api import tls_context
+from megatronapp.operator.login import Login
+from tests.support.kubeconfig import write_kubeconfig
 
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
@@ -60,7 +59,7 @@ class ApiProxy:
         self._thread.start()
         self._started.wait(30)
         self.own_kubeconfig = self.folder / "proxy.kubeconfig"
-        self.own_kubeconfig.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{self.port}")))
+        write_kubeconfig(self.own_kubeconfig, f"http://127.0.0.1:{self.port}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,10 +68,9 @@ class ApiProxy:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        login = _login(self.kubeconfig)
-        context = tls_context(login)
-        assert isinstance(context, ssl.SSLContext)
-        self._server = login.server
+        configuration = (await Login.of_kubeconfig(str(self.kubeconfig))).configuration
+        context = ApiClient(configuration).rest_client.ssl_context
+        self._server = configuration.host
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=0)) as self._client:
             app = web.Application(client_max_size=1 << 24)
             app.router.add_route("*", "/{rest:.*}", self._pass)
@@ -144,27 +142,3 @@ def _contention() -> web.Response:
     message = 'Operation cannot be fulfilled on resourcequotas "all": the object has been modified'
     body = {"kind": "Status", "status": "Failure", "message": message, "reason": "Conflict", "code": 409}
     return web.json_response(body, status=409)
-
-
-def _login(kubeconfig: Path) -> kopf.ConnectionInfo:
-    """What a kubeconfig holds, without touching this process's environment."""
-    config = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    return kopf.ConnectionInfo(
-        server=cluster["server"],
-        ca_data=cluster.get("certificate-authority-data"),
-        certificate_data=user.get("client-certificate-data"),
-        private_key_data=user.get("client-key-data"),
-        token=user.get("token"),
-    )
-
-
-def _kubeconfig(server: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "proxy",
-        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
-        "clusters": [{"name": "proxy", "cluster": {"server": server}}],
-        "users": [{"name": "proxy", "user": {}}],
-    }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.operator.api import Api, ConflictError, GoneError, RefusedError
 from megatronapp.operator.lease import TRIPPED, Lease
+from megatronapp.operator.login import Login
+from tests.support.kubeconfig import write_kubeconfig
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
@@ -68,6 +71,24 @@ async def test_overload_is_waited_out(server: Server, api: Api) -> None:
     assert len(server.requests) == 3
 
 
+CHANGES: dict[str, Callable[[Api], Awaitable[Any]]] = {
+    "POST": lambda api: api.create("/x", {"metadata": {"name": "new"}}),
+    "PATCH": lambda api: api.patch("/x/there", {"metadata": {}}),
+    "PUT": lambda api: api.replace("/x/there", {"metadata": {}}),
+    "DELETE": lambda api: api.delete("/x/there"),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+async def test_every_verb_is_tried_again(server: Server, api: Api, verb: str) -> None:
+    server.objects["/x/there"] = {"metadata": {"resourceVersion": "1"}}
+    server.answers = [(429, {"Retry-After": "0"}), (500, {"Retry-After": "0"}), (503, {"Retry-After": "0"})]
+
+    await CHANGES[verb](api)
+
+    assert [method for method, _ in server.requests] == [verb] * 4
+
+
 async def test_a_server_that_stays_in_trouble_is_given_up(server: Server, api: Api) -> None:
     server.answers = [(503, {"Retry-After": "0"})] * 4
 
@@ -92,8 +113,8 @@ async def test_refusals_say_what_the_server_says(server: Server, api: Api, statu
         await api.get("/x")
 
 
-async def test_nobody_there_is_unavailable() -> None:
-    api = Api(aiohttp.ClientSession("http://127.0.0.1:9"))
+async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
+    api = Api(await Login.of_kubeconfig(write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:9")))
 
     with pytest.raises(UnavailableError, match="does not answer"):
         await api.get("/x")

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from megatronapp.operator import api as api_module
 from megatronapp.operator import reflector
 from megatronapp.operator.api import Api, RefusedError
 from megatronapp.operator.kinds import NODES, OF_TRAINING_JOBS, PODS, TRAINING_JOBS, Kind
@@ -45,6 +46,10 @@ class Server:
         self.list_failures: list[int] = []
         self.stories: list[Events | int] = []
         self.breaks_off = False
+        self.falls_silent = False
+        """After a story, the connection left open."""
+        self.says_nothing = False
+        """To any watch, not even that it has begun."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.selectors.add(request.query.get("labelSelector", ""))
@@ -63,13 +68,15 @@ class Server:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watched_from.append(int(request.query["resourceVersion"]))
         story = self.stories.pop(0) if self.stories else None
+        if self.says_nothing:
+            await asyncio.sleep(60)
         if isinstance(story, int):
             return web.json_response({"message": "no"}, status=story)
         answer = web.StreamResponse()
         await answer.prepare(request)
         for told in story or []:
             await answer.write(orjson.dumps(told) + b"\n")
-        if story is None:
+        if story is None or self.falls_silent:
             await asyncio.sleep(60)
         if self.breaks_off and request.transport is not None:
             request.transport.abort()
@@ -178,6 +185,30 @@ async def test_a_watch_that_the_server_ends_goes_on_where_it_was(
     assert server.watched_from == [77, 80, 90]
     assert heard.events == [("a", False)]
     assert len(heard.lists) == 1
+
+
+async def test_a_watch_that_falls_silent_is_opened_anew_where_it_was(
+    server: Server, follow: Follow, heard: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "SILENCE_SECONDS", 0.2)
+    server.stories, server.falls_silent = [[event("ADDED", "a", 80)], [event("ADDED", "b", 81)]], True
+
+    async with following(follow(PODS)):
+        await until(lambda: len(server.watched_from) == 3)
+
+    assert server.watched_from == [77, 80, 81]
+    assert heard.events == [("a", False), ("b", False)]
+    assert len(heard.lists) == 1
+
+
+async def test_a_watch_that_never_begins_is_broken_and_all_is_listed_again(
+    server: Server, follow: Follow, heard: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "TIMEOUT_SECONDS", 0.2)
+    server.says_nothing = True
+
+    async with following(follow(PODS)):
+        await until(lambda: len(heard.lists) == 2)
 
 
 @pytest.mark.parametrize("story", [[EXPIRED], [OVERLOADED], 410, 429, 500, 404])

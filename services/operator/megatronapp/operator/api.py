@@ -1,33 +1,40 @@
-"""The API server over HTTP: the few requests that the operator makes, and what it does when one is refused."""
+"""The few requests that the operator makes of the API server, and what it does when one is refused.
+
+The official client, `kubernetes.aio`, knows the server, its certificate, proxies and tokens, and sends; of its modules
+for each kind and its retries nothing is used: it tries neither POST nor PATCH again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import ssl
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from enum import StrEnum
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
-import kopf
 import orjson
+from kubernetes.aio.client import ApiClient
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, UnavailableError
+from megatronapp.core.logging import get_logger
 from megatronapp.operator import json_text
+from megatronapp.operator.login import Login
+
+log = get_logger(__name__)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 TIMEOUT_SECONDS = 15.0
 MAX_PAUSE_SECONDS = 10.0
 ATTEMPTS = 4
 WATCH_SECONDS = 240
 """After so long the server ends a watch."""
+SILENCE_SECONDS = 75.0
+"""A watch that says nothing for so long is opened anew. The server sends a bookmark each minute, so that it may well
+have stopped, or the network between, without a word."""
 PAGE = 500
 
 Body = dict[str, Any]
@@ -61,26 +68,16 @@ class GoneError(MegatronAppError):
 class Api:
     """Requests to one API server. Overload (429) and failures of the server (5xx) are tried again a few times."""
 
-    def __init__(self, session: aiohttp.ClientSession, token_file: Path | None = None) -> None:
-        self._session = session
-        self._token_file = token_file
-
-    @classmethod
-    def connect(cls, login: kopf.ConnectionInfo) -> Api:
-        """To be called where an event loop runs."""
-        headers = {"Authorization": f"{login.scheme or 'Bearer'} {login.token}"} if login.token else {}
-        in_cluster = TOKEN_FILE if TOKEN_FILE.exists() and login.token else None
-        session = aiohttp.ClientSession(
-            login.server,
-            # As many connections as there are watches and workers.
-            connector=aiohttp.TCPConnector(ssl=tls_context(login), limit=0),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
-        )
-        return cls(session, in_cluster)
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        try:
+            self._client = ApiClient(login.configuration)
+        except OSError as error:
+            raise ConfigError(f"the certificates for the API server can't be used: {error}") from error
+        self._client.user_agent = f"megatronapp-operator/{version('megatronapp')}"
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._client.close()
 
     async def get(self, path: str) -> Body:
         return await self._request("GET", path)
@@ -98,8 +95,9 @@ class Api:
             query["continue"] = meta["continue"]
 
     async def watch(self, path: str, version: int, selector: str = "") -> AsyncGenerator[tuple[Change, Body], None]:
-        """What happens to the objects after `version`, until the server ends the watch; a bookmark says only that all
-        until its version was told. Raises UnavailableError when that is no longer known, or the connection breaks."""
+        """What happens to the objects after `version`, until the server ends the watch or has been silent for long; a
+        bookmark says only that all until its version was told. Raises UnavailableError when that is no longer known, or
+        the connection breaks."""
         query = {
             "watch": "1",
             "resourceVersion": str(version),
@@ -107,15 +105,17 @@ class Api:
             "timeoutSeconds": str(WATCH_SECONDS),
             **({"labelSelector": selector} if selector else {}),
         }
-        patience = aiohttp.ClientTimeout(total=WATCH_SECONDS + TIMEOUT_SECONDS)
+        patience = aiohttp.ClientTimeout(total=WATCH_SECONDS + TIMEOUT_SECONDS, sock_read=SILENCE_SECONDS)
         try:
-            async with self._session.get(
-                f"{path}?{urlencode(query)}", headers=self._headers(JSON), timeout=patience
-            ) as response:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                response = await self._send("GET", f"{path}?{urlencode(query)}", patience)
+            async with response:
                 if response.status != 200:
                     raise _error(response.status, _refusal(await response.read()))
                 async for line in _lines(response.content):
                     yield _event(line)
+        except aiohttp.SocketTimeoutError:
+            log.info("watch_silent", path=path, seconds=SILENCE_SECONDS)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnavailableError(f"a watch has ended: {type(error).__name__}") from error
 
@@ -134,28 +134,42 @@ class Api:
         await self._request("DELETE", path, {"propagationPolicy": "Background"})
 
     async def _request(self, method: str, path: str, body: Body | None = None, content_type: str = JSON) -> Body:
-        data = None if body is None else orjson.dumps(body)
         for attempt in range(1, ATTEMPTS + 1):
-            try:
-                async with self._session.request(
-                    method, path, data=data, headers=self._headers(content_type)
-                ) as response:
-                    answer = Answer(response.status, response.headers, await response.read())
-            except (aiohttp.ClientError, TimeoutError) as error:
-                # The server may have done it: whoever asked looks again before it tries again.
-                raise UnavailableError(f"the API server does not answer: {type(error).__name__}") from error
+            answer = await self._answer(method, path, body, content_type)
             if answer.status != 429 and answer.status < 500:
                 return _checked(answer)
             if attempt < ATTEMPTS:
                 await asyncio.sleep(_pause(answer, attempt))
         raise UnavailableError(f"the API server answers {answer.status} to {method} {path}")
 
-    def _headers(self, content_type: str) -> dict[str, str]:
-        headers = {"Content-Type": content_type}
-        if self._token_file is not None:
-            # Kubernetes changes the token every hour.
-            headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
-        return headers
+    async def _answer(self, method: str, path: str, body: Body | None, content_type: str) -> Answer:
+        patience = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        try:
+            response = await self._send(method, path, patience, body, content_type)
+            return Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            # The server may have done it: whoever asked looks again before it tries again.
+            raise UnavailableError(f"the API server does not answer: {type(error).__name__}") from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        patience: aiohttp.ClientTimeout,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> aiohttp.ClientResponse:
+        """The answer, its body not read yet. With another token, once, where the server refuses the first."""
+        for _attempt in range(2):
+            _, url, headers, *_ = await self._client.param_serialize(
+                method, path, header_params={"Content-Type": content_type}, auth_settings=["BearerToken"]
+            )
+            answer = await self._client.call_api(method, url, headers, body, _request_timeout=patience)
+            response: aiohttp.ClientResponse = answer.response
+            if response.status != 401 or not await self._login.renew(headers.get("authorization")):
+                break
+            response.release()
+        return response
 
 
 class Listing(NamedTuple):
@@ -181,6 +195,8 @@ def _error(status: int, refusal: Body) -> MegatronAppError:
     """What a Status object means. A 409 may say that an object is there already, or that there was contention on
     another one, such as a ResourceQuota: only the reason tells them apart."""
     message = str(refusal.get("message") or f"the API server answers {status}")
+    if status == 401:
+        return RefusedError(f"the API server does not know who asks; correct the user in the kubeconfig: {message}")
     if status == 404:
         return GoneError(message)
     if status == 409:
@@ -222,32 +238,3 @@ def _refusal(body: bytes) -> Body:
 def _pause(answer: Answer, attempt: int) -> float:
     asked = answer.headers.get("Retry-After", "")
     return min(MAX_PAUSE_SECONDS, float(asked) if asked.isdigit() else 0.2 * 2**attempt)
-
-
-def tls_context(login: kopf.ConnectionInfo) -> ssl.SSLContext | bool:
-    if login.insecure:
-        raise ConfigError("the kubeconfig skips the check of the API server's certificate; name its authority there")
-    authority = _decoded(login.ca_data)
-    context = ssl.create_default_context(
-        cafile=str(login.ca_path) if login.ca_path else None, cadata=authority.decode() if authority else None
-    )
-    if login.certificate_path:
-        context.load_cert_chain(str(login.certificate_path), str(login.private_key_path))
-    elif login.certificate_data:
-        _load_data(context, _decoded(login.certificate_data), _decoded(login.private_key_data))
-    return context
-
-
-def _load_data(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL reads certificates of its own side from files alone."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        context.load_cert_chain(file.name)
-
-
-def _decoded(data: bytes | str | None) -> bytes:
-    if not data:
-        return b""
-    raw = data.encode() if isinstance(data, str) else data
-    return raw if raw.startswith(b"-----") else base64.b64decode(raw)

@@ -9,10 +9,9 @@ import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-import kopf
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core.errors import ConfigError, UnavailableError
+from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.operator import nodes
 from megatronapp.operator.act import Actor
@@ -23,6 +22,7 @@ from megatronapp.operator.gateway import GatewayClient
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, KINDS, Kind
 from megatronapp.operator.lease import Lease
+from megatronapp.operator.login import Login
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
 from megatronapp.operator.observed import Unreadable
@@ -47,7 +47,7 @@ class Operator:
 
     async def start(self) -> None:
         """Begin in the background; the Lease may be somebody else's for long."""
-        self._api = Api.connect(login())
+        self._api = Api(await Login.find())
         self._lease = Lease(
             self._api,
             self._settings.namespace,
@@ -197,15 +197,6 @@ class Parts:
                 except Exception as error:  # noqa: BLE001  # one node's trouble is no other's
                     log.warning("node_not_released", node=node.name, error=str(error))
             await asyncio.sleep(self._settings.poll_seconds)
-
-
-def login(**_: object) -> kopf.ConnectionInfo:
-    """A pod's service account, else the kubeconfig. Raises ConfigError where there is neither."""
-    settings = kopf.OperatorSettings()
-    found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
-    if found is None:
-        raise ConfigError("there is no API server to talk to: set KUBECONFIG, or run this in a pod")
-    return found
 
 
 def phase_of(cache: Cache, key: Key) -> str:
