@@ -164,6 +164,16 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         ),
         Metric("megatronapp_gateway_incidents", "gauge", ("level",), "Incidents that are open."),
     ),
+    "findings-store": (
+        Metric("megatronapp_findings_stored", "gauge", (), "Findings in the store."),
+        Metric("megatronapp_findings_stored_bytes", "gauge", (), "Size of the findings in the store."),
+        Metric(
+            "megatronapp_findings_dropped_total",
+            "counter",
+            ("reason",),
+            "Findings that left the store, or could not enter; reason: age, size, unreadable.",
+        ),
+    ),
     "operator": (
         Metric("megatronapp_operator_reconcile_seconds", "histogram", (), "Time to bring one job up to date."),
         Metric("megatronapp_operator_leader", "gauge", (), "1 on the operator that holds the Lease."),
@@ -191,4 +201,4 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_jobs", "gauge", ("phase",), "TrainingJobs by phase."),
     ),
 }
-"""By service."""
+"""By service; the store of findings is in the detector and in the gateway."""
