@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import UsageError
+from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.gateway import web
@@ -43,11 +44,18 @@ class Gateway:
     """
 
     def __init__(
-        self, settings: GatewaySettings, bus: Bus, registry: CollectorRegistry, authenticator: Authenticator
+        self,
+        settings: GatewaySettings,
+        bus: Bus,
+        registry: CollectorRegistry,
+        authenticator: Authenticator,
+        findings: FindingsStore | None = None,
     ) -> None:
+        """`findings` None: an empty store, so that only what the bus tells is known."""
         self._settings = settings
         self._bus = bus
         self._authenticator = authenticator
+        self._findings = findings or FindingsStore(MemoryBackend(), registry=registry)
         self._metrics = GatewayMetrics(registry)
         self.links = SignInLinks(settings.sign_in_link_seconds)
         self._collector: CollectorShards | None = None
@@ -70,6 +78,7 @@ class Gateway:
             self._bus,
             parts.job_store,
             parts.viewers,
+            self._findings,
             self._collector,
             self._metrics,
             Quarantine(self._settings.quarantine_dir, self._metrics.quarantined),
@@ -110,6 +119,7 @@ class Gateway:
             bus=self._bus,
             authenticator=self._authenticator,
             job_store=JobStore(),
+            findings=self._findings,
             viewers=Viewers(self._settings.max_viewers),
             collector=collector,
             exports=Exports(self._settings.max_exports),

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 from megatronapp.core.auth import Authenticator, Role
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, ForbiddenError, NotFoundError
+from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
@@ -31,6 +32,7 @@ class Parts:
     bus: Bus
     authenticator: Authenticator
     job_store: JobStore
+    findings: FindingsStore
     viewers: Viewers
     collector: CollectorShards
     exports: Exports

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from megatronapp.core.bus import Bus, Message, Topic
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import FindingsStore
+from megatronapp.core.findings_store.codec import decode
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.core.trace.limits import MAX_STEP
@@ -20,7 +22,7 @@ from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
 from megatronapp.gateway.viewers import Viewers
-from megatronapp.v1 import findings_pb2, trace_pb2
+from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -35,8 +37,9 @@ ENDED = {JobState.FINISHED, JobState.LOST}
 class Feed:
     """Keeps the platform's state up to date and tells viewers what changed.
 
-    Each process follows the bus from the oldest message kept: so that every replica sees everything, and knows findings
-    and jobs again after a restart. A record, or a job, that fails concerns no other.
+    Each process follows the bus from the oldest message kept, and reads the store of findings at its start: so that
+    every replica sees everything, and knows findings and jobs again after a restart. A record, or a job, that fails
+    concerns no other.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Feed:
         bus: Bus,
         job_store: JobStore,
         viewers: Viewers,
+        findings: FindingsStore,
         collector: CollectorShards,
         metrics: GatewayMetrics,
         quarantine: Quarantine,
@@ -52,7 +56,9 @@ class Feed:
         self._bus = bus
         self._job_store = job_store
         self._viewers = viewers
+        self._findings = findings
         self._collector = collector
+        self._records_read = False
         self._metrics = metrics
         self._quarantine = quarantine
         self._ended_job_ns = int(ended_job_seconds * 1e9)
@@ -68,6 +74,7 @@ class Feed:
             tasks.create_task(self._read(Topic.FINDINGS, self._take_finding))
             tasks.create_task(self._read(Topic.TRACE_CONTROL, self._take_control))
             tasks.create_task(self._read_records())
+            tasks.create_task(_until_possible(self._apply_findings))
             tasks.create_task(self._flush_for_ever())
             tasks.create_task(self._take_released())
 
@@ -108,7 +115,14 @@ class Feed:
                 released.done()
 
     def _take_finding(self, message: Message) -> None:
-        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+        self._apply_finding(decode(message.value))
+
+    async def _apply_findings(self) -> None:
+        """What was found before this start."""
+        for finding in await self._findings.find():
+            self._apply_finding(finding)
+
+    def _apply_finding(self, finding: Finding) -> None:
         if self._job_store.apply_finding(finding):
             self._viewers.publish(FindingEvent(finding=finding))
             self._changed[Change(finding.run)] = None
@@ -121,6 +135,7 @@ class Feed:
     async def _read_records(self) -> None:
         """Learn once, as soon as the collector answers, of jobs that the bus no longer tells of."""
         await _until_possible(self._apply_records, RECORDS_RETRY_SECONDS)
+        self._records_read = True
 
     async def _apply_records(self) -> None:
         """Fold in the newest attempt of each run that can be true."""
@@ -163,7 +178,7 @@ class Feed:
         self._metrics.viewers.set(len(self._viewers))
 
     def _forget_ended(self, now_ns: int) -> None:
-        """Drop what ended long ago, and old findings of jobs that nobody knows any more."""
+        """Drop what ended long ago, and old findings of jobs that nobody knows any more, once these are known."""
         jobs, oldest_ns = self._job_store.jobs, now_ns - self._ended_job_ns
         ended = {
             view.run
@@ -171,7 +186,8 @@ class Feed:
             if view.run not in jobs or (view.state in ENDED and view.updated_unix_seconds * 1e9 < oldest_ns)
         }
         findings = self._job_store.findings.values()
-        orphans = {f.run for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns}
+        old = (f for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns)
+        orphans = {f.run for f in old if self._records_read}
         for run in ended | orphans:
             self._job_store.forget(run)
             self._sent.pop(run, None)
