@@ -50,6 +50,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_trace_journal_bytes", "gauge", (), "Size of the journal"),
         Metric("megatronapp_trace_store_bytes", "gauge", (), "Size of the store"),
         Metric(
+            "megatronapp_trace_expired_bytes_total",
+            "counter",
+            ("reason",),
+            "Traces deleted from the store; reason: age, size",
+        ),
+        Metric(
             "megatronapp_trace_disk_writable",
             "gauge",
             (),

@@ -101,7 +101,7 @@ class Detector:
         Returns the id of the newest message that waits to be read, empty: none."""
         while True:
             try:
-                newest, told = await self._bus.newest(Topic.STEPS), await self._outbox.told()
+                newest, told = await self._bus.newest(Topic.STEPS), await self._outbox.found_before()
                 await self._bus.publish(Topic.HELLO_REQUEST, "", b"")
             except UnavailableError as error:
                 log.warning("bus_or_findings_unavailable", error=str(error))

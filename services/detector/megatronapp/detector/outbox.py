@@ -55,7 +55,7 @@ class FindingsOutbox:
             except UnavailableError as error:
                 log.warning("finding_not_published", error=str(error), waiting=len(self._untold))
 
-    async def told(self) -> list[Finding]:
+    async def found_before(self) -> list[Finding]:
         """What was found before this start, the oldest word first. Raises UnavailableError.
 
         A store that holds nothing learns it from the bus: an earlier version kept findings there alone.

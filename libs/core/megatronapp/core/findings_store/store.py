@@ -36,6 +36,8 @@ class FindingsStoreMetrics:
             ["reason"],
             registry=registry,
         )
+        for reason in ("age", "size", "unreadable"):
+            self.dropped.labels(reason)  # from 0 on, so that the first is an increase
 
 
 class FindingsStore:
