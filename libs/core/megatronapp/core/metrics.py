@@ -161,6 +161,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Messages of the bus that could not be understood.",
         ),
         Metric("megatronapp_gateway_viewers", "gauge", (), "Event streams that are open."),
+        Metric(
+            "megatronapp_gateway_live_dropped_total",
+            "counter",
+            ("topic",),
+            "Live messages that a slow viewer will never get.",
+        ),
         Metric("megatronapp_gateway_jobs", "gauge", (), "Jobs that are listed."),
         Metric(
             "megatronapp_gateway_notifications_total",

@@ -22,13 +22,13 @@ from megatronapp.gateway import web
 from megatronapp.gateway.deps import Parts
 from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.feed import Feed
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import JobStore
-from megatronapp.gateway.viewers import Viewers
 
 log = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Gateway:
         self._feed = feed = Feed(
             self._bus,
             parts.job_store,
-            parts.viewers,
+            parts.hub,
             self._findings,
             self._collector,
             self._metrics,
@@ -120,7 +120,7 @@ class Gateway:
             authenticator=self._authenticator,
             job_store=JobStore(),
             findings=self._findings,
-            viewers=Viewers(self._settings.max_viewers),
+            hub=Hub(self._settings.max_viewers, self._metrics.live_dropped),
             collector=collector,
             exports=Exports(self._settings.max_exports),
             sessions=Sessions(signing_key, self._settings.session_seconds),

@@ -16,12 +16,12 @@ from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, ForbiddenError, NotFoundError
 from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.exports import Exports
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import JobStore, TrackedJob
-from megatronapp.gateway.viewers import Viewers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Parts:
     authenticator: Authenticator
     job_store: JobStore
     findings: FindingsStore
-    viewers: Viewers
+    hub: Hub
     collector: CollectorShards
     exports: Exports
     sessions: Sessions

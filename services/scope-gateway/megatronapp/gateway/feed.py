@@ -16,12 +16,12 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.core.trace.limits import MAX_STEP
 from megatronapp.core.trace.validate import check_control, check_identity, check_rank_message
-from megatronapp.gateway import views
+from megatronapp.gateway import events, views
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
-from megatronapp.gateway.viewers import Viewers
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -46,7 +46,7 @@ class Feed:
         self,
         bus: Bus,
         job_store: JobStore,
-        viewers: Viewers,
+        hub: Hub,
         findings: FindingsStore,
         collector: CollectorShards,
         metrics: GatewayMetrics,
@@ -55,7 +55,7 @@ class Feed:
     ) -> None:
         self._bus = bus
         self._job_store = job_store
-        self._viewers = viewers
+        self._hub = hub
         self._findings = findings
         self._collector = collector
         self._records_read = False
@@ -124,7 +124,7 @@ class Feed:
 
     def _apply_finding(self, finding: Finding) -> None:
         if self._job_store.apply_finding(finding):
-            self._viewers.publish(FindingEvent(finding=finding))
+            events.publish(self._hub, FindingEvent(finding=finding))
             self._changed[Change(finding.run)] = None
 
     def _take_control(self, message: Message) -> None:
@@ -166,16 +166,16 @@ class Feed:
         for change in changes:
             job = self._job_store.jobs.get(change.run)
             if job is not None and change.step in job.steps:
-                self._viewers.publish(StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
+                events.publish(self._hub, StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
         live = {run for run in self._job_store.jobs if run not in self._sent or self._sent[run].state not in ENDED}
         for view in views.job_views(self._job_store, now_ns, live | {change.run for change in changes}):
             if view != self._sent.get(view.run):
                 self._sent[view.run] = view
-                self._viewers.publish(JobEvent(job=view))
+                events.publish(self._hub, JobEvent(job=view))
         self._forget_ended(now_ns)
         self._metrics.jobs.set(len(self._job_store.jobs))
         self._metrics.hidden_jobs.set(sum(job.hidden for job in self._job_store.jobs.values()))
-        self._metrics.viewers.set(len(self._viewers))
+        self._metrics.viewers.set(len(self._hub))
 
     def _forget_ended(self, now_ns: int) -> None:
         """Drop what ended long ago, and old findings of jobs that nobody knows any more, once these are known."""
@@ -191,7 +191,7 @@ class Feed:
         for run in ended | orphans:
             self._job_store.forget(run)
             self._sent.pop(run, None)
-            self._viewers.publish(JobGoneEvent(run=run))
+            events.publish(self._hub, JobGoneEvent(run=run))
 
 
 def _plausible(record: trace_pb2.JobRecord) -> bool:
