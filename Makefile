@@ -62,7 +62,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy libs services bench native/rdma
-	$(BIN)/lint-imports
+	PYTHONPATH=native/rdma $(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
 faults: setup-tests

@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from megatronapp.collector.metrics import CollectorMetrics
+from megatronapp.core.findings_store.store import FindingsStoreMetrics
 from megatronapp.core.metrics import METRICS, Metric
 from megatronapp.detector.engine import Engines
 from megatronapp.detector.exposition import Exposition
@@ -35,6 +36,7 @@ def operator_metrics(registry: CollectorRegistry) -> None:
 SERVICES: dict[str, Callable[[CollectorRegistry], object]] = {
     "collector": CollectorMetrics,
     "detector": lambda registry: Exposition(registry, Engines(), 16),
+    "findings-store": FindingsStoreMetrics,
     "gateway": GatewayMetrics,
     "operator": operator_metrics,
 }

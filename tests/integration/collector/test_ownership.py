@@ -74,7 +74,7 @@ async def test_a_run_stays_its_jobs_when_its_traces_have_expired(start: Start, t
     await owner.close()
     await running.collector.stop()
     store = Store(tmp_path / "data" / "store")
-    assert store.expire(0.0, 1 << 40) == [(RUN, 1)]
+    assert store.expire(0.0, 1 << 40).attempts == [(RUN, 1)]
 
     again = await start(flush_seconds=0.05)
 

@@ -194,7 +194,7 @@ async def test_findings_of_a_job_that_the_bus_knows_no_more_are_resolved(bus: Re
         other.clock_ns = time.time_ns() - 100 * 10**9
         await publish(bus, other, 1, 5)
 
-    detector = detector_on(bus)
+    detector = detector_on(bus, return_seconds=0.5)
     await detector.start()
     async with asyncio.timeout(30):
         while (words := await told(bus))[-1].state is State.OPEN:

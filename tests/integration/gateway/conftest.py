@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from megatronapp.core.auth import Authenticator, StaticTokens
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.app import Gateway
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import trace_pb2
@@ -85,14 +86,18 @@ async def start() -> AsyncIterator[Start]:
     running: list[tuple[Gateway, Any]] = []
 
     async def started(
-        *, authenticator: Authenticator | None = None, bus: MemoryBus | None = None, **settings: Any
+        *,
+        authenticator: Authenticator | None = None,
+        bus: MemoryBus | None = None,
+        findings: FindingsStore | None = None,
+        **settings: Any,
     ) -> Served:
         answers = CollectorAnswers()
         server, address = await serve(answers)
         bus, registry = bus or MemoryBus(), CollectorRegistry()
         tokens = StaticTokens(viewer=SecretStr(VIEWER), operator=SecretStr(OPERATOR))
         wanted = GatewaySettings(**{"port": 0, "collector_addresses": (address,)} | settings)
-        gateway = Gateway(wanted, bus, registry, authenticator or tokens)
+        gateway = Gateway(wanted, bus, registry, authenticator or tokens, findings)
         running.append((gateway, server))
         await gateway.start()
         return Served(gateway, bus, registry, answers)

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.bus import MemoryBus, Message, Topic
+from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.quarantine import Quarantine, entries, release
 from megatronapp.core.trace.limits import MAX_ATTEMPT
 from megatronapp.gateway import app, feed, views
 from megatronapp.gateway.feed import Feed
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import JobStore
-from megatronapp.gateway.viewers import Viewers
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.conftest import OPERATOR, Served, Start, next_event
 from tests.integration.gateway.support import RUN, CollectorAnswers, control, heartbeat, hello, message, summary
@@ -210,7 +211,8 @@ def test_no_field_of_another_job_s_messages_changes_what_is_shown(
     metrics = GatewayMetrics(CollectorRegistry())
     folder = tmp_path_factory.mktemp("aside")
     shards: Any = CollectorShards.__new__(CollectorShards)  # not asked here
-    reading = Feed(MemoryBus(), job_store, Viewers(1), shards, metrics, Quarantine(folder, metrics.quarantined), 3600.0)
+    aside, findings = Quarantine(folder, metrics.quarantined), FindingsStore(MemoryBackend())
+    reading = Feed(MemoryBus(), job_store, Hub(1, metrics.live_dropped), findings, shards, metrics, aside, 3600.0)
 
     def take(item: trace_pb2.RankMessage) -> None:
         try:

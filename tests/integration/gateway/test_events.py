@@ -7,12 +7,14 @@ import base64
 import json
 import secrets
 import socket as sockets
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from megatronapp.core.findings import State
+from megatronapp.gateway import events as page_events
 from megatronapp.gateway.routes import events
 from tests.integration.gateway.conftest import VIEWER, Served, Start, next_event
 from tests.integration.gateway.support import RUN, finding, heartbeat, hello, message, summary
@@ -172,3 +174,23 @@ async def open_and_never_read(served: Served) -> sockets.socket:
     await loop.sock_sendall(raw, request.encode())
     assert (await loop.sock_recv(raw, 12)).endswith(b"101")
     return raw
+
+
+async def test_a_viewer_that_would_miss_a_finding_is_sent_away_to_begin_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_room = replace(page_events.FINDINGS, max_bytes=10)
+    monkeypatch.setattr(page_events, "FINDINGS", no_room)
+    monkeypatch.setattr(events, "PAGE", (page_events.JOBS, page_events.STEPS, no_room))
+
+    async with served.listen() as socket:
+        await next_event(socket, "snapshot")
+        await served.publish(finding(1))
+        with pytest.raises(ConnectionClosed) as closed:
+            await next_event(socket, "finding")
+    async with served.listen() as socket:
+        again = await next_event(socket, "snapshot")
+
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1013
+    assert [found["id"] for found in again["findings"]] == ["finding-1"]

@@ -107,9 +107,9 @@ def test_old_files_expire_and_the_attempt_with_the_last_of_them(tmp_path: Path) 
         os.utime(path, (time.time() - 1_000,) * 2)
     write(store, 2, 2)
 
-    assert store.expire(max_age_seconds=500, max_bytes=1 << 40) == []
+    assert store.expire(max_age_seconds=500, max_bytes=1 << 40).attempts == []
     assert steps_in(store, "spans") == [2]
-    assert store.expire(max_age_seconds=500, max_bytes=0) == [KEY]
+    assert store.expire(max_age_seconds=500, max_bytes=0).attempts == [KEY]
     assert not (tmp_path / "run").joinpath("attempt-1").exists()
 
 
@@ -129,4 +129,52 @@ def test_a_run_of_the_manifests_name_lies_beside_it_and_expires_under_its_own(tm
     store.accept(manifest)
 
     assert [part.first for part in Store(tmp_path).parts(("manifest.json", 1), "steps")] == [1]
-    assert store.expire(0.0, 1 << 40) == [("manifest.json", 1)]
+    assert store.expire(0.0, 1 << 40).attempts == [("manifest.json", 1)]
+
+
+def test_beyond_its_size_the_store_loses_the_oldest_files_whosever_they_are(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number, age_seconds in ((1, 30), (2, 20), (3, 10)):
+        write(store, number, number)
+        for path in tmp_path.glob(f"run/attempt-1/*-{number:08d}-*.parquet"):
+            os.utime(path, (time.time() - age_seconds,) * 2)
+    before = store.size_bytes()
+    newest = sum(path.stat().st_size for path in tmp_path.glob("run/attempt-1/*-00000003-*.parquet"))
+    room = newest + len(b"note") + (tmp_path / "manifest.json").stat().st_size
+
+    expired = store.expire(max_age_seconds=1_000, max_bytes=room)
+
+    assert steps_in(store, "steps") == steps_in(store, "spans") == [3]
+    assert (expired.age_bytes, expired.size_bytes, expired.attempts) == (0, before - store.size_bytes(), [])
+    assert store.size_bytes() <= room
+
+
+def test_what_is_too_old_is_no_loss_for_size(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1)
+    for path in tmp_path.glob("run/attempt-1/*"):
+        os.utime(path, (time.time() - 1_000,) * 2)
+
+    expired = store.expire(max_age_seconds=500, max_bytes=0)
+
+    assert expired.age_bytes > 0
+    assert (expired.size_bytes, expired.attempts) == (0, [KEY])
+
+
+def test_a_file_that_can_not_be_deleted_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    write(store, 1, 1)
+    unlink = Path.unlink
+
+    def unless_spans(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith("spans"):
+            raise PermissionError(13, "not permitted", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unless_spans)
+
+    expired = store.expire(0.0, 0)
+
+    assert steps_in(store, "steps") == []
+    assert steps_in(store, "spans") == [1]
+    assert expired.attempts == []

@@ -17,11 +17,15 @@ from megatronapp.cli import local
 from megatronapp.cli.folders import data_folder
 from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
+from megatronapp.core import findings_store
 from megatronapp.core.auth import Role, StaticTokens
 from megatronapp.core.bus import MemoryBus
+from megatronapp.core.findings_store import FindingsStore
 from megatronapp.core.service import Service
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
+
+FINDINGS = "findings.sqlite3"
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,24 @@ async def local_stack(options: Options) -> AsyncIterator[LocalStack]:
         host=options.host, grpc_port=options.collector_port, data_dir=options.folder / "collector", fsync=False
     )
     collector = Collector(settings, bus, registry, tokens)
+    findings = _open_findings(options.folder, registry)
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(findings.close)
         await _start(stack, collector)
         address = f"{options.host}:{collector.port}"
-        url = "" if options.page_port is None else await _start_page(stack, options, bus, registry, tokens, address)
-        await _start(
-            stack, Detector(DetectorSettings(quarantine_dir=options.folder / "detector/quarantine"), bus, registry)
+        url = (
+            ""
+            if options.page_port is None
+            else await _start_page(stack, options, bus, registry, tokens, address, findings)
         )
+        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
+        await _start(stack, Detector(judging, bus, registry, findings))
         yield LocalStack(bus, registry, address, _write_token(options.folder, pods), url)
+
+
+def _open_findings(folder: Path, registry: CollectorRegistry) -> FindingsStore:
+    """In the folder, so that they outlive this process."""
+    return findings_store.connect(f"sqlite:{folder / FINDINGS}", None, registry)
 
 
 async def _start(stack: AsyncExitStack, service: Service) -> None:
@@ -106,6 +120,7 @@ async def _start_page(
     registry: CollectorRegistry,
     tokens: StaticTokens,
     collector_address: str,
+    findings: FindingsStore,
 ) -> str:
     """Start the gateway; returns the page's address with a token that signs in once."""
     from megatronapp.gateway.app import Gateway  # the extra `gateway` is needed only here
@@ -118,7 +133,7 @@ async def _start_page(
         collector_token=tokens.operator,
         quarantine_dir=options.folder / "gateway/quarantine",
     )
-    gateway = Gateway(settings, bus, registry, tokens)
+    gateway = Gateway(settings, bus, registry, tokens, findings)
     await _start(stack, gateway)
     return f"http://{options.host}:{gateway.port}/?token={gateway.links.new(Role.OPERATOR)}"
 

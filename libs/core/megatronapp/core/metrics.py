@@ -50,6 +50,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_trace_journal_bytes", "gauge", (), "Size of the journal"),
         Metric("megatronapp_trace_store_bytes", "gauge", (), "Size of the store"),
         Metric(
+            "megatronapp_trace_expired_bytes_total",
+            "counter",
+            ("reason",),
+            "Traces deleted from the store; reason: age, size",
+        ),
+        Metric(
             "megatronapp_trace_disk_writable",
             "gauge",
             (),
@@ -155,6 +161,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Messages of the bus that could not be understood.",
         ),
         Metric("megatronapp_gateway_viewers", "gauge", (), "Event streams that are open."),
+        Metric(
+            "megatronapp_gateway_live_dropped_total",
+            "counter",
+            ("topic",),
+            "Live messages that a slow viewer will never get.",
+        ),
         Metric("megatronapp_gateway_jobs", "gauge", (), "Jobs that are listed."),
         Metric(
             "megatronapp_gateway_notifications_total",
@@ -163,6 +175,16 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Messages to receivers; outcome: sent, failed.",
         ),
         Metric("megatronapp_gateway_incidents", "gauge", ("level",), "Incidents that are open."),
+    ),
+    "findings-store": (
+        Metric("megatronapp_findings_stored", "gauge", (), "Findings in the store."),
+        Metric("megatronapp_findings_stored_bytes", "gauge", (), "Size of the findings in the store."),
+        Metric(
+            "megatronapp_findings_dropped_total",
+            "counter",
+            ("reason",),
+            "Findings that left the store, or could not enter; reason: age, size, unreadable.",
+        ),
     ),
     "operator": (
         Metric("megatronapp_operator_reconcile_seconds", "histogram", (), "Time to bring one job up to date."),
@@ -191,4 +213,4 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         Metric("megatronapp_jobs", "gauge", ("phase",), "TrainingJobs by phase."),
     ),
 }
-"""By service."""
+"""By service; the store of findings is in the detector and in the gateway."""

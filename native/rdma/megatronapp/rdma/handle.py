@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -19,11 +19,19 @@ from megatronapp.rdma.errors import (
 )
 from megatronapp.rdma.tag import Tag
 
-if TYPE_CHECKING:
-    from megatronapp.rdma.engine import Engine
-
 SLICE_SECONDS = 0.5  # a wait looks for signals (Ctrl-C) so often
 ENDED_WELL = 1  # and nobody else was told
+
+
+class Owner(Protocol):
+    """What a handle asks of the engine that made it."""
+
+    native: _native.Engine
+    unfinished: set[Handle]
+
+    def mark_consumed(self, handle: Handle) -> None: ...
+
+    def mark_stream_waited(self, handle: Handle) -> None: ...
 
 
 class Handle(_native.Message):
@@ -31,7 +39,7 @@ class Handle(_native.Message):
 
     __slots__ = ()
 
-    engine: Engine
+    engine: Owner
     tag: Tag
     is_completed = _native.Message.done
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry
@@ -13,15 +12,17 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.core.trace.validate import check_rank_message
-from megatronapp.detector.backlog import Backlog
+from megatronapp.detector.backlog import Awaited, Backlog
 from megatronapp.detector.containment import SUSPENDED_SECONDS, Suspensions
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.exposition import Exposition
+from megatronapp.detector.outbox import FindingsOutbox
 from megatronapp.detector.settings import DetectorSettings
-from megatronapp.v1 import findings_pb2, trace_pb2
+from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -36,12 +37,15 @@ STUCK_SECONDS = 10.0
 class Detector:
     """Judges every job whose steps are on the bus.
 
-    It keeps no files. What it knows it has learnt from the messages, so each start reads all that the bus still keeps.
-    What it says of them is told only where it is new (backlog.py). A record or an engine that fails concerns its own
-    job alone (containment.py), in the backlog too.
+    What it has found is in the store (outbox.py). What else it knows it has learnt from the messages, so each start
+    reads all that the bus still keeps, and tells only what is new (backlog.py). A record or an engine that fails
+    concerns its own job alone (containment.py), in the backlog too.
     """
 
-    def __init__(self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry, store: FindingsStore | None = None
+    ) -> None:
+        """`store` None: one in memory, that ends with the detector."""
         self._settings = settings
         self._bus = bus
         self._engines = Engines(settings.start_patience_seconds)
@@ -52,10 +56,9 @@ class Detector:
         """When each run was heard of last, of the monotonic clock."""
         self._backlog: Backlog | None = None
         """While what was kept is read."""
+        self._awaited = Awaited()
         self._started_unix_ns = 0
-        self._outbox: deque[tuple[str, bytes]] = deque()
-        """Findings that have not been told: run and message."""
-        self._telling = asyncio.Lock()
+        self._outbox = FindingsOutbox(store or FindingsStore(MemoryBackend(), registry=registry), bus)
         self._ticked = 0.0
         """When time was looked at last, of the monotonic clock."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -67,6 +70,7 @@ class Detector:
             asyncio.create_task(self._read(), name="steps"),
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(self._take_released(), name="released"),
+            asyncio.create_task(self._outbox.expire_for_ever(), name="expire"),
         ]
 
     async def stop(self) -> None:
@@ -74,8 +78,7 @@ class Detector:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks = []
-        with contextlib.suppress(UnavailableError):
-            await self._publish()
+        await self._outbox.send()
 
     def ready(self) -> bool:
         going = bool(self.tasks) and not any(task.done() for task in self.tasks)
@@ -89,7 +92,7 @@ class Detector:
                 if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                     self._settle(self._backlog)
                 if self._outbox:
-                    await self._publish()
+                    await self._outbox.send()
                 # Many messages come at once, and time must be looked at between them.
                 await asyncio.sleep(0)
 
@@ -98,10 +101,10 @@ class Detector:
         Returns the id of the newest message that waits to be read, empty: none."""
         while True:
             try:
-                newest, told = await self._bus.newest(Topic.STEPS), await self._told()
+                newest, told = await self._bus.newest(Topic.STEPS), await self._outbox.found_before()
                 await self._bus.publish(Topic.HELLO_REQUEST, "", b"")
             except UnavailableError as error:
-                log.warning("bus_unavailable", error=str(error))
+                log.warning("bus_or_findings_unavailable", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._started_unix_ns = time.time_ns()
@@ -109,21 +112,6 @@ class Detector:
             if not newest:
                 self._settle(self._backlog)
             return newest
-
-    async def _told(self) -> list[Finding]:
-        """All findings that the bus keeps."""
-        told: list[Finding] = []
-        asked_unix_ns = time.time_ns()
-        if not (newest := await self._bus.newest(Topic.FINDINGS)):
-            return told
-        async for messages in self._bus.follow(Topic.FINDINGS):
-            found = [finding for message in messages if (finding := _finding(message.value))]
-            told += found
-            # A later one is enough: the newest may have been trimmed away meanwhile.
-            later = any(finding.updated_unix_ns >= asked_unix_ns for finding in found)
-            if later or newest in {message.id for message in messages}:
-                break
-        return told
 
     def _take(self, value: bytes) -> int:
         """Judge one message; returns when it arrived, 0 if it can't be read."""
@@ -144,6 +132,7 @@ class Detector:
         who = message.identity
         try:
             self._note(self._engines.feed(message))
+            self._take_over(who.run)
             if not self._backlog:
                 self._exposition.observe(self._engines.running.get(who.run))
         except Exception as error:
@@ -171,12 +160,25 @@ class Detector:
         """All that was kept has been read: from now on there is news."""
         self._backlog, self._exposition.quiet = None, False
         news = backlog.settle(self._engines.running, time.time_ns())
-        heard_of = {finding.id for finding in news}
+        self._awaited = Awaited(backlog.unheard_of, time.monotonic() + self._settings.return_seconds)
         for engine in self._engines.running.values():
-            for finding in engine.ledger.open:
-                if finding.id not in heard_of:
-                    self._exposition.know(finding)
+            self._know(engine, news)
         self._note(news)
+
+    def _take_over(self, run: str) -> None:
+        """Go on with what was open of a run that is heard of for the first time since the start."""
+        engine = self._engines.running.get(run)
+        if engine is not None and run in self._awaited:
+            news = self._awaited.take_over(engine, time.time_ns())
+            self._know(engine, news)
+            self._note(news)
+
+    def _know(self, engine: Engine, news: list[Finding]) -> None:
+        """What is open and no news was counted before."""
+        heard_of = {finding.id for finding in news}
+        for finding in engine.ledger.open:
+            if finding.id not in heard_of:
+                self._exposition.know(finding)
 
     async def _tick(self) -> None:
         while True:
@@ -187,7 +189,8 @@ class Detector:
             for engine in list(self._engines.running.values()):
                 self._let_time_pass(engine)
             await self._resume()
-            await self._publish()
+            self._note(self._awaited.give_up(time.monotonic(), time.time_ns()))
+            await self._outbox.send()
 
     def _let_time_pass(self, engine: Engine) -> None:
         try:
@@ -238,19 +241,7 @@ class Detector:
                 page=finding.page,
                 summary=finding.summary,
             )
-            self._outbox.append((finding.run, finding.to_proto().SerializeToString()))
-
-    async def _publish(self) -> None:
-        """Tell what has not been told; it stays in line while the bus does not answer. Both tasks come here: one at a
-        time, or each would take the other's finding out of the line."""
-        async with self._telling:
-            while self._outbox:
-                try:
-                    await self._bus.publish(Topic.FINDINGS, *self._outbox[0])
-                except UnavailableError as error:
-                    log.warning("finding_not_published", error=str(error), waiting=len(self._outbox))
-                    return
-                self._outbox.popleft()
+            self._outbox.put(finding)
 
     def _is_over(self, engine: Engine) -> bool:
         """Whether nothing has been heard of the run for long enough."""
@@ -269,11 +260,3 @@ class Detector:
             self._exposition.forget(engine)
         except Exception:
             log.exception("job_not_closed", job=engine.job, run=run)
-
-
-def _finding(value: bytes) -> Finding | None:
-    try:
-        return Finding.from_proto(findings_pb2.Finding.FromString(value))
-    except (DecodeError, ValueError, OverflowError):
-        log.warning("finding_unreadable", bytes=len(value))
-        return None

@@ -1,7 +1,8 @@
 """Backlog: what the bus still holds from before this start. Nothing of it is news, but for what came in between.
 
 Judging the kept steps again gives the same findings with the same ids as long as the bus holds an attempt's beginning.
-When it no longer does, the engine has to learn the job's noise anew: what was told then stands until it has.
+When it no longer does, the engine has to learn the job's noise anew: what was told then stands until it has. A bus that
+ended with the process, as on a laptop, holds nothing: what was open waits until its run is heard of again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ class Backlog:
     """Takes what the kept steps say again, and in the end tells what of it is new."""
 
     def __init__(self, told: Iterable[Finding]) -> None:
-        """told: the findings on the bus, oldest word first."""
+        """told: what was found before, oldest word first."""
         self._told = {finding.id: finding for finding in told}
         self._again: dict[str, Finding] = {}
+        self.unheard_of: list[Finding] = []
+        """Once settled: what is open of runs of which the bus holds nothing."""
 
     def note(self, findings: Iterable[Finding]) -> None:
         """What an engine says of the kept steps, in its order."""
@@ -35,7 +38,9 @@ class Backlog:
         news: list[Finding] = []
         for finding in self._again.values():
             news += _contained(self._said_again, finding, running)
-        for finding in [told for told in self._told.values() if told.state is State.OPEN]:
+        still_open = [told for told in self._told.values() if told.state is State.OPEN]
+        self.unheard_of = [finding for finding in still_open if finding.run not in running]
+        for finding in [finding for finding in still_open if finding.run in running]:
             news += _contained(partial(_taken_over, unix_ns=unix_ns), finding, running)
         return news
 
@@ -52,6 +57,34 @@ class Backlog:
         return next(
             (told for told in self._told.values() if _alike(told, finding) and told.id not in self._again), None
         )
+
+
+class Awaited:
+    """What is open of runs that nobody has heard of since the start. In time they may come back."""
+
+    def __init__(self, findings: Iterable[Finding] = (), until: float = 0.0) -> None:
+        """until: of the monotonic clock."""
+        self._until = until
+        self._findings: dict[str, list[Finding]] = {}
+        for finding in findings:
+            self._findings.setdefault(finding.run, []).append(finding)
+
+    def __contains__(self, run: str) -> bool:
+        return run in self._findings
+
+    def take_over(self, engine: Engine, unix_ns: int) -> list[Finding]:
+        """The run is heard of: its engine goes on with what was open of its attempt; the rest is resolved."""
+        news: list[Finding] = []
+        for finding in self._findings.pop(engine.run, ()):
+            news += _contained(partial(_taken_over, unix_ns=unix_ns), finding, {engine.run: engine})
+        return news
+
+    def give_up(self, now: float, unix_ns: int) -> list[Finding]:
+        """Once it is time: what was open of runs that did not come back, resolved."""
+        if now < self._until or not self._findings:
+            return []
+        left, self._findings = self._findings, {}
+        return [resolved(finding, unix_ns, None) for findings in left.values() for finding in findings]
 
 
 def _contained(

@@ -8,9 +8,12 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from megatronapp.core.findings_store.limits import MIN_BYTES, MIN_FINDINGS, Limits
 from megatronapp.core.quarantine import user_folder
 from megatronapp.core.settings import ServiceSettings
 from megatronapp.detector.patience import START_SECONDS
+
+LIMITS = Limits()
 
 
 class DetectorSettings(ServiceSettings):
@@ -19,6 +22,21 @@ class DetectorSettings(ServiceSettings):
     quarantine_dir: Path = Field(
         default_factory=partial(user_folder, "detector"), description="records that can't be judged are set aside here"
     )
+    findings_store: str = Field(
+        default="", description="memory, sqlite:PATH or redis; empty: redis where redis_url is set, else memory"
+    )
+    findings_retention_seconds: float = Field(
+        default=LIMITS.retention_seconds, gt=0, description="findings not changed for so long are deleted"
+    )
+    max_findings: int = Field(
+        default=LIMITS.max_findings, ge=MIN_FINDINGS, description="the oldest findings above this number are deleted"
+    )
+    max_findings_bytes: int = Field(
+        default=LIMITS.max_bytes, ge=MIN_BYTES, description="the oldest findings above this size are deleted"
+    )
+    return_seconds: float = Field(
+        default=30.0, ge=0, description="after a start, jobs with open findings have so long to be heard of again"
+    )
     tick_seconds: float = Field(default=0.25, gt=0, le=10, description="how often time is looked at")
     top_ranks: int = Field(default=16, ge=1, le=1024, description="most ranks of a job with metrics of their own")
     start_patience_seconds: float = Field(
@@ -26,3 +44,7 @@ class DetectorSettings(ServiceSettings):
     )
     keep_ended_seconds: float = Field(default=60.0, ge=0, description="a job's metrics stay so long after its end")
     keep_silent_seconds: float = Field(default=900.0, ge=1, description="a job not heard of for so long has ended")
+
+    @property
+    def findings_limits(self) -> Limits:
+        return Limits(self.findings_retention_seconds, self.max_findings, self.max_findings_bytes)

@@ -15,19 +15,20 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import UsageError
+from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.gateway import web
 from megatronapp.gateway.deps import Parts
 from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.feed import Feed
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import JobStore
-from megatronapp.gateway.viewers import Viewers
 
 log = get_logger(__name__)
 
@@ -43,11 +44,18 @@ class Gateway:
     """
 
     def __init__(
-        self, settings: GatewaySettings, bus: Bus, registry: CollectorRegistry, authenticator: Authenticator
+        self,
+        settings: GatewaySettings,
+        bus: Bus,
+        registry: CollectorRegistry,
+        authenticator: Authenticator,
+        findings: FindingsStore | None = None,
     ) -> None:
+        """`findings` None: an empty store, so that only what the bus tells is known."""
         self._settings = settings
         self._bus = bus
         self._authenticator = authenticator
+        self._findings = findings or FindingsStore(MemoryBackend(), registry=registry)
         self._metrics = GatewayMetrics(registry)
         self.links = SignInLinks(settings.sign_in_link_seconds)
         self._collector: CollectorShards | None = None
@@ -69,7 +77,8 @@ class Gateway:
         self._feed = feed = Feed(
             self._bus,
             parts.job_store,
-            parts.viewers,
+            parts.hub,
+            self._findings,
             self._collector,
             self._metrics,
             Quarantine(self._settings.quarantine_dir, self._metrics.quarantined),
@@ -110,7 +119,8 @@ class Gateway:
             bus=self._bus,
             authenticator=self._authenticator,
             job_store=JobStore(),
-            viewers=Viewers(self._settings.max_viewers),
+            findings=self._findings,
+            hub=Hub(self._settings.max_viewers, self._metrics.live_dropped),
             collector=collector,
             exports=Exports(self._settings.max_exports),
             sessions=Sessions(signing_key, self._settings.session_seconds),

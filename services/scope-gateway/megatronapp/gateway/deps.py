@@ -14,13 +14,14 @@ from starlette.requests import HTTPConnection
 from megatronapp.core.auth import Authenticator, Role
 from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, ForbiddenError, NotFoundError
+from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.exports import Exports
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import JobStore, TrackedJob
-from megatronapp.gateway.viewers import Viewers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Parts:
     bus: Bus
     authenticator: Authenticator
     job_store: JobStore
-    viewers: Viewers
+    findings: FindingsStore
+    hub: Hub
     collector: CollectorShards
     exports: Exports
     sessions: Sessions

@@ -10,17 +10,19 @@ from collections.abc import Awaitable, Callable
 from megatronapp.core.bus import Bus, Message, Topic
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import FindingsStore
+from megatronapp.core.findings_store.codec import decode
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.core.trace.limits import MAX_STEP
 from megatronapp.core.trace.validate import check_control, check_identity, check_rank_message
-from megatronapp.gateway import views
+from megatronapp.gateway import events, views
+from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
-from megatronapp.gateway.viewers import Viewers
-from megatronapp.v1 import findings_pb2, trace_pb2
+from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
@@ -35,15 +37,17 @@ ENDED = {JobState.FINISHED, JobState.LOST}
 class Feed:
     """Keeps the platform's state up to date and tells viewers what changed.
 
-    Each process follows the bus from the oldest message kept: so that every replica sees everything, and knows findings
-    and jobs again after a restart. A record, or a job, that fails concerns no other.
+    Each process follows the bus from the oldest message kept, and reads the store of findings at its start: so that
+    every replica sees everything, and knows findings and jobs again after a restart. A record, or a job, that fails
+    concerns no other.
     """
 
     def __init__(
         self,
         bus: Bus,
         job_store: JobStore,
-        viewers: Viewers,
+        hub: Hub,
+        findings: FindingsStore,
         collector: CollectorShards,
         metrics: GatewayMetrics,
         quarantine: Quarantine,
@@ -51,8 +55,10 @@ class Feed:
     ) -> None:
         self._bus = bus
         self._job_store = job_store
-        self._viewers = viewers
+        self._hub = hub
+        self._findings = findings
         self._collector = collector
+        self._records_read = False
         self._metrics = metrics
         self._quarantine = quarantine
         self._ended_job_ns = int(ended_job_seconds * 1e9)
@@ -68,6 +74,7 @@ class Feed:
             tasks.create_task(self._read(Topic.FINDINGS, self._take_finding))
             tasks.create_task(self._read(Topic.TRACE_CONTROL, self._take_control))
             tasks.create_task(self._read_records())
+            tasks.create_task(_until_possible(self._apply_findings))
             tasks.create_task(self._flush_for_ever())
             tasks.create_task(self._take_released())
 
@@ -108,9 +115,16 @@ class Feed:
                 released.done()
 
     def _take_finding(self, message: Message) -> None:
-        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+        self._apply_finding(decode(message.value))
+
+    async def _apply_findings(self) -> None:
+        """What was found before this start."""
+        for finding in await self._findings.find():
+            self._apply_finding(finding)
+
+    def _apply_finding(self, finding: Finding) -> None:
         if self._job_store.apply_finding(finding):
-            self._viewers.publish(FindingEvent(finding=finding))
+            events.publish(self._hub, FindingEvent(finding=finding))
             self._changed[Change(finding.run)] = None
 
     def _take_control(self, message: Message) -> None:
@@ -121,6 +135,7 @@ class Feed:
     async def _read_records(self) -> None:
         """Learn once, as soon as the collector answers, of jobs that the bus no longer tells of."""
         await _until_possible(self._apply_records, RECORDS_RETRY_SECONDS)
+        self._records_read = True
 
     async def _apply_records(self) -> None:
         """Fold in the newest attempt of each run that can be true."""
@@ -151,19 +166,19 @@ class Feed:
         for change in changes:
             job = self._job_store.jobs.get(change.run)
             if job is not None and change.step in job.steps:
-                self._viewers.publish(StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
+                events.publish(self._hub, StepEvent(run=job.run, row=views.step_row(job.steps[change.step])))
         live = {run for run in self._job_store.jobs if run not in self._sent or self._sent[run].state not in ENDED}
         for view in views.job_views(self._job_store, now_ns, live | {change.run for change in changes}):
             if view != self._sent.get(view.run):
                 self._sent[view.run] = view
-                self._viewers.publish(JobEvent(job=view))
+                events.publish(self._hub, JobEvent(job=view))
         self._forget_ended(now_ns)
         self._metrics.jobs.set(len(self._job_store.jobs))
         self._metrics.hidden_jobs.set(sum(job.hidden for job in self._job_store.jobs.values()))
-        self._metrics.viewers.set(len(self._viewers))
+        self._metrics.viewers.set(len(self._hub))
 
     def _forget_ended(self, now_ns: int) -> None:
-        """Drop what ended long ago, and old findings of jobs that nobody knows any more."""
+        """Drop what ended long ago, and old findings of jobs that nobody knows any more, once these are known."""
         jobs, oldest_ns = self._job_store.jobs, now_ns - self._ended_job_ns
         ended = {
             view.run
@@ -171,11 +186,12 @@ class Feed:
             if view.run not in jobs or (view.state in ENDED and view.updated_unix_seconds * 1e9 < oldest_ns)
         }
         findings = self._job_store.findings.values()
-        orphans = {f.run for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns}
+        old = (f for f in findings if f.run not in jobs and f.updated_unix_ns < oldest_ns)
+        orphans = {f.run for f in old if self._records_read}
         for run in ended | orphans:
             self._job_store.forget(run)
             self._sent.pop(run, None)
-            self._viewers.publish(JobGoneEvent(run=run))
+            events.publish(self._hub, JobGoneEvent(run=run))
 
 
 def _plausible(record: trace_pb2.JobRecord) -> bool:

@@ -38,6 +38,12 @@ class GatewayMetrics:
             "megatronapp_gateway_hidden_jobs", "Jobs that can't be shown for what they say.", registry=registry
         )
         self.viewers = Gauge("megatronapp_gateway_viewers", "Event streams that are open.", registry=registry)
+        self.live_dropped = Counter(
+            "megatronapp_gateway_live_dropped_total",
+            "Live messages that a slow viewer will never get.",
+            ["topic"],
+            registry=registry,
+        )
         self.jobs = Gauge("megatronapp_gateway_jobs", "Jobs that are listed.", registry=registry)
         self.notifications = Counter(
             "megatronapp_gateway_notifications_total",

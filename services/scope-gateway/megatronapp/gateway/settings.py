@@ -32,6 +32,9 @@ class GatewaySettings(NotifySettings):
     collector_addresses: Names = Field(
         default=("127.0.0.1:7601",), min_length=1, description="host:port of each shard of the trace-collector, a,b,…"
     )
+    findings_store: str = Field(
+        default="", description="memory, sqlite:PATH or redis; empty: redis where redis_url is set, else memory"
+    )
     collector_token: SecretStr | None = Field(default=None, description="token for the trace-collector's queries")
     allowed_hosts: Names = Field(
         default=(), description="names that a browser may use for this server, besides the loopback's and `host`"

@@ -62,6 +62,8 @@ class CollectorMetrics:
         self.clock_offset = gauge("clock_offset_seconds", "Fitted correction of a node's clock", *JOB_LABELS, "node")
         self.journal_bytes = gauge("trace_journal_bytes", "Size of the journal")
         self.store_bytes = gauge("trace_store_bytes", "Size of the store")
+        self.expired = counter("trace_expired_bytes", "Traces deleted from the store; reason: age, size", "reason")
+        self.count_expired(0, 0)
         self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")
         self.bus_backlog = gauge("trace_bus_backlog_messages", "Messages that wait for the bus")
         self.writable.set(1)
@@ -80,6 +82,12 @@ class CollectorMetrics:
                 lag=self.lag.labels(**labels),
             )
         return self._jobs[job]
+
+    def count_expired(self, age_bytes: int, size_bytes: int) -> None:
+        """Traces that were deleted: too old, and younger ones for the store's size. Both begin with 0, so that the
+        first of them is an increase."""
+        self.expired.labels(reason="age").inc(age_bytes)
+        self.expired.labels(reason="size").inc(size_bytes)
 
     def show_clocks(self, job: str, clocks: Clocks) -> None:
         """What is known of a job's clocks, as soon as anything is."""

@@ -362,12 +362,15 @@ class Pipeline:
     async def _expire(self) -> None:
         settings = self._settings
         try:
-            gone = await asyncio.to_thread(self._store.expire, settings.retention_seconds, settings.retention_bytes)
+            expired = await asyncio.to_thread(self._store.expire, settings.retention_seconds, settings.retention_bytes)
         except Exception:  # it is tried again; meanwhile the store grows
             log.exception("store_not_expired")
             return
+        self._metrics.count_expired(expired.age_bytes, expired.size_bytes)
+        if expired.size_bytes:
+            log.warning("traces_dropped_for_size", bytes=expired.size_bytes, retention_bytes=settings.retention_bytes)
         live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
-        ended = [key for key in gone if key not in live]
+        ended = [key for key in expired.attempts if key not in live]
         self._jobs.forget(ended)
         self._dedup.forget(ended)
         kept = {attempt.run for attempt in self._jobs}

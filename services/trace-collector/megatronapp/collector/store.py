@@ -83,6 +83,21 @@ class Part:
             return None
 
 
+@dataclass(slots=True)
+class Expired:
+    """What was deleted: the bytes that were too old, those younger that made room, and the attempts gone altogether."""
+
+    age_bytes: int = 0
+    size_bytes: int = 0
+    attempts: list[AttemptKey] = field(default_factory=list)
+
+    def count(self, size: int, *, old: bool) -> None:
+        if old:
+            self.age_bytes += size
+        else:
+            self.size_bytes += size
+
+
 class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -158,23 +173,26 @@ class Store:
     def attempt_bytes(self, key: AttemptKey) -> int:
         return total_bytes(self._path(key).glob("*"))
 
-    def expire(self, max_age_seconds: float, max_bytes: int) -> list[AttemptKey]:
-        """Delete the oldest files until age and size are kept; returns the attempts that are gone altogether."""
-        files = sorted(self.folder.glob("*/attempt-*/*.parquet"), key=lambda path: path.stat().st_mtime)
+    def expire(self, max_age_seconds: float, max_bytes: int) -> Expired:
+        """Delete the oldest files until age and size are kept. A file that can't be deleted is passed over."""
+        files = [(path, path.stat()) for path in self.folder.glob("*/attempt-*/*.parquet")]
         total, oldest = self.size_bytes(), time.time() - max_age_seconds
         touched: set[Path] = set()
-        for path in files:
-            state = path.stat()
-            if total > max_bytes or state.st_mtime < oldest:
-                path.unlink()
+        expired = Expired()
+        for path, state in sorted(files, key=lambda file: file[1].st_mtime):
+            old = state.st_mtime < oldest
+            if (old or total > max_bytes) and _deleted(path):
                 total -= state.st_size
                 touched.add(path.parent)
-        gone = [folder for folder in sorted(touched) if not any(folder.glob("*.parquet"))]
-        for folder in gone:
-            shutil.rmtree(folder)
+                expired.count(state.st_size, old=old)
+        for folder in sorted(touched):
+            if not any(folder.glob("*.parquet")):
+                shutil.rmtree(folder, ignore_errors=True)
+                expired.attempts.append((_run_of(folder.parent), int(folder.name.removeprefix("attempt-"))))
         if touched:
-            log.info("store_expired", attempts=len(gone), bytes=total)
-        return [(_run_of(folder.parent), int(folder.name.removeprefix("attempt-"))) for folder in gone]
+            attempts, size_bytes = len(expired.attempts), expired.size_bytes
+            log.info("store_expired", attempts=attempts, age_bytes=expired.age_bytes, size_bytes=size_bytes, left=total)
+        return expired
 
     def _path(self, key: AttemptKey) -> Path:
         return self.folder / _folder_name(key[0]) / f"attempt-{key[1]}"
@@ -239,6 +257,15 @@ class Store:
             part = Part.of(path)
             if path.suffix == ".part" or (part is not None and part.write > self.manifest.write):
                 path.unlink(missing_ok=True)
+
+
+def _deleted(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError as error:
+        log.error("store_file_not_deleted", file=str(path), error=str(error))
+        return False
+    return True
 
 
 def _folder_name(run: str) -> str:

@@ -216,7 +216,7 @@ export interface paths {
         };
         /**
          * List Findings
-         * @description Open findings first, then by when they opened, newest first.
+         * @description Open findings first, then by when they opened, newest first. Without `run` those of the jobs that are listed.
          */
         get: operations["list_findings"];
         put?: never;

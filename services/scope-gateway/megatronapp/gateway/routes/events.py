@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect, status
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import views
 from megatronapp.gateway.deps import identify, parts
 from megatronapp.gateway.errors import respond_to
+from megatronapp.gateway.events import PAGE
+from megatronapp.gateway.live import SubscriberBehindError, Subscription
 from megatronapp.gateway.models import PingEvent
 from megatronapp.gateway.sessions import COOKIE
-from megatronapp.gateway.viewers import Mailbox
 
 log = get_logger(__name__)
 router = APIRouter()
 
 PING_SECONDS = 15.0
+CLOSE_SECONDS = 1.0
 
 
 @router.websocket("/events")
@@ -30,20 +33,20 @@ async def events(socket: WebSocket) -> None:
     try:
         asking = await identify(gateway, socket.cookies.get(COOKIE), token)
         allowed_seconds = asking.session.expires_unix_seconds - time.time() if asking.session else None
-        with gateway.viewers.join() as mailbox:
+        with gateway.hub.subscribe(PAGE) as subscription:
             await socket.accept()
             snapshot = views.snapshot(gateway.job_store, time.time_ns()).model_dump_json()
             async with asyncio.timeout(allowed_seconds):
-                await _serve(socket, snapshot, mailbox, gateway.settings.viewer_timeout_seconds)
+                await _serve(socket, snapshot, subscription, gateway.settings.viewer_timeout_seconds)
     except TimeoutError:
         log.info("viewer_session_expired")
     except MegatronAppError as error:
         await socket.send_denial_response(respond_to(error))
 
 
-async def _serve(socket: WebSocket, snapshot: str, mailbox: Mailbox, timeout_seconds: float) -> None:
-    """Send until the viewer leaves, or takes nothing for `timeout_seconds`."""
-    sending = asyncio.create_task(_send(socket, snapshot, mailbox, timeout_seconds))
+async def _serve(socket: WebSocket, snapshot: str, subscription: Subscription, timeout_seconds: float) -> None:
+    """Send until the viewer leaves, is too far behind, or takes nothing for `timeout_seconds`."""
+    sending = asyncio.create_task(_send(socket, snapshot, subscription, timeout_seconds))
     leaving = asyncio.create_task(_left(socket))
     try:
         await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -52,22 +55,30 @@ async def _serve(socket: WebSocket, snapshot: str, mailbox: Mailbox, timeout_sec
             task.cancel()
         results = await asyncio.gather(sending, leaving, return_exceptions=True)
     for result in results:
-        if isinstance(result, TimeoutError):
-            log.warning("viewer_too_slow", waited_seconds=timeout_seconds, waiting=len(mailbox))
+        if isinstance(result, TimeoutError | SubscriberBehindError):
+            log.warning("viewer_too_slow", error=str(result), waiting=len(subscription), missed=subscription.dropped)
+            await _close(socket)
         elif isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect):
             raise result
 
 
-async def _send(socket: WebSocket, snapshot: str, mailbox: Mailbox, timeout_seconds: float) -> None:
+async def _send(socket: WebSocket, snapshot: str, subscription: Subscription, timeout_seconds: float) -> None:
     text = snapshot
     while True:
         async with asyncio.timeout(timeout_seconds):
             await socket.send_text(text)
         try:
             async with asyncio.timeout(PING_SECONDS):
-                text = await mailbox.take()
+                text = (await subscription.take()).payload.decode()
         except TimeoutError:
             text = PingEvent(unix_seconds=time.time()).model_dump_json()
+
+
+async def _close(socket: WebSocket) -> None:
+    """Tell the viewer to come again, if it still listens."""
+    with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await socket.close(status.WS_1013_TRY_AGAIN_LATER)
 
 
 async def _left(socket: WebSocket) -> None:

@@ -1,0 +1,84 @@
+"""Findings in Redis, for a cluster: two hashes by id, one of the rows, which are small, and one of the bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis import asyncio as redis_asyncio
+from redis.exceptions import RedisError
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.findings_store.base import Row
+
+MAX_CONNECTIONS = 8
+"""More callers wait for one of them."""
+
+
+class RedisBackend:
+    """See `Backend` for what it promises."""
+
+    def __init__(self, url: str, *, prefix: str = "megatronapp") -> None:
+        pool = redis_asyncio.BlockingConnectionPool.from_url(
+            url, max_connections=MAX_CONNECTIONS, timeout=20, socket_timeout=10, socket_connect_timeout=5
+        )
+        self._redis: Any = redis_asyncio.Redis(connection_pool=pool)
+        self._rows, self._bodies = f"{prefix}:findings-store:rows", f"{prefix}:findings-store:bodies"
+
+    async def index(self) -> list[Row]:
+        async with _answered():
+            found: dict[bytes, bytes] = await self._redis.hgetall(self._rows)
+        return [_row(id_, text) for id_, text in found.items()]
+
+    async def read(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        if not ids:
+            return {}
+        async with _answered():
+            bodies: list[bytes | None] = await self._redis.hmget(self._bodies, [_key(id_) for id_ in ids])
+        return {id_: body for id_, body in zip(ids, bodies, strict=True) if body is not None}
+
+    async def write(self, row: Row, body: bytes, gone: Sequence[str]) -> None:
+        fields = [row.run, row.job, int(row.open), row.updated_unix_ns, row.stored_unix_ns, row.bytes]
+        async with _answered(), self._redis.pipeline(transaction=True) as pipeline:
+            self._delete(pipeline, gone)
+            pipeline.hset(self._rows, _key(row.id), json.dumps(fields))
+            pipeline.hset(self._bodies, _key(row.id), body)
+            await pipeline.execute()
+
+    async def delete(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        async with _answered(), self._redis.pipeline(transaction=True) as pipeline:
+            self._delete(pipeline, ids)
+            await pipeline.execute()
+
+    async def close(self) -> None:
+        await self._redis.aclose(close_connection_pool=True)
+
+    def _delete(self, pipeline: Any, ids: Sequence[str]) -> None:
+        if ids:
+            keys = [_key(id_) for id_ in ids]
+            pipeline.hdel(self._rows, *keys)
+            pipeline.hdel(self._bodies, *keys)
+
+
+@asynccontextmanager
+async def _answered() -> AsyncIterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise UnavailableError(f"Redis does not give or take findings: {error}") from error
+
+
+def _row(id_: bytes, text: bytes) -> Row:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = []
+    return Row.of(id_.decode(errors="surrogateescape"), *(fields if isinstance(fields, list) else []))
+
+
+def _key(id_: str) -> bytes:
+    return id_.encode(errors="surrogateescape")

@@ -1,0 +1,120 @@
+"""Findings on their way out: first into the store, which is the truth, then onto the bus, which tells the news."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from megatronapp.core.bus import Bus, Topic
+from megatronapp.core.errors import DataError, UnavailableError
+from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import FindingsStore
+from megatronapp.core.findings_store.codec import decode
+from megatronapp.core.logging import get_logger
+
+log = get_logger(__name__)
+
+MAX_WAITING = 20_000
+"""Findings, and words of them, that wait while store or bus are away; the oldest go first."""
+EXPIRE_SECONDS = 60.0
+
+
+class FindingsOutbox:
+    def __init__(self, store: FindingsStore, bus: Bus) -> None:
+        self._store = store
+        self._bus = bus
+        self._unstored: dict[str, Finding] = {}
+        """By id, in their newest state."""
+        self._untold: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
+        """Run and message."""
+        self._sending = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._unstored) + len(self._untold)
+
+    def put(self, finding: Finding) -> None:
+        """Line up a finding for the next `send`. Raises ValueError for one that no message can carry."""
+        word = (finding.run, finding.to_proto().SerializeToString())
+        self._unstored.pop(finding.id, None)
+        self._unstored[finding.id] = finding
+        if len(self._unstored) > MAX_WAITING:
+            del self._unstored[next(iter(self._unstored))]
+        self._untold.append(word)
+
+    async def send(self) -> None:
+        """Store and tell what waits; what can't be now stays in line. A store that takes nothing keeps no news from
+        the bus. One at a time: two senders would each take the other's finding out of the line."""
+        async with self._sending:
+            try:
+                await self._store_all()
+            except UnavailableError as error:
+                log.warning("finding_not_stored", error=str(error), waiting=len(self._unstored))
+            try:
+                await self._tell_all()
+            except UnavailableError as error:
+                log.warning("finding_not_published", error=str(error), waiting=len(self._untold))
+
+    async def found_before(self) -> list[Finding]:
+        """What was found before this start, the oldest word first. Raises UnavailableError.
+
+        A store that holds nothing learns it from the bus: an earlier version kept findings there alone.
+        """
+        found = await self._store.find()
+        if not found:
+            found = await self._on_the_bus()
+            for finding in found:
+                await self._put(finding)
+        return found
+
+    async def expire_for_ever(self) -> None:
+        """Keep the store within its age and size, until cancelled."""
+        while True:
+            try:
+                await self._store.expire()
+            except UnavailableError as error:
+                log.warning("findings_not_expired", error=str(error))
+            await asyncio.sleep(EXPIRE_SECONDS)
+
+    async def _store_all(self) -> None:
+        while self._unstored:
+            finding = next(iter(self._unstored.values()))
+            await self._put(finding)
+            if self._unstored.get(finding.id) is finding:
+                del self._unstored[finding.id]
+
+    async def _tell_all(self) -> None:
+        while self._untold:
+            word = self._untold[0]
+            await self._bus.publish(Topic.FINDINGS, *word)
+            if self._untold and self._untold[0] is word:
+                self._untold.popleft()
+
+    async def _put(self, finding: Finding) -> None:
+        try:
+            await self._store.put(finding)
+        except DataError as error:  # it is told all the same, and holds up no other
+            log.error("finding_not_stored", job=finding.job, run=finding.run, id=finding.id, error=str(error))
+
+    async def _on_the_bus(self) -> list[Finding]:
+        """All findings that the bus keeps."""
+        told: list[Finding] = []
+        asked_unix_ns = time.time_ns()
+        if not (newest := await self._bus.newest(Topic.FINDINGS)):
+            return told
+        async for messages in self._bus.follow(Topic.FINDINGS):
+            found = [finding for message in messages if (finding := _finding(message.value))]
+            told += found
+            # A later one is enough: the newest may have been trimmed away meanwhile.
+            later = any(finding.updated_unix_ns >= asked_unix_ns for finding in found)
+            if later or newest in {message.id for message in messages}:
+                break
+        return told
+
+
+def _finding(value: bytes) -> Finding | None:
+    try:
+        return decode(value)
+    except DataError as error:
+        log.warning("finding_unreadable", bytes=len(value), error=str(error))
+        return None

@@ -1,0 +1,71 @@
+"""The platform on a laptop, started again over its folder: what it has found, and of whom, is still there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
+from tests.integration.collector.support import RankStream
+from tests.support.simulated import GPU, Fault, Job, Layout
+
+ONSET, LAST = 26, 60
+
+
+async def train(running: LocalStack, job: Job) -> None:
+    """Send what the job's ranks say, as they would."""
+    token = running.token_file.read_text()
+    streams = [RankStream(running.collector_address, token) for _ in range(job.layout.world)]
+    told = job.hellos() + [message for step in job.steps(1, LAST) for message in step]
+    for message in told:
+        rank = message.identity.rank
+        if message.message.HasField("hello"):
+            message.message.hello.identity.CopyFrom(message.identity)
+        await streams[rank].send(message.message)
+    for rank, stream in enumerate(streams):
+        await stream.until_acked(max(m.message.seq for m in told if m.identity.rank == rank))
+    for stream in streams:
+        await stream.close()
+
+
+async def ask(client: httpx.AsyncClient, path: str, true: Callable[[Any], bool]) -> Any:
+    """The answer, once it is as wanted."""
+    async with asyncio.timeout(60):
+        while not true(found := (await client.get(path)).json()):
+            await asyncio.sleep(0.05)
+    return found
+
+
+@asynccontextmanager
+async def platform(folder: Path) -> AsyncIterator[tuple[LocalStack, httpx.AsyncClient]]:
+    """The platform, and one who has opened its page."""
+    async with local_stack(Options(folder, page_port=0)) as running:
+        address = f"http://{urlsplit(running.url).netloc}/api/v1"
+        async with httpx.AsyncClient(base_url=address) as client:
+            await client.get(running.url)  # its cookie is the session
+            yield running, client
+
+
+async def test_findings_and_their_jobs_outlive_a_restart(tmp_path: Path) -> None:
+    job = Job(Layout(), GPU, (Fault("compute", (1,), ONSET, 1.2),), seed=1)
+    async with platform(tmp_path) as (running, client):
+        await train(running, job)
+        (found,) = await ask(client, "/findings", lambda found: len(found) == 1)
+        (listed,) = await ask(client, "/jobs", lambda jobs: jobs and jobs[0]["step"] == LAST)
+
+    async with platform(tmp_path) as (_, client):
+        (found_again,) = await ask(client, "/findings", lambda found: len(found) == 1)
+        (listed_again,) = await ask(client, "/jobs", lambda jobs: len(jobs) == 1)
+        same = (await client.get(f"/findings/{found['id']}")).json()
+
+    assert found["kind"] == "slow_gpu"
+    assert [each["id"] for each in (found_again, same)] == [found["id"]] * 2
+    assert [(each["run"], each["job"], each["step"]) for each in (listed, listed_again)] == [
+        ("run-1", "test/simulated", LAST)
+    ] * 2
