@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
-from megatronapp.core.errors import DataError, NotFoundError, TrainingError
+from megatronapp.core.errors import DataError, NotFoundError, TrainingError, UsageError
 from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.checkpoint import Claim
 from tests.support.forked import RankFailedError, run_forked
@@ -84,9 +85,94 @@ def test_an_optimizer_of_another_kind_is_refused(saved_by_a_pipeline: Path) -> N
         losses(f"--train-iters 6 --load {saved_by_a_pipeline}")
 
 
-def test_another_model_is_refused(saved_by_a_pipeline: Path) -> None:
-    with pytest.raises(RankFailedError, match="was saved with --hidden-size 32, not 64"):
-        losses(f"--train-iters 6 --hidden-size 64 --use-distributed-optimizer --load {saved_by_a_pipeline}")
+ROPE = "--position-embedding-type rope"
+EXPERTS = "--num-experts 4 --disable-bias-linear"
+
+
+@cache
+def saved_with(flags: str, folder: Path) -> Path:
+    losses(f"--train-iters 1 {flags} --save {folder}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "now", "said"),
+    [
+        (
+            "rope",
+            ROPE,
+            f"{ROPE} --rotary-base 500000 --norm-epsilon 0.1",
+            "--rotary-base 10000, not 500000; --norm-epsilon 1e-05, not 0.1: give the same model",
+        ),
+        ("rope", ROPE, f"{ROPE} --rotary-percent 0.5", "--rotary-percent 1.0, not 0.5"),
+        ("rope", ROPE, f"{ROPE} --hidden-size 64", "--hidden-size 32, not 64"),
+        ("experts", EXPERTS, f"{EXPERTS} --moe-router-topk 1", "--moe-router-topk 2, not 1"),
+        (
+            "null",
+            "--tokenizer-type NullTokenizer --vocab-size 256",
+            "--tokenizer-type ByteTokenizer",
+            "--tokenizer-type NullTokenizer, not ByteTokenizer",
+        ),
+    ],
+)
+@pytest.mark.parametrize("how", ["--save", "--load", "--finetune --load"])
+def test_another_model_is_refused_before_any_step(
+    how: str, name: str, saved: str, now: str, said: str, checkpoints: Path
+) -> None:
+    folder = saved_with(saved, checkpoints / name)
+    before = sorted(folder.iterdir())
+
+    with pytest.raises(RankFailedError, match=f"UsageError: .*was saved with {said}"):
+        losses(f"--train-iters 2 {now} {how} {folder}")
+
+    assert sorted(folder.iterdir()) == before
+
+
+def test_every_rank_refuses_another_model(checkpoints: Path) -> None:
+    folder = saved_with(ROPE, checkpoints / "rope")
+
+    said = run_forked(2, refusal, f"{TINY} --train-iters 2 {ROPE} --norm-epsilon 0.1 --load {folder}", timeout=110)
+
+    assert said[0] == said[1]
+    assert "--norm-epsilon 1e-05, not 0.1" in said[0]
+
+
+def refusal(flags: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        train(flags)
+    return str(refused.value)
+
+
+def without_recipe(folder: Path) -> None:
+    """Make of the newest checkpoint what earlier versions wrote: no recipe, the shape among the common state."""
+    path = folder / checkpoint.folder_name(checkpoint.find_latest(folder) or 0)
+    saved = json.loads((path / checkpoint.RECIPE).read_text())
+    (path / checkpoint.RECIPE).unlink()
+    common = torch.load(path / "common.pt", weights_only=False)
+    names = ("num_layers", "hidden_size", "num_attention_heads", "group_query_attention", "position_embedding_type")
+    names += ("disable_bias_linear", "num_experts", "normalization", "swiglu", "kv_channels")
+    forward = saved["settings"]["forward"]
+    common["shape"] = {name: forward[name] for name in names}
+    common["shape"] |= {"max_position_embeddings": 16, "vocab_size": saved["tokenizer"]["vocab_size"]}
+    torch.save(common, path / "common.pt")
+    files = {file.name: file.stat().st_size for file in path.iterdir() if file.name != checkpoint.COMPLETE}
+    (path / checkpoint.COMPLETE).write_text(json.dumps({"step": 3, "attempt": 1, "files": files}))
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_with_what_it_knows(tmp_path: Path) -> None:
+    losses(f"--train-iters 3 --save {tmp_path}")
+    without_recipe(tmp_path)
+
+    with pytest.raises(RankFailedError, match=r"UsageError: .*--swiglu off, not on"):
+        losses(f"--train-iters 6 --swiglu --save {tmp_path}")
+    resumed = losses(f"--train-iters 6 --save {tmp_path}")
+
+    assert resumed == uninterrupted("", 1, 6)[3:]
 
 
 def test_a_stale_attempt_does_not_start_beside_a_newer_one(tmp_path: Path) -> None:

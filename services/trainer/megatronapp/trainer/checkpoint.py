@@ -3,6 +3,7 @@
     <folder>/latest_checkpointed_iteration.txt   the newest complete step, replaced atomically
     <folder>/claim.json                          which attempt may write here
     <folder>/iter_0000100/                       one checkpoint in megatron-core's distributed format
+    <folder>/iter_0000100/recipe.json            flags, tokenizer and versions of the run (recipe.py)
     <folder>/iter_0000100/complete.json          the size of each file, written last
 
 A checkpoint is written into a folder of another name and renamed when every rank has written and synced its part.
@@ -32,17 +33,19 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatronapp.core.errors import DataError, TrainingError, UnavailableError
+from megatronapp.core.errors import DataError, TrainingError, UnavailableError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer.config import CheckpointConfig
+from megatronapp.trainer.config import CheckpointConfig, Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
 from megatronapp.trainer.parallel import on_first_rank
+from megatronapp.trainer.recipe import RunRecipe, listed
 
 log = get_logger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
 CLAIM = "claim.json"
+RECIPE = "recipe.json"
 COMPLETE = "complete.json"
 Write = Callable[..., Any]
 _FOLDER = re.compile(r"^iter_(\d{7,})$")
@@ -57,8 +60,7 @@ class TrainingState:
     scheduler: OptimizerParamScheduler
     layout: Layout
     distributed_optimizer: bool
-    shape: dict[str, Any]
-    """Flags that decide which weights there are (`ModelConfig.shape`)."""
+    recipe: RunRecipe
     step: int = 0
     consumed_samples: int = 0
 
@@ -183,7 +185,7 @@ def save(
             f"the checkpoint of step {state.step} could not be written to {claim.folder} (the ones before it are "
             f"whole): {error}; make room there or give another --save"
         ) from error
-    on_first_rank(lambda: _publish(claim, partial, final, state.step))
+    on_first_rank(lambda: _publish(claim, partial, final, state))
     return final
 
 
@@ -193,14 +195,15 @@ def _prepare(claim: Claim, partial: Path) -> None:
     partial.mkdir(parents=True)
 
 
-def _publish(claim: Claim, partial: Path, final: Path, step: int) -> None:
+def _publish(claim: Claim, partial: Path, final: Path, state: TrainingState) -> None:
+    _replace(partial / RECIPE, state.recipe.to_json())
     files = {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
-    _replace(partial / COMPLETE, json.dumps({"step": step, "attempt": claim.attempt, "files": files}, indent=1))
+    _replace(partial / COMPLETE, json.dumps({"step": state.step, "attempt": claim.attempt, "files": files}, indent=1))
     claim.check()
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     _sync_folder(claim.folder)
-    _replace(claim.folder / LATEST, str(step))
+    _replace(claim.folder / LATEST, str(state.step))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -225,6 +228,38 @@ def _sync_folder(folder: Path) -> None:
 # ---- loading
 
 
+def check_recipe(folder: Path, step: int, now: RunRecipe) -> None:
+    """Whether a run of this recipe may go on from the checkpoint of `step`; one rank looks, before a model is built.
+
+    Raises UsageError that names every flag which changes the forward pass, and DataError for an unreadable recipe.
+    Other changes in training are logged.
+    """
+    checkpoint = folder / folder_name(step)
+    saved = _saved_recipe(checkpoint)
+    other_model = saved.differences(now, Effect.FORWARD)
+    if other_model:
+        raise UsageError(f"{checkpoint} was saved with {listed(other_model)}: give the same model and tokenizer")
+    other_training = saved.differences(now, Effect.TRAINING)
+    if other_training:
+        log.info("checkpoint_recipe_differs", folder=str(checkpoint), saved_with=listed(other_training))
+
+
+def _saved_recipe(checkpoint: Path) -> RunRecipe:
+    file = checkpoint / RECIPE
+    if file.exists():
+        try:
+            return RunRecipe.from_json(file.read_text())
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from error
+    common = dist_checkpointing.load_common_state_dict(str(checkpoint))
+    if "shape" not in common:
+        raise DataError(f"{checkpoint} was not written by this trainer")
+    log.warning(
+        "checkpoint_without_recipe", folder=str(checkpoint), hint="of an earlier version: only its shape is compared"
+    )
+    return RunRecipe.from_shape(common["shape"])
+
+
 def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig, *, fresh: bool) -> None:
     """Fill `state` from the checkpoint of `step`; every rank calls it. The layout may differ from the one saved.
 
@@ -236,7 +271,6 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "step" not in common or "layout" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")
-    _check_shape(checkpoint, common["shape"], state.shape)
     weights_only = fresh and config.finetune
     without_optimizer = weights_only or (fresh and config.no_load_optim) or not common["has_optimizer"]
     without_random = weights_only or (fresh and config.no_load_rng) or not common["has_random"]
@@ -265,13 +299,6 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         _set_random_states(loaded["random"])
 
 
-def _check_shape(checkpoint: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    for name, value in now.items():
-        if saved.get(name) != value:
-            flag = "--" + name.replace("_", "-")
-            raise DataError(f"{checkpoint} was saved with {flag} {saved.get(name)}, not {value}: give the same model")
-
-
 def _sharded_state(
     state: TrainingState, without_optimizer: bool, without_random: bool, *, is_loading: bool
 ) -> dict[str, Any]:
@@ -287,7 +314,6 @@ def _sharded_state(
     content: dict[str, Any] = {
         "step": state.step,
         "consumed_samples": state.consumed_samples,
-        "shape": state.shape,
         "layout": _layout_key(state.layout),
         "distributed_optimizer": state.distributed_optimizer,
         "has_optimizer": not without_optimizer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReport
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.recipe import RunRecipe, library_versions
 from megatronapp.trainer.stop import StopSignal
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def run(
     with StopSignal(store) as stop:
         identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
+        recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device))
+        start.check(recipe)
         context = PluginContext(
             identity=identity,
             placement=parallel.placement(environment, layout, device),
@@ -58,12 +61,13 @@ def run(
             timers=TimerHub(),
             collector_address=environment.collector_address,
             token_file=environment.token_file,
+            recipe=recipe.to_value(),
         )
         chain = PluginChain.create(kinds, namespace, context)
         reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
         engine = native_p2p.open_engine(config.parallel, environment, store)
         try:
-            trainer = _build(config, layout, tokenizer, device, start, chain, context, reporters, engine)
+            trainer = _build(config, layout, tokenizer, device, start, recipe, chain, context, reporters, engine)
             trainer.train(stop)
             if engine is not None:
                 engine.close()
@@ -100,6 +104,12 @@ class Start:
             raise NotFoundError(f"--load {load} holds no checkpoint")
         return cls(save=save, source=load, step=step, fresh=True)
 
+    def check(self, recipe: RunRecipe) -> None:
+        """Raises UsageError on all ranks where the checkpoint is of a model that computes something else."""
+        source = self.source
+        if source is not None:
+            parallel.on_first_rank(lambda: checkpoint.check_recipe(source, self.step, recipe))
+
 
 def _build(
     config: TrainerConfig,
@@ -107,6 +117,7 @@ def _build(
     tokenizer: Tokenizer,
     device: torch.device,
     start: Start,
+    recipe: RunRecipe,
     chain: PluginChain,
     context: PluginContext,
     reporters: Sequence[Reporter],
@@ -128,7 +139,7 @@ def _build(
         scheduler=build_scheduler(config, optimizer),
         layout=layout,
         distributed_optimizer=config.parallel.use_distributed_optimizer,
-        shape=_shape(config, tokenizer),
+        recipe=recipe,
     )
     if start.source is not None:
         checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)
@@ -155,16 +166,6 @@ def _build(
     if context.timers.listeners:
         transformer.timers = context.timers
     return trainer
-
-
-def _shape(config: TrainerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    positions = config.model.max_position_embeddings or config.training.seq_length
-    learned = config.model.position_embedding_type == "learned_absolute"
-    return {
-        **config.model.shape(),
-        "max_position_embeddings": positions if learned else None,
-        "vocab_size": tokenizer.vocab_size,
-    }
 
 
 def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> Schedule:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
-from megatronapp.trainer.arguments import build_parser
+from megatronapp.trainer.arguments import build_parser, flag_name
+from megatronapp.trainer.config import EFFECT, SECTIONS, Effect
 from megatronapp.trainer.plugins.base import discover
 
 BEGIN = "<!-- flags: made by `python -m megatronapp.trainer.reference` -->"
 END = "<!-- end of flags -->"
 DOCUMENT = Path("docs/trainer.md")
+EFFECTS: dict[str, Effect] = {
+    flag_name(field): field.metadata[EFFECT] for section in SECTIONS.values() for field in dataclasses.fields(section)
+}
+ON_RESUME = {Effect.FORWARD: "as saved", Effect.TRAINING: "may change", Effect.OPERATION: "–"}
 
 
 def flag_tables() -> str:
@@ -21,10 +27,13 @@ def flag_tables() -> str:
 
 
 def _table(group: argparse._ArgumentGroup) -> str:
-    rows = [f"### {group.title}", "", "| flag | values | default | means |", "| --- | --- | --- | --- |"]
+    head = "| flag | values | default | on resume | means |"
+    rows = [f"### {group.title}", "", head, "| --- | --- | --- | --- | --- |"]
     for action in group._group_actions:
         text = (action.help or "").replace(" (default %(default)s)", "").replace("%%", "%")
-        rows.append(f"| `{action.option_strings[0]}` | {_values(action)} | {_default(action)} | {text} |")
+        name = action.option_strings[0]
+        resume = ON_RESUME[EFFECTS.get(name, Effect.OPERATION)]
+        rows.append(f"| `{name}` | {_values(action)} | {_default(action)} | {resume} | {text} |")
     return "\n".join(rows)
 
 

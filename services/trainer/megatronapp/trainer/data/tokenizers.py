@@ -6,6 +6,7 @@ tokenizer in the key of a cached index.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,9 +25,11 @@ END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Ids lie in [0, vocab_size); `eod` ends a document."""
+    """Text to token ids and back. Ids lie in [0, vocab_size); `eod` ends a document. `sha256` is of the files it was
+    read from, wherever they lie; empty without files."""
 
     unique_identifiers: OrderedDict[str, Any]
+    sha256: str
 
     @property
     def vocab_size(self) -> int: ...
@@ -48,6 +51,7 @@ class ByteTokenizer:
 
     vocab_size = 257
     eod = 256
+    sha256 = ""
 
     def __init__(self) -> None:
         self.unique_identifiers = _identity("ByteTokenizer")
@@ -61,6 +65,8 @@ class ByteTokenizer:
 
 class NullTokenizer:
     """Text that is token ids already, parted by blanks: ids from 0 to `size` - 1; `size` itself ends a document."""
+
+    sha256 = ""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -87,9 +93,10 @@ class NullTokenizer:
 class _FastTokenizer:
     """What the tokenizers of the `tokenizers` library have in common."""
 
-    def __init__(self, backend: Any, eod: int) -> None:
+    def __init__(self, backend: Any, eod: int, files: Sequence[Path]) -> None:
         self._backend = backend
         self.eod = eod
+        self.sha256 = _sha256(files)
         # Ids may have gaps, so the count of entries is not enough: a model must have room for the largest id.
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -115,7 +122,7 @@ class GPT2BPETokenizer(_FastTokenizer):
         eod = backend.token_to_id(END_OF_DOCUMENT)
         if eod is None:
             raise ConfigError(f"{vocab_file} has no token {END_OF_DOCUMENT}, which ends a document")
-        super().__init__(backend, eod)
+        super().__init__(backend, eod, (vocab_file, merge_file))
         self.unique_identifiers = _identity("GPT2BPETokenizer", vocab_file, merge_file)
 
 
@@ -129,8 +136,17 @@ class HuggingFaceTokenizer(_FastTokenizer):
             backend = FastTokenizer.from_file(str(file))
         except Exception as error:
             raise ConfigError(f"{file} is no tokenizer.json: {error}") from error
-        super().__init__(backend, _end_of_document(backend, file))
+        super().__init__(backend, _end_of_document(backend, file), (file,))
         self.unique_identifiers = _identity("HuggingFaceTokenizer", file)
+
+
+def _sha256(files: Sequence[Path]) -> str:
+    """Of the files' contents in this order, each one's length before it."""
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def _must_exist(path: Path, flag: str) -> None:

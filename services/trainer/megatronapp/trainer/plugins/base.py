@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from megatronapp.core.trace.values import Identity, Phase, Placement, Progress, Schedule
+from megatronapp.core.trace.values import Identity, Phase, Placement, Progress, Recipe, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +73,7 @@ class PluginContext:
     timers: TimerHub
     collector_address: str
     token_file: str
+    recipe: Recipe = field(default=Recipe())
 
 
 class Plugin:

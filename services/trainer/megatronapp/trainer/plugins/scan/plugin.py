@@ -252,5 +252,6 @@ class ScanPlugin(Plugin):
                 communicators=self._communicators.since(0),
                 device=trace_pb2.DEVICE_CUDA if self._on_cuda else trace_pb2.DEVICE_CPU,
                 schedule=to_proto(context.schedule),
+                recipe=to_proto(context.recipe),
             )
         )

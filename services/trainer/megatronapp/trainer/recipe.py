@@ -1,0 +1,197 @@
+"""A run's recipe: every flag, the tokenizer and the library versions. It is saved beside each checkpoint as
+`recipe.json`, so that a run that goes on from it either computes the same or is refused before its first step.
+
+What each flag changes stands in config.py (`Effect`). Flags are compared by what they do, not as they were typed: a
+default that follows from another flag equals the same value given, and a flag that acts only with another one is
+passed over where that is off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from platform import python_version
+from typing import Any
+
+import torch
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace import values
+from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, ModelConfig, TrainerConfig
+from megatronapp.trainer.data import Tokenizer
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.model import ffn_hidden_size
+
+SCHEMA = 1
+"""Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
+FIELDS: dict[str, dataclasses.Field[Any]] = {
+    field.name: field for section in SECTIONS.values() for field in dataclasses.fields(section)
+}
+_ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "num_query_groups": lambda flags: flags["group_query_attention"],
+    "max_position_embeddings": lambda flags: flags["position_embedding_type"] == "learned_absolute",
+    "rotary_base": lambda flags: flags["position_embedding_type"] == "rope",
+    "rotary_percent": lambda flags: flags["position_embedding_type"] == "rope",
+    "add_qkv_bias": lambda flags: flags["disable_bias_linear"],
+    "moe_router_topk": lambda flags: flags["num_experts"] is not None,
+    "moe_ffn_hidden_size": lambda flags: flags["num_experts"] is not None,
+    "moe_router_load_balancing_type": lambda flags: flags["num_experts"] is not None,
+    "vocab_size": lambda flags: flags.get("tokenizer_type") == "NullTokenizer",
+}
+_OFF, _UNSET = "off", "unset"
+_TOKENIZER_FILES = {
+    "GPT2BPETokenizer": "--vocab-file and --merge-file",
+    "HuggingFaceTokenizer": "--tokenizer-model",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A flag whose value is not the saved one; both as a user reads them."""
+
+    flag: str
+    saved: str
+    now: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecipe:
+    """`settings`: field name to value as JSON has it, with the batch size that the run really has. `tokenizer`: class,
+    vocab_size, sha256 of its files, special_tokens. What is not known of an older checkpoint is not in them."""
+
+    settings: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, versions: Mapping[str, str]) -> RunRecipe:
+        flags = {name: value for section in SECTIONS for name, value in vars(getattr(config, section)).items()}
+        flags["global_batch_size"] = layout.global_batch_size
+        return cls(
+            settings={name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()},
+            tokenizer={
+                "class": type(tokenizer).__name__,
+                "vocab_size": tokenizer.vocab_size,
+                "sha256": tokenizer.sha256,
+                "special_tokens": {"end_of_document": tokenizer.eod},
+            },
+            versions=versions,
+        )
+
+    @classmethod
+    def from_shape(cls, shape: Mapping[str, Any]) -> RunRecipe:
+        """Of a checkpoint without a recipe: it knows the flags that decide which weights there are."""
+        known = {name: value for name, value in shape.items() if name in FIELDS and name != "vocab_size"}
+        return cls(settings=known, tokenizer={"vocab_size": shape["vocab_size"]}, versions={})
+
+    @classmethod
+    def from_json(cls, text: str) -> RunRecipe:
+        """Raises DataError. A flag that is younger than the checkpoint had its default."""
+        try:
+            document = json.loads(text)
+            if document["schema"] > SCHEMA:
+                raise DataError(f"recipe of schema {document['schema']}: this version reads up to {SCHEMA}; upgrade it")
+            saved = {name: value for group in document["settings"].values() for name, value in group.items()}
+            defaults = {n: f.default for n, f in FIELDS.items() if f.default is not dataclasses.MISSING}
+            recipe = cls(settings={**defaults, **saved}, tokenizer=document["tokenizer"], versions=document["versions"])
+            _acting(recipe.settings)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"no recipe of a run: {error!r}") from error
+        return recipe
+
+    def to_json(self) -> str:
+        document = {
+            "schema": SCHEMA,
+            "settings": {
+                effect: {
+                    name: value for name, value in self.settings.items() if FIELDS[name].metadata[EFFECT] == effect
+                }
+                for effect in Effect
+            },
+            "tokenizer": dict(self.tokenizer),
+            "versions": dict(self.versions),
+        }
+        return json.dumps(document, indent=2)
+
+    def _with(self, effect: Effect) -> dict[str, Any]:
+        return {name: value for name, value in self.settings.items() if FIELDS[name].metadata[EFFECT] == effect}
+
+    def to_value(self) -> values.Recipe:
+        """As the platform is told of it."""
+        given = {_flag(name)[2:]: _shown(value) for name, value in self.settings.items()}
+        return values.Recipe(
+            settings=_sorted(setting for setting in given.items() if setting[1] not in (_OFF, _UNSET)),
+            versions=_sorted(self.versions.items()),
+        )
+
+    def differences(self, now: RunRecipe, effect: Effect) -> list[Difference]:
+        """Where a run of the recipe `now` differs from this, the saved one, in flags of this effect."""
+        saved, current = _acting(self.settings), _acting(now.settings)
+        found = [
+            Difference(flag=_flag(name), saved=_shown(saved[name]), now=_shown(current[name]))
+            for name, field in FIELDS.items()
+            if field.metadata[EFFECT] == effect and name in saved and name in current and saved[name] != current[name]
+        ]
+        if effect == Effect.FORWARD and not any(difference.flag == "--tokenizer-type" for difference in found):
+            found += self._tokenizer_differences(now)
+        return found
+
+    def _tokenizer_differences(self, now: RunRecipe) -> Iterator[Difference]:
+        """Of tokenizers of one class: other files behind the same flags. --vocab-size is compared as a flag."""
+        kind = now.tokenizer["class"]
+        if kind == self.tokenizer.get("class") == "NullTokenizer":
+            return
+        flag = _TOKENIZER_FILES.get(kind, "--tokenizer-type")
+        for part, text in (("vocab_size", "{} tokens"), ("sha256", "content {:.12}…"), ("special_tokens", "{}")):
+            if part in self.tokenizer and self.tokenizer[part] != now.tokenizer[part]:
+                saved, current = (text.format(each.tokenizer[part]) for each in (self, now))
+                yield Difference(flag=flag, saved=saved, now=current)
+                return
+
+
+def library_versions(device: torch.device) -> dict[str, str]:
+    """Of what computes: Python, torch, megatron-core, and on a GPU also CUDA and NCCL."""
+    found = {
+        "python": python_version(),
+        "torch": torch.__version__,
+        "megatron-core": metadata.version("megatron-core"),
+        "megatronapp": metadata.version("megatronapp"),
+    }
+    if device.type == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return found
+
+
+def listed(differences: Sequence[Difference]) -> str:
+    return "; ".join(f"{each.flag} {each.saved}, not {each.now}" for each in differences)
+
+
+def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that act, with the defaults that follow from others filled in. Those of the model must all be there."""
+    flags = dict(settings)
+    model = ModelConfig(**{f.name: flags[f.name] for f in dataclasses.fields(ModelConfig) if f.name in flags})
+    flags["ffn_hidden_size"] = ffn_hidden_size(model)
+    flags["kv_channels"] = model.kv_channels or model.hidden_size // model.num_attention_heads
+    flags["moe_ffn_hidden_size"] = model.moe_ffn_hidden_size or flags["ffn_hidden_size"]
+    flags["max_position_embeddings"] = model.max_position_embeddings or flags.get("seq_length")
+    return {name: value for name, value in flags.items() if name not in _ACTS_ONLY_IF or _ACTS_ONLY_IF[name](flags)}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else _OFF
+    if value in (None, [], ()):
+        return _UNSET
+    return " ".join(value) if isinstance(value, list) else str(value)
+
+
+def _sorted(pairs: Iterable[tuple[str, str]]) -> tuple[values.Setting, ...]:
+    return tuple(values.Setting(name=name, value=value) for name, value in sorted(pairs))

@@ -1,0 +1,172 @@
+"""What a checkpoint knows of its run, and which resumes it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace.values import Setting
+from megatronapp.trainer import arguments, recipe
+from megatronapp.trainer.config import EFFECT, SECTIONS, Effect
+from megatronapp.trainer.data import build_tokenizer
+from megatronapp.trainer.data.tokenizers import HuggingFaceTokenizer
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.recipe import RunRecipe
+
+NEEDED = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
+    "--lr 1e-3"
+)
+TOKENIZER = Path("examples/data/tokenizer.json").resolve()
+
+
+def recipe_of(flags: str = "", world_size: int = 1) -> RunRecipe:
+    config, _ = arguments.parse(f"{NEEDED} {flags}".split())
+    versions = recipe.library_versions(torch.device("cpu"))
+    return RunRecipe.of(config, Layout.of(config, world_size), build_tokenizer(config.data), versions)
+
+
+def changed(saved: str, now: str, effect: Effect = Effect.FORWARD) -> list[str]:
+    return [difference.flag for difference in recipe_of(saved).differences(recipe_of(now), effect)]
+
+
+@pytest.mark.parametrize(
+    "field", [field for section in SECTIONS.values() for field in dataclasses.fields(section)], ids=lambda f: f.name
+)
+def test_of_every_flag_it_is_known_what_it_changes(field: dataclasses.Field[object]) -> None:
+    assert isinstance(field.metadata.get(EFFECT), Effect)
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "flags"),
+    [
+        ("--position-embedding-type rope", "--position-embedding-type rope --rotary-base 500000", ["--rotary-base"]),
+        ("--position-embedding-type rope", "--position-embedding-type rope --rotary-percent 0.5", ["--rotary-percent"]),
+        ("", "--norm-epsilon 0.1", ["--norm-epsilon"]),
+        ("", "--bf16", ["--bf16"]),
+        ("", "--normalization RMSNorm --swiglu", ["--ffn-hidden-size", "--normalization", "--swiglu"]),
+        ("", "--position-embedding-type rope", ["--position-embedding-type"]),
+        ("", "--max-position-embeddings 64", ["--max-position-embeddings"]),
+        ("", "--seq-length 64", ["--max-position-embeddings"]),
+        (
+            "--num-experts 4 --disable-bias-linear",
+            "--num-experts 4 --disable-bias-linear --moe-router-topk 1",
+            ["--moe-router-topk"],
+        ),
+        ("--tokenizer-type NullTokenizer --vocab-size 256", "", ["--tokenizer-type"]),
+        (
+            "--tokenizer-type NullTokenizer --vocab-size 256",
+            "--tokenizer-type NullTokenizer --vocab-size 300",
+            ["--vocab-size"],
+        ),
+    ],
+)
+def test_what_changes_the_forward_pass_is_named(saved: str, now: str, flags: list[str]) -> None:
+    assert changed(saved, now) == flags
+
+
+@pytest.mark.parametrize(
+    ("saved", "now"),
+    [
+        ("", "--ffn-hidden-size 256 --kv-channels 16 --max-position-embeddings 32"),
+        ("", "--rotary-base 500000 --rotary-percent 0.5 --moe-router-topk 1 --num-query-groups 2 --add-qkv-bias"),
+        ("--position-embedding-type rope", "--position-embedding-type rope --max-position-embeddings 64"),
+        ("", "--tensor-model-parallel-size 2 --recompute-granularity selective --num-workers 0 --deterministic-mode"),
+    ],
+)
+def test_what_computes_the_same_is_no_difference(saved: str, now: str) -> None:
+    now_recipe = recipe_of(now, world_size=2 if "parallel" in now else 1)
+
+    assert recipe_of(saved).differences(now_recipe, Effect.FORWARD) == []
+    assert recipe_of(saved).differences(now_recipe, Effect.TRAINING) == []
+
+
+def test_what_changes_training_alone_is_told_apart() -> None:
+    now = "--lr 1e-4 --hidden-dropout 0 --global-batch-size 4 --optimizer sgd"
+
+    assert changed("", now) == []
+    assert changed("", now, Effect.TRAINING) == ["--hidden-dropout", "--global-batch-size", "--optimizer", "--lr"]
+
+
+def test_more_ranks_without_a_batch_size_are_another_batch_size() -> None:
+    found = recipe_of(world_size=1).differences(recipe_of(world_size=2), Effect.TRAINING)
+
+    assert recipe.listed(found) == "--global-batch-size 2, not 4"
+
+
+def tokenizer_flags(file: Path) -> str:
+    return f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {file}"
+
+
+def test_the_same_tokenizer_elsewhere_is_the_same(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "tokenizer.json"
+    elsewhere.write_bytes(TOKENIZER.read_bytes())
+
+    assert changed(tokenizer_flags(TOKENIZER), tokenizer_flags(elsewhere)) == []
+
+
+def test_another_vocabulary_of_the_same_size_is_another_tokenizer(tmp_path: Path) -> None:
+    document = json.loads(TOKENIZER.read_text())
+    vocabulary = document["model"]["vocab"]
+    first, second = [name for name in vocabulary if len(name) == 1][:2]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    swapped = tmp_path / "tokenizer.json"
+    swapped.write_text(json.dumps(document))
+
+    assert HuggingFaceTokenizer(swapped).vocab_size == HuggingFaceTokenizer(TOKENIZER).vocab_size
+    assert changed(tokenizer_flags(TOKENIZER), tokenizer_flags(swapped)) == ["--tokenizer-model"]
+
+
+@given(
+    epsilon=st.floats(min_value=0, max_value=1, allow_subnormal=True),
+    base=st.integers(1, 10**12),
+    paths=st.lists(st.from_regex(r"[a-z/]{1,8}", fullmatch=True), min_size=1, max_size=4),
+)
+def test_a_recipe_reads_back_as_it_was_written(epsilon: float, base: int, paths: list[str]) -> None:
+    written = recipe_of(f"--norm-epsilon {epsilon!r} --rotary-base {base} --data-path {' '.join(paths)}")
+
+    assert RunRecipe.from_json(written.to_json()) == written
+
+
+def test_a_flag_that_is_younger_than_the_recipe_had_its_default() -> None:
+    document = json.loads(recipe_of().to_json())
+    del document["settings"]["forward"]["norm_epsilon"]
+    saved = RunRecipe.from_json(json.dumps(document))
+
+    assert saved.differences(recipe_of(), Effect.FORWARD) == []
+    assert recipe.listed(saved.differences(recipe_of("--norm-epsilon 0.1"), Effect.FORWARD)) == (
+        "--norm-epsilon 1e-05, not 0.1"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 1, "settings": {}, "tokenizer": {}, "versions": {}}'])
+def test_what_is_no_recipe_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="no recipe of a run"):
+        RunRecipe.from_json(text)
+
+
+def test_a_recipe_of_a_newer_version_is_refused() -> None:
+    document = {**json.loads(recipe_of().to_json()), "schema": recipe.SCHEMA + 1}
+
+    with pytest.raises(DataError, match="upgrade"):
+        RunRecipe.from_json(json.dumps(document))
+
+
+def test_the_platform_is_told_the_flags_that_have_a_value() -> None:
+    told = recipe_of("--swiglu --eval-iters 0 --data-path 0.3 a 0.7 b").to_value()
+    flags = {setting.name: setting.value for setting in told.settings}
+
+    assert told.settings == tuple(sorted(told.settings, key=lambda setting: setting.name))
+    assert flags["num-layers"] == "4"
+    assert flags["swiglu"] == "on"
+    assert flags["eval-iters"] == "0"
+    assert flags["data-path"] == "0.3 a 0.7 b"
+    assert not {"bf16", "load"} & flags.keys()
+    assert Setting(name="torch", value=str(torch.__version__)) in told.versions
