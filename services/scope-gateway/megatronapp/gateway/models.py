@@ -41,6 +41,13 @@ class SignIn(Model):
     token: SecretStr = Field(max_length=4096)
 
 
+class SignInLink(Model):
+    """`/?token=…` signs in whoever opens it, once."""
+
+    token: str
+    expires_unix_seconds: float
+
+
 class Session(Model):
     authenticated: bool
     role: Role | None

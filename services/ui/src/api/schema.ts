@@ -32,6 +32,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * New Link
+         * @description A one-time token that signs an operator in by a link (operators only).
+         */
+        post: operations["new_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/alerts": {
         parameters: {
             query?: never;
@@ -905,6 +925,16 @@ export interface components {
             token: string;
         };
         /**
+         * SignInLink
+         * @description `/?token=…` signs in whoever opens it, once.
+         */
+        SignInLink: {
+            /** Token */
+            token: string;
+            /** Expires Unix Seconds */
+            expires_unix_seconds: number;
+        };
+        /**
          * Sizes
          * @description Sizes of the parallel dimensions; 0: not known yet.
          */
@@ -1194,6 +1224,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    new_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInLink"];
+                };
             };
             /** @description what went wrong, and what to do */
             default: {

@@ -73,10 +73,10 @@ async def play(demo: Demo) -> int:
     options = Options(demo.folder, page_port=None if demo.check else demo.port)
     async with local_stack(options) as running, _listening(running, run.state):
         training = asyncio.create_task(_train(demo, running, data, run))
-        await (_check(run, training) if demo.check else _show(console, run, training, running.url))
+        await (_check(run, training) if demo.check else _show(console, run, training, running.link))
         failed = await _end(run, training)
         if not demo.check and not failed and not run.stop.is_set():
-            await _stay(console, running.url, run.stop)
+            await _stay(console, running.link, run.stop)
     if failed:
         print("\n".join(run.log), file=sys.stderr)
     if demo.check:
