@@ -689,13 +689,21 @@ export interface components {
             ranks_connected: number;
             /**
              * Slow Ranks
-             * @description ranks of open findings that name who is slow or hangs
+             * @description ranks of these findings that name who is slow or hangs
              */
             slow_ranks: number[];
-            /** Open Findings */
+            /**
+             * Open Findings
+             * @description open findings that have paged; of a job that has ended: those that were open at its end
+             */
             open_findings: number;
             /** @description in force */
             trace_control: components["schemas"]["TraceControl"] | null;
+            /**
+             * Started Unix Seconds
+             * @description when it was first heard of
+             */
+            started_unix_seconds: number | null;
             /** Updated Unix Seconds */
             updated_unix_seconds: number;
         };
@@ -728,7 +736,7 @@ export interface components {
          * JobState
          * @enum {string}
          */
-        JobState: "starting" | "running" | "stalled" | "finished" | "lost";
+        JobState: "starting" | "running" | "stalled" | "finished" | "stopped" | "failed" | "lost";
         /**
          * Kind
          * @enum {string}
