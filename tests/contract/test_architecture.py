@@ -30,7 +30,8 @@ def test_the_map_names_no_package_that_is_not_there() -> None:
 def test_files_that_the_map_names_are_there() -> None:
     text = re.sub(r"https?://\S+", "", MAP)
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|ts|proto))`", text)
-    known = {path.relative_to(ROOT).as_posix() for top in ("libs", "services", "proto", "tests") for path in _files(top)}
+    tops = ("libs", "services", "proto", "tests")
+    known = {path.relative_to(ROOT).as_posix() for top in tops for path in _files(top)}
 
     missing = [file for file in named if not any(f"/{path}".endswith(f"/{file}") for path in known)]
 

@@ -204,7 +204,7 @@ async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
             await tell_incidents(running)
             feeding = asyncio.create_task(feed(running, demo_job(), live=live))
             try:
-                yield running.url
+                yield running.link
             finally:
                 feeding.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -46,9 +45,9 @@ async def ask(client: httpx.AsyncClient, path: str, true: Callable[[Any], bool])
 async def platform(folder: Path) -> AsyncIterator[tuple[LocalStack, httpx.AsyncClient]]:
     """The platform, and one who has opened its page."""
     async with local_stack(Options(folder, page_port=0)) as running:
-        address = f"http://{urlsplit(running.url).netloc}/api/v1"
+        address = f"{running.page}api/v1"
         async with httpx.AsyncClient(base_url=address) as client:
-            await client.get(running.url)  # its cookie is the session
+            await client.get(running.link)  # its cookie is the session
             yield running, client
 
 

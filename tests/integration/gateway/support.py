@@ -77,6 +77,7 @@ def finding(number: int = 1, *, run: str = RUN, state: State = State.OPEN, chang
         confidence=0.97,
         state=state,
         page=True,
+        resolved_step=60 if state is State.RESOLVED else None,
         evidence=(Evidence(signal="compute_effect", text="25 % over its peers", steps=(40, 41), values=(1.2, 1.3)),),
         summary="rank 1 computes 25 % slower than its peers",
         opened_unix_ns=5,

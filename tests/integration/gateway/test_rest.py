@@ -226,8 +226,10 @@ async def test_trace_control_goes_over_the_bus_and_is_confirmed_by_heartbeats(se
 
 async def test_tracing_of_a_job_that_ended_is_a_conflict(served: Served) -> None:
     await publish_job(served)
-    await served.publish(*(message(heartbeat(closing=True), identity(rank)) for rank in range(4)))
-    await served.until(f"/api/v1/jobs/{RUN}", lambda job: job["state"] == "finished")
+    await served.publish(
+        *(message(heartbeat(closing=True, phase=trace_pb2.PHASE_PAUSE), identity(rank)) for rank in range(4))
+    )
+    await served.until(f"/api/v1/jobs/{RUN}", lambda job: job["state"] == "stopped")
     wish = {"enabled": False, "interval": 1, "continuous_iterations": 1, "granularity": "base"}
 
     async with served.client(OPERATOR) as client:

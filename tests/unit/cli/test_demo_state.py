@@ -2,7 +2,7 @@ import pytest
 
 from megatronapp.cli.demo.play import changed, shortened
 from megatronapp.cli.demo.state import DemoState
-from megatronapp.cli.demo.view import line
+from megatronapp.cli.demo.view import Outcome, ending, line, story
 from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.columns import fill_summary
@@ -111,7 +111,8 @@ def test_a_fault_of_a_stage_hits_all_its_ranks() -> None:
 
 def test_one_line_says_who_since_when_why_and_the_cost() -> None:
     assert line(slow((2,))) == (
-        "FOUND: rank 2 since step 31: slow_gpu/compute, 20 % slower than expected, costs the job 10 % of its step time"
+        "FOUND: rank 2 since step 31: slow device (compute), 20 % slower than expected, "
+        "costs the job 10 % of its step time"
     )
 
 
@@ -127,6 +128,36 @@ def test_only_what_changes_is_told_and_only_of_findings_that_page(state: DemoSta
 
     assert (first, second, third) == ([(2,)], [], ["resolved"])
     assert state.watched == 1
+
+
+def test_the_end_says_how_it_came_and_what_was_open(state: DemoState) -> None:
+    for rank in range(4):
+        state.on_message(summary(rank, 200))
+    state.find(slow((2,)))
+    state.find(slow((1,), page=False))
+    state.find(slow((3,)))
+    state.find(slow((3,), state=State.RESOLVED))
+
+    said = ending(state, Outcome.FAILED)
+
+    assert said[0] == "The run has failed at step 200 of 200."
+    assert said[1].startswith("open at the end: rank 2 since step 31: slow device (compute), 20 % slower")
+    assert said[2:] == ["resolved before the end: 1"]
+
+
+def test_an_end_without_findings_says_so_too(state: DemoState) -> None:
+    state.find(slow((1,), page=False))
+
+    assert ending(state, Outcome.FINISHED) == ["The run has finished at step 0 of 200.", "nothing was found"]
+
+
+def test_a_run_too_short_for_its_fault_says_so_at_once(state: DemoState) -> None:
+    said = story("local/demo", "0123456789abcdef", state.scenario, steps=10)
+
+    assert said[0].startswith("run   local/demo, id 01234567, started ")
+    assert said[1] == "fault slow compute on rank 2 from step 31, 20 % slower"
+    assert "ends with step 10, before it begins" in said[2]
+    assert len(story("local/demo", "0123456789abcdef", state.scenario, steps=100)) == 2
 
 
 @pytest.mark.parametrize("steps", [1, 5, 10, 11, 600])

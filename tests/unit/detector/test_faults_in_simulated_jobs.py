@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.core.findings import Cause, Kind, State
+from megatronapp.detector.engine import Engines
 from tests.support.detecting import detect
 from tests.support.simulated import CPU, GPU, Fault, Job, Layout
 
@@ -108,6 +109,18 @@ def test_a_fault_that_ends_is_resolved_and_a_new_one_has_a_new_id() -> None:
     states = [finding.state for _, finding in verdicts.said if finding.id == first]
     assert states[-1] is State.RESOLVED
     assert [finding.id for finding in verdicts.open()] == [second]
+
+
+def test_a_fault_that_outlasts_its_job_was_open_at_its_end() -> None:
+    faults = (Fault("compute", (1,), ONSET, 1.2, to_step=ONSET + 9), Fault("compute", (2,), ONSET + 40, 1.2))
+    job = Job(Layout(), GPU, faults, seed=7)
+    engines, last = Engines(), {}
+
+    for message in [*job.hellos(), *(m for step in range(1, ONSET + 46) for m in job.step(step))]:
+        last |= {finding.id: finding for finding in engines.feed(message)}
+    last |= {finding.id: finding for finding in engines.forget(job.run, 1)}
+
+    assert {finding.ranks: finding.open_at_end for finding in last.values()} == {(1,): False, (2,): True}
 
 
 def test_the_end_of_a_fault_that_was_there_from_the_start_is_no_new_one() -> None:

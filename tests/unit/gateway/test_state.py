@@ -29,6 +29,10 @@ from tests.integration.gateway.support import (
 NOW = 1_790_000_000 * SECOND_NS
 
 
+GOODBYE = heartbeat(closing=True, phase=trace_pb2.PHASE_PAUSE)
+SAVING = trace_pb2.PHASE_CHECKPOINT
+
+
 def job_store(*messages: trace_pb2.RankMessage) -> JobStore:
     result = JobStore()
     for item in messages:
@@ -55,8 +59,17 @@ def job_now(result: JobStore, seconds_later: float = 0.0):
             JobState.RUNNING,
         ),
         ([said(hello()), said(summary(1, seconds=30), seconds_ago=60), said(heartbeat())], JobState.RUNNING),
-        ([said(hello()), said(summary(1)), said(heartbeat(closing=True))], JobState.FINISHED),
-        ([said(hello()), said(summary(1)), said(heartbeat(closing=True)), said(None, lost=True)], JobState.FINISHED),
+        ([said(hello()), said(summary(100)), said(GOODBYE)], JobState.FINISHED),
+        ([said(hello()), said(summary(100)), said(heartbeat(closing=True))], JobState.FINISHED),
+        ([said(hello()), said(summary(100)), said(GOODBYE), said(None, lost=True)], JobState.FINISHED),
+        ([said(hello()), said(summary(1)), said(GOODBYE)], JobState.STOPPED),
+        ([said(hello()), said(summary(1)), said(heartbeat(closing=True))], JobState.FAILED),
+        ([said(hello()), said(heartbeat(closing=True, phase=trace_pb2.PHASE_START))], JobState.FAILED),
+        ([said(hello()), said(summary(100)), said(heartbeat(closing=True, phase=SAVING))], JobState.FAILED),
+        (
+            [said(hello(0), 0), said(hello(1), 1), said(None, 0, lost=True), said(heartbeat(closing=True), 1)],
+            JobState.FAILED,
+        ),
         ([said(hello()), said(summary(1)), said(None, lost=True)], JobState.LOST),
         ([said(hello()), said(summary(100)), said(None, lost=True)], JobState.FINISHED),
         ([said(hello(), seconds_ago=60)], JobState.LOST),
@@ -149,7 +162,7 @@ def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
     assert job_now(result).step == 2
 
 
-@pytest.mark.parametrize(("closed", "state"), [(True, JobState.FINISHED), (False, JobState.LOST)])
+@pytest.mark.parametrize(("closed", "state"), [(True, JobState.STOPPED), (False, JobState.LOST)])
 def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: JobState) -> None:
     result = JobStore()
     schedule = trace_pb2.Schedule(total_steps=400)
@@ -197,6 +210,42 @@ def test_jobs_are_bounded_and_the_one_heard_longest_ago_goes(monkeypatch: pytest
         result.apply_message(said(hello(), seconds_ago=age, run=run))
 
     assert set(result.jobs) == {"a", "c"}
+
+
+def test_what_never_paged_is_no_finding_of_the_job() -> None:
+    result = job_store(said(hello()))
+    result.apply_finding(finding(1).model_copy(update={"page": False}))
+
+    assert (job_now(result).slow_ranks, job_now(result).open_findings) == ((), 0)
+
+
+@pytest.mark.parametrize(("resolved_step", "open_findings"), [(None, 1), (90, 0)])
+def test_a_job_that_ended_with_a_finding_says_so_also_later(resolved_step: int | None, open_findings: int) -> None:
+    result = job_store(said(hello()), said(summary(100)))
+    over = finding(1, state=State.RESOLVED).model_copy(update={"resolved_step": resolved_step})
+    result.apply_finding(over)
+    assert job_now(result).open_findings == 0, "it runs"
+
+    result.apply_message(said(GOODBYE))
+
+    assert (job_now(result).state, job_now(result).open_findings) == (JobState.FINISHED, open_findings)
+
+
+def test_a_finding_of_an_earlier_attempt_was_not_open_at_the_end() -> None:
+    result = job_store(said(hello(), attempt=2), said(summary(100), attempt=2), said(GOODBYE, attempt=2))
+    result.apply_finding(finding(1, state=State.RESOLVED).model_copy(update={"resolved_step": None, "attempt": 1}))
+
+    assert job_now(result).open_findings == 0
+
+
+def test_a_job_started_when_it_was_first_heard_of() -> None:
+    result = job_store(said(hello(), seconds_ago=60), said(summary(1), seconds_ago=30))
+    assert job_now(result).started_unix_seconds == NOW / 1e9 - 60
+
+    record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, first_seen_unix_ns=NOW - 90 * SECOND_NS)
+    result.apply_record(record, [])
+
+    assert job_now(result).started_unix_seconds == NOW / 1e9 - 90
 
 
 def test_imbalance_and_resolved_findings_name_nobody_slow() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
@@ -36,6 +38,8 @@ def test_flags_arrive_in_their_sections() -> None:
         ("--num-layer 4", "unknown flag --num-layer; did you mean --num-layers"),
         ("--tensor-parallel-size 2", "did you mean --tensor-model-parallel-size"),
         ("--zzz", "unknown flag --zzz"),
+        ("--use-flash-attn", "unknown flag --use-flash-attn; `megatronapp train --help` lists all flags"),
+        ("--hidden-dim 8", "did you mean --hidden-size"),
         ("--hidden-siz=8", "did you mean --hidden-size"),
         ("--micro-batch-size two", "invalid int value: 'two'"),
         ("--normalization BatchNorm", "invalid choice: 'BatchNorm'"),
@@ -54,6 +58,22 @@ def test_a_wrong_flag_is_named(flags: str, said: str) -> None:
 def test_a_missing_flag_is_named() -> None:
     with pytest.raises(UsageError, match="--lr"):
         arguments.parse(NEEDED.replace("--lr 1e-3", "").split())
+
+
+def test_missing_flags_are_told_without_torch() -> None:
+    program = (
+        "import sys; from megatronapp.trainer.main import main; code = main(['--lr', '1']); "
+        "sys.exit(code if 'torch' not in sys.modules else 'torch was imported')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the following arguments are required: --num-layers, --hidden-size")
+
+
+@pytest.mark.parametrize("flags", ["--help", "--num-layer 4", "--volume 11", NEEDED])
+def test_what_else_may_be_wrong_is_left_to_the_parser(flags: str) -> None:
+    arguments.check_required(flags.split())
 
 
 class _Loud(Plugin):

@@ -14,6 +14,11 @@ def data_folder() -> Path:
     return platformdirs.user_data_path("megatronapp", appauthor=False)
 
 
+def demo_folder() -> Path:
+    """The demo's own, so that it meets no other run."""
+    return data_folder() / "demo"
+
+
 def examples_folder() -> Path:
     """The examples: in an installed package beside this file, in a checkout at its root."""
     here = Path(__file__).resolve()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import hmac
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,11 +15,13 @@ from pydantic import SecretStr
 
 from megatronapp.cli import local
 from megatronapp.cli.folders import data_folder
+from megatronapp.cli.kept_token import OPERATOR, PODS, kept_token
 from megatronapp.collector.app import Collector
 from megatronapp.collector.settings import CollectorSettings
 from megatronapp.core import findings_store
 from megatronapp.core.auth import Role, StaticTokens
 from megatronapp.core.bus import MemoryBus
+from megatronapp.core.errors import PortInUseError
 from megatronapp.core.findings_store import FindingsStore
 from megatronapp.core.service import Service
 from megatronapp.detector.app import Detector
@@ -45,36 +47,54 @@ class LocalStack:
     collector_address: str
     token_file: Path
     """Holds the token that training pods show."""
-    url: str
-    """The page, with a one-time token; "" without a page."""
+    page: str
+    """The page's address; "" without a page."""
+    link: str
+    """The same with a one-time token, which signs in."""
+    operator_token: SecretStr
+    """Signs in as often as one likes, also after a restart."""
 
 
 @asynccontextmanager
 async def local_stack(options: Options) -> AsyncIterator[LocalStack]:
-    """Start all services; stop them in reverse order at the end. Raises UsageError when a port is taken.
+    """Start all services; stop them in reverse order at the end.
 
+    Raises UsageError when a port is taken, or a platform runs in the folder. The folder keeps the tokens.
     The body is cancelled when a service's background task fails, and what it failed with is raised.
     """
     bus, registry = MemoryBus(), CollectorRegistry()
-    pods, people = (SecretStr(secrets.token_urlsafe(32)) for _ in range(2))
-    tokens = StaticTokens(pods=pods, operator=people)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(local.held(options.folder))
+        pods, people = (kept_token(options.folder, name) for name in (PODS, OPERATOR))
+        tokens = StaticTokens(pods=pods, operator=people)
+        findings = _open_findings(options.folder, registry)
+        stack.push_async_callback(findings.close)
+        address = await _start_collector(stack, options, bus, registry, tokens)
+        page, link = "", ""
+        if options.page_port is not None:
+            page, link = await _start_page(stack, options, bus, registry, tokens, address, findings)
+        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
+        await _start(stack, Detector(judging, bus, registry, findings))
+        running = LocalStack(bus, registry, address, options.folder / PODS, page, link, people)
+        stack.enter_context(
+            local.announced(options.folder, local.LocalPlatform(address, str(running.token_file), page))
+        )
+        yield running
+
+
+async def _start_collector(
+    stack: AsyncExitStack, options: Options, bus: MemoryBus, registry: CollectorRegistry, tokens: StaticTokens
+) -> str:
+    """Start the collector; returns its address."""
     settings = CollectorSettings(
         host=options.host, grpc_port=options.collector_port, data_dir=options.folder / "collector", fsync=False
     )
     collector = Collector(settings, bus, registry, tokens)
-    findings = _open_findings(options.folder, registry)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(findings.close)
+    try:
         await _start(stack, collector)
-        address = f"{options.host}:{collector.port}"
-        url = (
-            ""
-            if options.page_port is None
-            else await _start_page(stack, options, bus, registry, tokens, address, findings)
-        )
-        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
-        await _start(stack, Detector(judging, bus, registry, findings))
-        yield LocalStack(bus, registry, address, _write_token(options.folder, pods), url)
+    except PortInUseError as error:
+        raise error.chosen_by("--collector-port") from error
+    return f"{options.host}:{collector.port}"
 
 
 def _open_findings(folder: Path, registry: CollectorRegistry) -> FindingsStore:
@@ -121,8 +141,8 @@ async def _start_page(
     tokens: StaticTokens,
     collector_address: str,
     findings: FindingsStore,
-) -> str:
-    """Start the gateway; returns the page's address with a token that signs in once."""
+) -> tuple[str, str]:
+    """Start the gateway; returns the page's address, without and with a token that signs in once."""
     from megatronapp.gateway.app import Gateway  # the extra `gateway` is needed only here
     from megatronapp.gateway.settings import GatewaySettings
 
@@ -131,21 +151,18 @@ async def _start_page(
         port=options.page_port or 0,
         collector_addresses=(collector_address,),
         collector_token=tokens.operator,
+        session_key=tokens.operator and _session_key(tokens.operator),
         quarantine_dir=options.folder / "gateway/quarantine",
     )
     gateway = Gateway(settings, bus, registry, tokens, findings)
     await _start(stack, gateway)
-    return f"http://{options.host}:{gateway.port}/?token={gateway.links.new(Role.OPERATOR)}"
+    page = f"http://{options.host}:{gateway.port}/"
+    return page, f"{page}?token={gateway.links.new(Role.OPERATOR)}"
 
 
-def _write_token(folder: Path, token: SecretStr) -> Path:
-    """The pods' token in a file that only this user can read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "pod-token"
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(token.get_secret_value())
-    return path
+def _session_key(token: SecretStr) -> SecretStr:
+    """Made from the token: open tabs stay signed in over restarts, and a new token signs everybody out."""
+    return SecretStr(hmac.new(token.get_secret_value().encode(), b"sessions", "sha256").hexdigest())
 
 
 async def serve(options: Options) -> None:
@@ -154,11 +171,11 @@ async def serve(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with local_stack(options) as running:
-        address, token = running.collector_address, running.token_file
-        flags = f" --collector-address {address} --token-file {token}" if options.folder != data_folder() else ""
-        with local.announced(options.folder, local.LocalPlatform(address, str(token))):
-            print(f"page       {running.url}")
-            print(f"collector  {address}")
-            print(f"a run      megatronapp run JOB.yaml{flags}", flush=True)
-            await stopping.wait()
+        address, elsewhere = running.collector_address, options.folder != data_folder()
+        flags = f" --collector-address {address} --token-file {running.token_file}" if elsewhere else ""
+        print(f"page       {running.link}")
+        print(f"token      {running.operator_token.get_secret_value()}   signs in any other browser")
+        print(f"collector  {address}")
+        print(f"a run      megatronapp run JOB.yaml{flags}", flush=True)
+        await stopping.wait()
         print("stopping")

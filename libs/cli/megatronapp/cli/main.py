@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from megatronapp.cli import analyze, doctor, quarantine, run, trace, train, up
+from megatronapp.cli import analyze, doctor, quarantine, run, token, trace, train, up
 from megatronapp.cli.demo import command as demo
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import configure
@@ -21,9 +22,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"megatronapp {version('megatronapp')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "warning",
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and end")
+    ] = False,
 ) -> None:
     if log_level not in {"debug", "info", "warning", "error"}:
         raise typer.BadParameter("take debug, info, warning or error", param_hint="--log-level")
@@ -32,6 +42,7 @@ def _options(
 
 app.command("demo")(demo.demo)
 app.command("up")(up.up)
+app.command("token")(token.token)
 app.command("run")(run.run)
 app.command("train", **train.PASS_THROUGH)(train.train)
 app.add_typer(train.data_app, name="data")

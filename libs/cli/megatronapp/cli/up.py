@@ -13,8 +13,8 @@ from megatronapp.cli.folders import data_folder
 
 
 def up(
-    port: Annotated[int, typer.Option(help="the page; 0: any free port")] = 8080,
-    collector_port: Annotated[int, typer.Option(help="training pods; 0: any free port")] = 7601,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="the page; 0: any free port")] = 8080,
+    collector_port: Annotated[int, typer.Option(min=0, max=65535, help="training pods; 0: any free port")] = 7601,
     folder: Annotated[Path | None, typer.Option(help="traces and tokens; default: the user's data folder")] = None,
 ) -> None:
     """Start collector, detector, gateway and page in one process on this machine."""

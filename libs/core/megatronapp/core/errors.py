@@ -2,6 +2,7 @@
 
 MegatronAppError
 ├── UsageError            wrong flag, wrong value, wrong combination
+│   └── PortInUseError    somebody else listens there
 ├── ConfigError           wrong settings or file content
 ├── NotFoundError         a job, run, file or rank that is not there
 ├── DataError             a file or message that can't be understood
@@ -10,6 +11,8 @@ MegatronAppError
 ├── UnavailableError      a service or disk that does not answer now; try again
 └── TrainingError         the training run itself can't go on
 """
+
+from __future__ import annotations
 
 
 class MegatronAppError(Exception):
@@ -20,6 +23,18 @@ class MegatronAppError(Exception):
 
 class UsageError(MegatronAppError):
     exit_code = 2
+
+
+class PortInUseError(UsageError):
+    """`port` on `host` can't be listened on; `flag` is the setting that chooses another."""
+
+    def __init__(self, host: str, port: int, flag: str, reason: str) -> None:
+        super().__init__(f"port {port} on {host} is not free ({reason}); choose another with {flag}")
+        self.host, self.port, self.reason = host, port, reason
+
+    def chosen_by(self, flag: str) -> PortInUseError:
+        """The same, where another flag chooses the port."""
+        return PortInUseError(self.host, self.port, flag, self.reason)
 
 
 class ConfigError(MegatronAppError):

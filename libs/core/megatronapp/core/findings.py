@@ -95,6 +95,11 @@ class Finding(Value):
     updated_unix_ns: int = 0
     since_unix_ns: int = 0
 
+    @property
+    def open_at_end(self) -> bool:
+        """Whether its attempt ended with it: nobody has seen it get better."""
+        return self.state is State.RESOLVED and self.resolved_step is None
+
     @field_serializer("effect_ratio", "cost_ratio", when_used="json")
     def _finite(self, ratio: float) -> float | None:
         """JSON has no infinity: a hang's cost, which is infinite, is null."""

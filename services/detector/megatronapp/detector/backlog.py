@@ -126,4 +126,5 @@ def _taken_over(finding: Finding, running: Mapping[str, Engine], unix_ns: int) -
     goes_on = engine is not None and engine.attempt == finding.attempt and not engine.progress.ended
     if engine is not None and goes_on and engine.take_over(finding, unix_ns):
         return []
-    return [resolved(finding, unix_ns, engine.newest.step if engine is not None and engine.newest else None)]
+    judged = engine.newest if engine is not None and goes_on else None
+    return [resolved(finding, unix_ns, judged.step if judged else None)]

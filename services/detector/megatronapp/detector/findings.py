@@ -112,8 +112,8 @@ class Ledger:
             cases.pop(key_of(finding), None)
 
     def close(self, now: Moment) -> list[Finding]:
-        """Resolve everything."""
-        ended = [resolved(finding, now.unix_ns, now.step) for finding in self.open]
+        """Resolve everything, at no step: the attempt has ended, and nothing got better."""
+        ended = [resolved(finding, now.unix_ns, None) for finding in self.open]
         self._open.clear()
         return ended
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import PortInUseError
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
@@ -167,4 +167,4 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise UsageError(f"port {port} on {host} is not free ({error.strerror}); choose another with --port") from error
+        raise PortInUseError(host, port, "--port", error.strerror or str(error)) from error

@@ -19,7 +19,7 @@ from megatronapp.core.trace.validate import check_control, check_identity, check
 from megatronapp.gateway import events, views
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
-from megatronapp.gateway.models import FindingEvent, Job, JobEvent, JobGoneEvent, JobState, StepEvent
+from megatronapp.gateway.models import ENDED, FindingEvent, Job, JobEvent, JobGoneEvent, StepEvent
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
 from megatronapp.v1 import trace_pb2
@@ -31,7 +31,6 @@ FLUSH_SECONDS = 0.25
 RECORDS_RETRY_SECONDS = 5.0
 RELEASED_SECONDS = 5.0
 """How often records that a person has handed back are looked for."""
-ENDED = {JobState.FINISHED, JobState.LOST}
 
 
 class Feed:

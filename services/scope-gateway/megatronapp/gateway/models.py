@@ -41,6 +41,13 @@ class SignIn(Model):
     token: SecretStr = Field(max_length=4096)
 
 
+class SignInLink(Model):
+    """`/?token=…` signs in whoever opens it, once."""
+
+    token: str
+    expires_unix_seconds: float
+
+
 class Session(Model):
     authenticated: bool
     role: Role | None
@@ -55,7 +62,16 @@ class JobState(StrEnum):
     RUNNING = "running"
     STALLED = "stalled"
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """Ended in good order before its last step: somebody asked it to."""
+    FAILED = "failed"
+    """A rank ended otherwise than in good order."""
     LOST = "lost"
+    """Nobody is heard any more, and nobody said good-bye."""
+
+
+ENDED = frozenset({JobState.FINISHED, JobState.STOPPED, JobState.FAILED, JobState.LOST})
+"""Silence is no end by itself: a lost job that is heard again runs."""
 
 
 class Sizes(Model):
@@ -114,9 +130,12 @@ class Job(Model):
     non_finite: tuple[str, ...] = Field(description="which of the values above are NaN or infinite in the newest step")
     eta_seconds: float | None
     ranks_connected: int
-    slow_ranks: tuple[int, ...] = Field(description="ranks of open findings that name who is slow or hangs")
-    open_findings: int
+    slow_ranks: tuple[int, ...] = Field(description="ranks of these findings that name who is slow or hangs")
+    open_findings: int = Field(
+        description="open findings that have paged; of a job that has ended: those that were open at its end"
+    )
     trace_control: TraceControl | None = Field(description="in force")
+    started_unix_seconds: float | None = Field(description="when it was first heard of")
     updated_unix_seconds: float
 
 

@@ -60,6 +60,8 @@ class TrackedJob:
     step: int = 0
     step_unix_ns: int = 0
     """When the newest step's first summary arrived."""
+    started_unix_ns: int = 0
+    """When it was first heard of; 0: not known."""
     seen_unix_ns: int = 0
     ranks: dict[int, TrackedRank] = field(default_factory=dict)
     steps: dict[int, TrackedStep] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class JobStore:
         if rank is None:
             return None
         job.job = job.job or identity.job
-        job.seen_unix_ns = max(job.seen_unix_ns, message.received_unix_ns)
+        _seen(job, message.received_unix_ns, message.received_unix_ns)
         rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
         rank.lost = message.lost
         if body == "hello":
@@ -140,7 +142,7 @@ class JobStore:
             job.job = job.job or record.job
             job.total_steps = job.total_steps or record.schedule.total_steps
             job.step = max(job.step, record.last_step)
-            job.seen_unix_ns = max(job.seen_unix_ns, record.last_seen_unix_ns)
+            _seen(job, record.first_seen_unix_ns, record.last_seen_unix_ns)
             if not job.sizes.world:
                 job.sizes = record.sizes
             for known in ranks:
@@ -162,6 +164,12 @@ class JobStore:
                 self.forget(min(self.jobs.values(), key=lambda job: job.seen_unix_ns).run)
             self.jobs[run] = TrackedJob(run)
         return self.jobs[run]
+
+
+def _seen(job: TrackedJob, first_unix_ns: int, last_unix_ns: int) -> None:
+    known = [at for at in (job.started_unix_ns, first_unix_ns) if at > 0]
+    job.started_unix_ns = min(known, default=0)
+    job.seen_unix_ns = max(job.seen_unix_ns, last_unix_ns)
 
 
 def _begin_attempt(job: TrackedJob, attempt: int) -> None:

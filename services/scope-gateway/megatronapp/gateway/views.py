@@ -11,7 +11,7 @@ from typing import Any, Literal
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import models
-from megatronapp.gateway.models import JobState
+from megatronapp.gateway.models import ENDED, JobState
 from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedRank, TrackedStep
 from megatronapp.v1 import trace_pb2
 
@@ -45,7 +45,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
     step_seconds = _median_step_seconds(job)
     state = job_state(job, now_ns)
     in_force = _control_in_force(job)
-    unresolved = [finding for finding in findings if finding.state is State.OPEN]
+    lasting = [finding for finding in findings if finding.page and _lasts(finding, job, state)]
     return models.Job(
         run=job.run,
         job=job.job,
@@ -60,27 +60,52 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         **_progress(job),
         eta_seconds=_eta_seconds(job, state, step_seconds),
         ranks_connected=sum(connected(rank, now_ns) for rank in job.ranks.values()),
-        slow_ranks=tuple(sorted({rank for f in unresolved if f.kind in NAMES_RANKS for rank in f.ranks})),
-        open_findings=len(unresolved),
+        slow_ranks=tuple(sorted({rank for f in lasting if f.kind in NAMES_RANKS for rank in f.ranks})),
+        open_findings=len(lasting),
         trace_control=control_view(in_force) if in_force else None,
+        started_unix_seconds=_seconds(job.started_unix_ns) if job.started_unix_ns else None,
         updated_unix_seconds=_seconds(job.seen_unix_ns),
     )
 
 
 def job_state(job: TrackedJob, now_ns: int) -> JobState:
-    """Where the job stands. Silence is no end by itself: a lost job that is heard again runs."""
-    ranks = job.ranks.values()
-    if ranks and all(rank.closed for rank in ranks):
-        return JobState.FINISHED
-    if not any(connected(rank, now_ns) for rank in ranks):
-        done = 0 < job.total_steps <= job.step
-        return JobState.FINISHED if done else JobState.LOST
+    """Where the job stands."""
+    if not any(connected(rank, now_ns) for rank in job.ranks.values()):
+        return _end_state(job)
     if job.step == 0:
         return JobState.STARTING
     patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
     quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))
     stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns
     return JobState.STALLED if stalled else JobState.RUNNING
+
+
+def _end_state(job: TrackedJob) -> JobState:
+    """How a job has ended that nobody is connected of."""
+    ranks = job.ranks.values()
+    done = 0 < job.total_steps <= job.step
+    if any(rank.closed and not _ended_well(rank, done) for rank in ranks):
+        return JobState.FAILED
+    if done:
+        return JobState.FINISHED
+    if not ranks or not all(rank.closed for rank in ranks):
+        return JobState.LOST
+    return JobState.STOPPED if job.total_steps else JobState.FINISHED
+
+
+def _ended_well(rank: TrackedRank, done: bool) -> bool:
+    """A run that ends in good order ends in a pause; of a rank that tells no phase the last step decides, and where a
+    record says that it has ended nobody knows more."""
+    heartbeat = rank.heartbeat
+    if heartbeat is None or heartbeat.phase == trace_pb2.PHASE_PAUSE:
+        return True
+    return done and heartbeat.phase == trace_pb2.PHASE_UNSPECIFIED
+
+
+def _lasts(finding: Finding, job: TrackedJob, state: JobState) -> bool:
+    """Whether it is open, or was when the job ended."""
+    at_end = state in ENDED and finding.open_at_end and finding.attempt == job.attempt
+    return finding.state is State.OPEN or at_end
 
 
 def connected(rank: TrackedRank, now_ns: int) -> bool:
@@ -212,7 +237,7 @@ def _median_step_seconds(job: TrackedJob) -> float | None:
 
 
 def _eta_seconds(job: TrackedJob, state: JobState, step_seconds: float | None) -> float | None:
-    if state in {JobState.FINISHED, JobState.LOST} or step_seconds is None or job.total_steps < job.step:
+    if state in ENDED or step_seconds is None or job.total_steps < job.step:
         return None
     return (job.total_steps - job.step) * step_seconds
 

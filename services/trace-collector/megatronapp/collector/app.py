@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -25,7 +26,7 @@ from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import PortInUseError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
 from megatronapp.v1 import trace_pb2_grpc
@@ -136,11 +137,8 @@ class Collector:
         self._server.add_generic_rpc_handlers((self._ingest.handler(),))
         self._query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
         trace_pb2_grpc.add_TraceQueryServicer_to_server(self._query, self._server)  # type: ignore[no-untyped-call]
-        address = f"{settings.host}:{settings.grpc_port}"
-        try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise UsageError(f"{address} can't be listened on; set --grpc-port to a free port") from error
+        _check_free(settings.host, settings.grpc_port)
+        self.port = self._server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
@@ -152,3 +150,12 @@ class Collector:
         metrics.watch(metrics.bus_backlog, lambda: len(self._outbox))
         metrics.watch(metrics.journal_bytes, self._journal.size_bytes)
         metrics.watch(metrics.store_bytes, self._store.size_bytes)
+
+
+def _check_free(host: str, port: int) -> None:
+    """gRPC prints lines of its own when it can't listen. Raises PortInUseError."""
+    address = host.strip("[]")
+    try:
+        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError as error:
+        raise PortInUseError(host, port, "--grpc-port", error.strerror or str(error)) from error

@@ -14,6 +14,9 @@ from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import HELP, MINIMUM, SECTIONS, TrainerConfig
 from megatronapp.trainer.plugins.base import Plugin
 
+NEAR = 0.75
+"""How alike two flags are, from 0 to 1, when one may have been meant by the other."""
+
 
 class ArgumentParser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
@@ -57,14 +60,29 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     return TrainerConfig(**sections), namespace
 
 
+def check_required(argv: Sequence[str]) -> None:
+    """Raises UsageError where flags that every run needs are missing: cheap, for before torch is imported.
+
+    Flags that may be a plug-in's, or misspelled, are left to `parse`.
+    """
+    parser = build_parser()
+    given = {argument.split("=", 1)[0] for argument in argv}
+    known = given <= {*parser._option_string_actions} | {name for name in given if not name.startswith("--")}
+    required = [action.option_strings[0] for action in parser._actions if action.required]
+    missing = [name for name in required if name not in given]
+    if missing and known and not given & {"-h", "--help"}:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
 def _refuse_unknown(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Before argparse looks, as it would first complain of required flags that a misspelled one was meant to be."""
     known = parser._option_string_actions
     for argument in argv:
         name = argument.split("=", 1)[0]
         if name.startswith("--") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "`megatronapp train --help` lists all flags"
+            words = [option.removeprefix("--") for option in known if option.startswith("--")]
+            near = difflib.get_close_matches(name.removeprefix("--"), words, n=1, cutoff=NEAR)
+            hint = f"did you mean --{near[0]}?" if near else "`megatronapp train --help` lists all flags"
             raise UsageError(f"unknown flag {name}; {hint}")
 
 

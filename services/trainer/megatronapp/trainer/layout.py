@@ -57,6 +57,7 @@ class Layout:
         _check_model(config.model, parallel, config.training.seq_length)
         _check_experts(config.model, parallel, world_size)
         _check_recompute(config)
+        _check_optimizer(config)
         layout = cls(
             world=world_size,
             tensor=parallel.tensor_model_parallel_size,
@@ -153,3 +154,11 @@ def _check_recompute(config: TrainerConfig) -> None:
         return
     if training.recompute_method is not None or training.recompute_num_layers is not None:
         raise UsageError("--recompute-method and --recompute-num-layers belong to --recompute-granularity full")
+
+
+def _check_optimizer(config: TrainerConfig) -> None:
+    if config.parallel.use_distributed_optimizer and config.optimizer.optimizer != "adam":
+        raise UsageError(
+            f"--use-distributed-optimizer can't shard --optimizer {config.optimizer.optimizer}: take --optimizer adam, "
+            "or leave --use-distributed-optimizer out"
+        )

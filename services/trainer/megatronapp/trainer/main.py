@@ -5,25 +5,28 @@ from __future__ import annotations
 import logging as stdlib_logging
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
-from megatronapp.core import logging
+from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import MegatronAppError, UsageError
+from megatronapp.trainer import arguments
+
+# Here, not in main(): a checkpoint's helper process imports this module alone.
+library_warnings.silence()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the flags say. Returns the exit code: 0 also after SIGTERM, 2 on wrong flags, 1 on other errors."""
     logging.configure()
     # megatron-core tells at every import that Transformer Engine and Apex are not installed.
-    warnings.filterwarnings("ignore", module="megatron")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.checkpoint")
     stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
+    given = sys.argv[1:] if argv is None else argv
     try:
+        arguments.check_required(given)
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.
         from megatronapp.trainer.launch import run
 
-        run(sys.argv[1:] if argv is None else argv)
+        run(given)
     except MegatronAppError as error:
         # Wrong flags are wrong on every rank: one says so.
         if not isinstance(error, UsageError) or os.environ.get("RANK", "0") == "0":

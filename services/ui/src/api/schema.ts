@@ -32,6 +32,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * New Link
+         * @description A one-time token that signs an operator in by a link (operators only).
+         */
+        post: operations["new_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/alerts": {
         parameters: {
             query?: never;
@@ -669,13 +689,21 @@ export interface components {
             ranks_connected: number;
             /**
              * Slow Ranks
-             * @description ranks of open findings that name who is slow or hangs
+             * @description ranks of these findings that name who is slow or hangs
              */
             slow_ranks: number[];
-            /** Open Findings */
+            /**
+             * Open Findings
+             * @description open findings that have paged; of a job that has ended: those that were open at its end
+             */
             open_findings: number;
             /** @description in force */
             trace_control: components["schemas"]["TraceControl"] | null;
+            /**
+             * Started Unix Seconds
+             * @description when it was first heard of
+             */
+            started_unix_seconds: number | null;
             /** Updated Unix Seconds */
             updated_unix_seconds: number;
         };
@@ -708,7 +736,7 @@ export interface components {
          * JobState
          * @enum {string}
          */
-        JobState: "starting" | "running" | "stalled" | "finished" | "lost";
+        JobState: "starting" | "running" | "stalled" | "finished" | "stopped" | "failed" | "lost";
         /**
          * Kind
          * @enum {string}
@@ -903,6 +931,16 @@ export interface components {
              * Format: password
              */
             token: string;
+        };
+        /**
+         * SignInLink
+         * @description `/?token=…` signs in whoever opens it, once.
+         */
+        SignInLink: {
+            /** Token */
+            token: string;
+            /** Expires Unix Seconds */
+            expires_unix_seconds: number;
         };
         /**
          * Sizes
@@ -1194,6 +1232,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    new_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInLink"];
+                };
             };
             /** @description what went wrong, and what to do */
             default: {

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from megatronapp.cli.extras import needs
-from megatronapp.cli.folders import data_folder, examples_folder
+from megatronapp.cli.folders import demo_folder, examples_folder
 from megatronapp.core.errors import UsageError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 
 
 def demo(
-    port: Annotated[int, typer.Option(help="the page; 0: any free port")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="the page; 0: any free port")] = 8080,
     slow_rank: Annotated[int, typer.Option(help="the rank to slow, 0 to 3")] = 2,
     effect: Annotated[float, typer.Option(help="how slow: 1.3 is 30 % slower")] = 1.3,
     from_step: Annotated[int, typer.Option(help="first slow step")] = 41,
@@ -35,7 +35,7 @@ def demo(
         job=TrainingJob.load(examples_folder() / "laptop" / "demo.yaml"),
         scenario=fault or _slow(slow_rank, effect, from_step),
         examples=examples_folder(),
-        folder=folder or data_folder() / "demo",
+        folder=folder or demo_folder(),
         port=port,
         check=check,
         steps=steps,

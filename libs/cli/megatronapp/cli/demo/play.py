@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 import time
+import uuid
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.live import Live
 
 from megatronapp.cli.demo import corpus, view
 from megatronapp.cli.demo.state import DemoState
+from megatronapp.cli.folders import demo_folder
 from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import Topic
 from megatronapp.core.findings import Finding
@@ -34,6 +36,8 @@ GIVE_UP_STEPS = 120
 GIVE_UP_SECONDS = 60.0
 """And when no step ends any more for so long."""
 REFRESH_SECONDS = 0.25
+LAST_WORDS_SECONDS = 1.0
+"""What the ranks said last comes so long after their end."""
 WARM_UP_STEPS = 10
 """Of the learning rate, as in the example."""
 
@@ -70,15 +74,25 @@ async def play(demo: Demo) -> int:
     console = Console(stderr=demo.check)
     console.print("preparing the text …", style="dim")
     data = await asyncio.to_thread(corpus.prepare, demo.examples, demo.folder / "data")
+    job = _job(demo)
     options = Options(demo.folder, page_port=None if demo.check else demo.port)
     async with local_stack(options) as running, _listening(running, run.state):
-        training = asyncio.create_task(_train(demo, running, data, run))
-        await (_check(run, training) if demo.check else _show(console, run, training, running.url))
-        failed = await _end(run, training)
-        if not demo.check and not failed and not run.stop.is_set():
-            await _stay(console, running.url, run.stop)
-    if failed:
-        print("\n".join(run.log), file=sys.stderr)
+        _tell(console, [f"page  {running.link}"] if running.page else [])
+        _tell(console, view.story(f"local/{job.metadata.name}", job.metadata.uid, demo.scenario, demo.steps or 0))
+        training = asyncio.create_task(_train(demo.folder / "run", job, running, data, run))
+        await (_check(run, training) if demo.check else _show(console, run, training))
+        asked = run.stop.is_set()
+        outcome = await _end(run, training)
+        failed = outcome is view.Outcome.FAILED
+        if failed:
+            print("\n".join(run.log), file=sys.stderr)
+        if not demo.check:
+            _tell(console, view.ending(run.state, outcome))
+            if not asked:
+                elsewhere = f" --folder {demo.folder}" if demo.folder != demo_folder() else ""
+                how = f"The page stays at {running.page} (to sign in: megatronapp token{elsewhere})."
+                _tell(console, [how, "Ctrl-C ends the demo."])
+                await run.stop.wait()
     if demo.check:
         verdict = run.state.verdict()
         print(json.dumps(verdict), flush=True)
@@ -86,12 +100,11 @@ async def play(demo: Demo) -> int:
     return 1 if failed else 0
 
 
-async def _train(demo: Demo, running: LocalStack, data: Path, run: _Run) -> bool:
+async def _train(work: Path, job: TrainingJob, running: LocalStack, data: Path, run: _Run) -> bool:
     """The training run to its end; True when it failed."""
-    work = demo.folder / "run"
     await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # an earlier demo's checkpoint would be resumed
     result = await run_job(
-        _job(demo),
+        job,
         work_dir=work,
         collector_address=running.collector_address,
         token_file=running.token_file,
@@ -107,7 +120,8 @@ def _job(demo: Demo) -> TrainingJob:
     plugins = demo.job.spec.plugins.model_copy(update={"faults": faults})
     args = [*demo.job.spec.args, *(shortened(demo.steps) if demo.steps else [])]
     spec = demo.job.spec.model_copy(update={"plugins": plugins, "args": args, "termination_grace_period_seconds": 15})
-    return demo.job.model_copy(update={"spec": spec})
+    named = demo.job.metadata.model_copy(update={"uid": uuid.uuid4().hex})
+    return demo.job.model_copy(update={"spec": spec, "metadata": named})
 
 
 def shortened(steps: int) -> list[str]:
@@ -137,16 +151,20 @@ async def _listening(running: LocalStack, state: DemoState) -> AsyncIterator[Non
             task.cancel()
 
 
-async def _show(console: Console, run: _Run, training: asyncio.Task[bool], url: str) -> None:
+def _tell(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+async def _show(console: Console, run: _Run, training: asyncio.Task[bool]) -> None:
     """Progress and findings until training ends: a live screen on a terminal, lines elsewhere."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             while not _over(run, training):
-                live.update(view.render(run.state, url), refresh=True)
+                live.update(view.render(run.state), refresh=True)
                 await asyncio.sleep(REFRESH_SECONDS)
-            live.update(view.render(run.state, url), refresh=True)
+            live.update(view.render(run.state), refresh=True)
         return
-    console.print(f"page  {url}", soft_wrap=True)
     told: dict[str, str] = {}
     shown = 0
     while not _over(run, training):
@@ -188,16 +206,11 @@ def _over(run: _Run, training: asyncio.Task[bool]) -> bool:
     return training.done() or run.stop.is_set()
 
 
-async def _end(run: _Run, training: asyncio.Task[bool]) -> bool:
-    """Let the ranks save and end, if they have not; True when the run failed by itself."""
-    by_itself = training.done()
-    if not by_itself:
+async def _end(run: _Run, training: asyncio.Task[bool]) -> view.Outcome:
+    """Let the ranks save and end, if they have not."""
+    if not training.done():
         run.stop.set()
-    failed = await training
-    return failed and by_itself
-
-
-async def _stay(console: Console, url: str, stop: asyncio.Event) -> None:
-    """Keep the page up after the run has ended."""
-    console.print(f"the run has ended; the page stays at {url} — Ctrl-C ends the demo", soft_wrap=True)
-    await stop.wait()
+        await training
+        return view.Outcome.STOPPED
+    await asyncio.sleep(LAST_WORDS_SECONDS)
+    return view.Outcome.FAILED if await training else view.Outcome.FINISHED

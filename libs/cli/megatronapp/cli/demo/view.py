@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from enum import StrEnum
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -9,19 +12,27 @@ from rich.table import Table
 from rich.text import Text
 
 from megatronapp.cli.demo.state import DemoState
-from megatronapp.core.findings import Finding, State
+from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.core.scenario import Fault, Scenario
 
 BAR_WIDTH = 24
+SHORT_ID = 8
+"""So much of a run's id tells it from others; the page shows as much."""
 
 
-def render(state: DemoState, url: str) -> RenderableType:
+class Outcome(StrEnum):
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+def render(state: DemoState) -> RenderableType:
     """The whole screen for the present state."""
     parts: list[RenderableType] = [_headline(state), _ranks(state)]
     parts += [_finding(finding) for finding in _newest_first(state)[:4]]
     if state.watched:
         parts.append(Text(f"watched, not sure yet: {state.watched}", style="dim"))
-    if url:
-        parts.append(Text.assemble(("page  ", "dim"), (url, "underline"), ("   Ctrl-C ends the demo", "dim")))
+    parts.append(Text("Ctrl-C ends the demo", style="dim"))
     return Group(*parts)
 
 
@@ -36,7 +47,46 @@ def line(finding: Finding) -> str:
     """A finding in one line, for a log."""
     who = f"rank {', '.join(map(str, finding.ranks))}" if finding.ranks else "nobody in particular"
     since = f" since step {finding.since_step}" if finding.since_step is not None else ""
-    return f"{word(finding)}: {who}{since}: {finding.kind}/{finding.cause}, {_effect(finding)}"
+    return f"{word(finding)}: {who}{since}: {_what(finding)}, {_effect(finding)}"
+
+
+def story(job: str, run: str, scenario: Scenario, steps: int) -> list[str]:
+    """What is about to happen; `steps` 0: not known."""
+    lines = [f"run   {job}, id {run[:SHORT_ID]}, started {datetime.now():%H:%M:%S}"]
+    for fault in scenario.faults:
+        lines.append(f"fault {_fault(fault)}")
+        if steps and fault.from_step > steps:
+            lines.append(f"      The run ends with step {steps}, before it begins: nothing will be slow.")
+    return lines
+
+
+def ending(state: DemoState, outcome: Outcome) -> list[str]:
+    """How the run has ended, and what was wrong with it then."""
+    still = [f for f in map(state.findings.__getitem__, state.paged) if f.state is State.OPEN]
+    over = len(state.paged) - len(still)
+    lines = [
+        f"The run has {outcome} at step {state.step}" + (f" of {state.total_steps}." if state.total_steps else ".")
+    ]
+    lines += [f"open at the end: {line(finding).partition(': ')[2]}" for finding in still]
+    if over:
+        lines.append(f"resolved before the end: {over}")
+    if not state.paged:
+        lines.append("nothing was found")
+    return lines
+
+
+def _fault(fault: Fault) -> str:
+    ranks, stages = (", ".join(map(str, targets)) for targets in (fault.ranks, fault.stages))
+    where = f"rank {ranks}" if ranks else f"stage {stages}" if stages else f"node {fault.node}"
+    size = f", {(fault.effect_ratio - 1) * 100:.0f} % slower" if fault.effect_ratio else ""
+    return f"{fault.kind.replace('_', ' ')} on {where} from step {fault.from_step}{size}"
+
+
+def _what(finding: Finding) -> str:
+    """Kind and cause in words; a rank without a GPU is not called one."""
+    kind = "slow_device" if finding.kind is Kind.SLOW_GPU and not finding.gpu_uuid else finding.kind
+    cause = "" if finding.cause is Cause.UNKNOWN else f" ({finding.cause})"
+    return f"{kind}{cause}".replace("_", " ")
 
 
 def _effect(finding: Finding) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response, status
+from time import time
 
-from megatronapp.gateway.deps import GatewayParts, MaybeCaller
-from megatronapp.gateway.models import Session, SignIn
+from fastapi import APIRouter, Depends, Request, Response, status
+
+from megatronapp.core.auth import Role
+from megatronapp.gateway.deps import GatewayParts, MaybeCaller, operator
+from megatronapp.gateway.models import Session, SignIn, SignInLink
 from megatronapp.gateway.sessions import COOKIE, Sessions, Ticket
 
 router = APIRouter(prefix="/session", tags=["session"])
@@ -27,6 +30,13 @@ async def open_session(body: SignIn, gateway: GatewayParts, request: Request, re
     cookie, ticket = gateway.sessions.open(role)
     set_cookie(request, response, gateway.sessions, cookie)
     return _session(ticket)
+
+
+@router.post("/link", dependencies=[Depends(operator)])
+async def new_link(gateway: GatewayParts) -> SignInLink:
+    """A one-time token that signs an operator in by a link (operators only)."""
+    expires = time() + gateway.links.seconds
+    return SignInLink(token=gateway.links.new(Role.OPERATOR), expires_unix_seconds=round(expires, 3))
 
 
 @router.delete("", status_code=status.HTTP_204_NO_CONTENT)

@@ -11,9 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main
+from megatronapp.core import library_warnings
 
 ORDINARY = 1
 
@@ -35,6 +33,11 @@ def _end_with_starter() -> None:
 
 def launch(argv: list[str]) -> int:
     """torchrun with `argv`, to its end. Returns the exit code."""
+    library_warnings.silence()
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
     try:
         main(argv)
     except ChildFailedError as error:
