@@ -26,6 +26,7 @@ from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 
 FINDINGS = "findings.sqlite3"
+"""Beside the traces, so that what was found outlives the process."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +63,17 @@ async def local_stack(options: Options) -> AsyncIterator[LocalStack]:
         host=options.host, grpc_port=options.collector_port, data_dir=options.folder / "collector", fsync=False
     )
     collector = Collector(settings, bus, registry, tokens)
-    findings = _open_findings(options.folder, registry)
+    judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
+    findings = findings_store.connect(f"sqlite:{options.folder / FINDINGS}", None, registry, judging.findings_limits)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(findings.close)
         await _start(stack, collector)
         address = f"{options.host}:{collector.port}"
-        url = (
-            ""
-            if options.page_port is None
-            else await _start_page(stack, options, bus, registry, tokens, address, findings)
-        )
-        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
+        url = ""
+        if options.page_port is not None:
+            url = await _start_page(stack, options, bus, registry, tokens, address, findings)
         await _start(stack, Detector(judging, bus, registry, findings))
         yield LocalStack(bus, registry, address, _write_token(options.folder, pods), url)
-
-
-def _open_findings(folder: Path, registry: CollectorRegistry) -> FindingsStore:
-    """In the folder, so that they outlive this process."""
-    return findings_store.connect(f"sqlite:{folder / FINDINGS}", None, registry)
 
 
 async def _start(stack: AsyncExitStack, service: Service) -> None:
