@@ -165,3 +165,11 @@ def test_a_short_run_warms_up_before_it_ends(steps: int) -> None:
     flags = dict(flag.split("=") for flag in shortened(steps))
 
     assert 0 <= int(flags["--lr-warmup-iters"]) < int(flags["--train-iters"]) == steps
+
+
+def test_what_an_earlier_demo_left_open_is_not_this_ones(state: DemoState) -> None:
+    earlier = slow((2,), state=State.RESOLVED).model_copy(update={"run": "of-yesterday", "opened_unix_ns": SECOND})
+    state.find(earlier)
+
+    assert state.findings == {}
+    assert state.verdict()["cause"] is None

@@ -28,6 +28,7 @@ from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 
 FINDINGS = "findings.sqlite3"
+"""Beside the traces, so that what was found outlives the process."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,14 @@ async def local_stack(options: Options) -> AsyncIterator[LocalStack]:
         stack.enter_context(local.held(options.folder))
         pods, people = (kept_token(options.folder, name) for name in (PODS, OPERATOR))
         tokens = StaticTokens(pods=pods, operator=people)
-        findings = _open_findings(options.folder, registry)
+        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
+        place = f"sqlite:{options.folder / FINDINGS}"
+        findings = findings_store.connect(place, None, registry, judging.findings_limits)
         stack.push_async_callback(findings.close)
         address = await _start_collector(stack, options, bus, registry, tokens)
         page, link = "", ""
         if options.page_port is not None:
             page, link = await _start_page(stack, options, bus, registry, tokens, address, findings)
-        judging = DetectorSettings(quarantine_dir=options.folder / "detector/quarantine")
         await _start(stack, Detector(judging, bus, registry, findings))
         running = LocalStack(bus, registry, address, options.folder / PODS, page, link, people)
         stack.enter_context(
@@ -95,11 +97,6 @@ async def _start_collector(
     except PortInUseError as error:
         raise error.chosen_by("--collector-port") from error
     return f"{options.host}:{collector.port}"
-
-
-def _open_findings(folder: Path, registry: CollectorRegistry) -> FindingsStore:
-    """In the folder, so that they outlive this process."""
-    return findings_store.connect(f"sqlite:{folder / FINDINGS}", None, registry)
 
 
 async def _start(stack: AsyncExitStack, service: Service) -> None:

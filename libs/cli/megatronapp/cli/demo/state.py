@@ -27,6 +27,8 @@ class RankView:
 @dataclass
 class DemoState:
     scenario: Scenario
+    runs: set[str] = field(default_factory=set)
+    """That have been heard of: a finding of another is an earlier demo's."""
     ranks: dict[int, RankView] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
     total_steps: int = 0
@@ -65,13 +67,16 @@ class DemoState:
         rank, body = message.identity.rank, message.message
         match body.WhichOneof("body"):
             case "hello":
+                self.runs.add(message.identity.run)
                 self.ranks[rank] = RankView(body.hello.placement)
                 self.total_steps = body.hello.schedule.total_steps
             case "summary" if rank in self.ranks:
                 self._summary(self.ranks[rank], rank, body.summary)
 
     def find(self, finding: Finding) -> None:
-        """Take in a new or changed finding."""
+        """Take in a new or changed finding of this demo."""
+        if finding.run not in self.runs:
+            return
         self.findings[finding.id] = finding
         if finding.page:
             self.paged.setdefault(finding.id, (self.step, finding.updated_unix_ns))
