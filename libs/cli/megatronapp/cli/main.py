@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -21,9 +22,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version("megatronapp"))
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "warning",
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and end")
+    ] = False,
 ) -> None:
     if log_level not in {"debug", "info", "warning", "error"}:
         raise typer.BadParameter("take debug, info, warning or error", param_hint="--log-level")
