@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults proto ui images chart bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -41,8 +41,27 @@ $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path
 	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
 
 # The services' images, by docker, podman or buildah: REGISTRY, VERSION and BUILD_ARGS change their names and bases.
+# With PUSH=1 they go to the registry, and their digests into dist/digests.json.
 images:
 	@scripts/images
+
+# What a release consists of (docs/release.md), into dist/: the project's own wheel with the page, and the native ones for
+# each Python that is there (PYTHONS)
+wheels: wheel wheels-native
+
+wheel: ui
+	@scripts/wheels platform
+
+wheels-native:
+	@scripts/wheels native
+
+# The chart, with the images' digests where dist/digests.json has them
+chart-package:
+	@$(PYTHON) scripts/package_chart.py
+
+# What Python distributions the images carry, as CycloneDX
+sbom:
+	@PYTHON=$(PYTHON) scripts/sbom
 
 # Debian packages: a compiler, and what the tests start (Redis, Prometheus, a browser)
 setup-system:
@@ -79,6 +98,10 @@ e2e-cluster: setup-tests
 e2e-operator: setup-tests
 	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
 	  tests/e2e/kubernetes/test_attacks.py $(JUNIT)
+
+# The images' distributions, by version and hash: after every change of pyproject.toml or constraints.txt
+locks: $(VENV)/.done
+	@UV=$(BIN)/uv scripts/locks
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto

@@ -47,12 +47,18 @@ labels:
 {{- default (printf "%s-%s" (include "megatronapp.fullname" $root) $component) (index $root.Values $component).serviceAccount.name -}}
 {{- end }}
 
-{{/* An image's full name: (list root imageValues). */}}
+{{/*
+An image's full name: (list root imageValues). A released chart has files/images.json, which names the registry of its
+images and their digests (scripts/package_chart.py); a tag, a digest or a registry of the values wins.
+*/}}
 {{- define "megatronapp.image" -}}
 {{- $root := index . 0 -}}{{- $image := index . 1 -}}
-{{- $name := printf "%s/%s" $root.Values.global.imageRegistry $image.repository -}}
-{{- if $image.digest -}}
-{{- printf "%s@%s" $name $image.digest -}}
+{{- $released := $root.Files.Get "files/images.json" | default "{}" | fromJson -}}
+{{- $digest := get ($released.digests | default dict) $image.repository -}}
+{{- $published := ternary $released.registry "docker.io" (ne $digest "") -}}
+{{- $name := printf "%s/%s" (default $published $root.Values.global.imageRegistry) $image.repository -}}
+{{- if or $image.digest (and $digest (not $image.tag)) -}}
+{{- printf "%s@%s" $name (default $digest $image.digest) -}}
 {{- else -}}
 {{- printf "%s:%s" $name (default $root.Chart.AppVersion $image.tag) -}}
 {{- end -}}

@@ -17,6 +17,7 @@ from platform import python_version
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import values
@@ -162,6 +163,7 @@ def library_versions(device: torch.device) -> dict[str, str]:
     }
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
+    if device.type == "cuda" and dist.is_nccl_available():
         found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return found
 
