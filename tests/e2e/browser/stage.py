@@ -1,12 +1,13 @@
 """A platform with a job on it, for looking at the page: the real services, fed by simulated ranks over gRPC.
 
-`python -m tests.e2e.browser.stage` runs until it is interrupted and prints the page's address.
+`python -m tests.e2e.browser.stage [PORT [FOLDER]]` runs until it is interrupted and prints the page's address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -197,10 +198,10 @@ async def feed(running: LocalStack, job: simulated.Job, *, live: bool) -> None:
 
 
 @asynccontextmanager
-async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
+async def stage(*, live: bool, port: int = 0, folder: Path | None = None) -> AsyncIterator[str]:
     """The page's address, with a one-time token, while the platform runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with local_stack(Options(Path(folder), page_port=port)) as running:
+    with tempfile.TemporaryDirectory() as temporary:
+        async with local_stack(Options(folder or Path(temporary), page_port=port)) as running:
             await tell_incidents(running)
             feeding = asyncio.create_task(feed(running, demo_job(), live=live))
             try:
@@ -212,7 +213,8 @@ async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
 
 
 async def main() -> None:
-    async with stage(live=True, port=8090) as url:
+    port, folder = (*sys.argv[1:], *("8090", "")[len(sys.argv) - 1 :])
+    async with stage(live=True, port=int(port), folder=Path(folder) if folder else None) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 
