@@ -73,6 +73,10 @@ class Ranks:
         self.sent[rank] += 1
         self.queues[rank].put_nowait(trace_pb2.TraceMessage(seq=self.sent[rank], **body))  # type: ignore[arg-type]
 
+    def all_read(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return all(queue.empty() for queue in self.queues)
+
     def step(self, step: int) -> float:
         """Send one step of all ranks; returns its length in seconds."""
         traced = step % INTERVAL < WINDOW
