@@ -2,8 +2,8 @@
 PYTHON ?= $(shell scripts/find-python)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Where pip finds a CPU build of torch, e.g. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
-TORCH_INDEX_URL ?=
+# Where torch comes from; empty: without a GPU PyTorch's CPU wheels, else what pip finds (scripts/torch-index)
+export TORCH_INDEX_URL ?=
 EXTRAS ?= dev
 # A file for the test runner's JUnit report
 REPORT ?=
@@ -25,7 +25,7 @@ $(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan native/rd
 	@test -n "$(PYTHON)" || { echo "there is no Python 3.11 to 3.13 with venv here; on Debian type: sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+	$(BIN)/pip install --quiet torch -c constraints.txt $$(scripts/torch-index $(BIN)/python)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
 	$(BIN)/pip install --quiet ./native/rdma || echo "the native transport was not built; --p2p-transport native is not there"

@@ -1,12 +1,13 @@
 """A platform with a job on it, for looking at the page: the real services, fed by simulated ranks over gRPC.
 
-`python -m tests.e2e.browser.stage` runs until it is interrupted and prints the page's address.
+`python -m tests.e2e.browser.stage [PORT [FOLDER]]` runs until it is interrupted and prints the page's address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -71,6 +72,10 @@ class Ranks:
     def say(self, rank: int, **body: object) -> None:
         self.sent[rank] += 1
         self.queues[rank].put_nowait(trace_pb2.TraceMessage(seq=self.sent[rank], **body))  # type: ignore[arg-type]
+
+    def all_read(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return all(queue.empty() for queue in self.queues)
 
     def step(self, step: int) -> float:
         """Send one step of all ranks; returns its length in seconds."""
@@ -197,10 +202,10 @@ async def feed(running: LocalStack, job: simulated.Job, *, live: bool) -> None:
 
 
 @asynccontextmanager
-async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
+async def stage(*, live: bool, port: int = 0, folder: Path | None = None) -> AsyncIterator[str]:
     """The page's address, with a one-time token, while the platform runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with local_stack(Options(Path(folder), page_port=port)) as running:
+    with tempfile.TemporaryDirectory() as temporary:
+        async with local_stack(Options(folder or Path(temporary), page_port=port)) as running:
             await tell_incidents(running)
             feeding = asyncio.create_task(feed(running, demo_job(), live=live))
             try:
@@ -212,7 +217,8 @@ async def stage(*, live: bool, port: int = 0) -> AsyncIterator[str]:
 
 
 async def main() -> None:
-    async with stage(live=True, port=8090) as url:
+    port, folder = (*sys.argv[1:], *("8090", "")[len(sys.argv) - 1 :])
+    async with stage(live=True, port=int(port), folder=Path(folder) if folder else None) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 

@@ -29,16 +29,21 @@ pytestmark = [
 
 async def walk(url: str, slow_rank: int, patience_seconds: int, *, short: bool = False) -> tuple[int | None, str]:
     """Exit code and report of the journey; a short one leaves out what does not depend on the job."""
-    environment = os.environ | {
-        "PAGE_URL": url,
-        "SLOW_RANK": str(slow_rank),
-        "CHROMIUM": str(CHROMIUM),
-        "PATIENCE_MS": str(1000 * patience_seconds),
-        "SHORT_WALK": "1" if short else "",
-    }
+    return await node(
+        "journey.test.mjs",
+        PAGE_URL=url,
+        SLOW_RANK=str(slow_rank),
+        PATIENCE_MS=str(1000 * patience_seconds),
+        SHORT_WALK="1" if short else "",
+    )
+
+
+async def node(script: str, **environment: str) -> tuple[int | None, str]:
+    """Exit code and report of a walk."""
     process = await asyncio.create_subprocess_exec(
-        "node", "--test", "--test-reporter=spec", str(HERE / "journey.test.mjs"),
-        env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        "node", "--test", "--test-reporter=spec", str(HERE / script),
+        env=os.environ | {"CHROMIUM": str(CHROMIUM)} | environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     output, _ = await process.communicate()
     return process.returncode, output.decode()
@@ -73,4 +78,9 @@ async def test_a_person_finds_the_slow_rank_and_its_trace() -> None:
 async def test_a_person_finds_the_slow_rank_of_the_demo(tmp_path: Path) -> None:
     async with demo(tmp_path, slow_rank=1) as url:
         code, report = await walk(url, 1, patience_seconds=240, short=True)
+    assert code == 0, report
+
+
+async def test_a_page_that_loses_its_platform_says_so_and_finds_it_again(tmp_path: Path) -> None:
+    code, report = await node("lost.test.mjs", PYTHON=sys.executable, FOLDER=str(tmp_path))
     assert code == 0, report

@@ -14,7 +14,8 @@ def analyze(
     path: Annotated[
         Path,
         typer.Argument(
-            help="a trace folder, MegaScan's files or their aggregate, or a table of the straggler-analysis format"
+            help="a trace folder, the folder of `megatronapp up` or a run in its store, MegaScan's files or their "
+            "aggregate, or a table of the straggler-analysis format"
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UsageError
 from megatronapp.core.trace.megascan import find_files, read_megascan
-from megatronapp.detector.formats import bytedance, flight_recorder, tracefolder, xpu_timer
+from megatronapp.detector.formats import bytedance, flight_recorder, store, tracefolder, xpu_timer
 from megatronapp.detector.offline import hung_job, megascan_job, recorded_job, scraped_job, traced_job
 from megatronapp.detector.report import Report
 
 
 def analyze(path: Path) -> Report:
-    """Judge a recorded job: our trace folder, MegaScan's files, a straggler-analysis table, flight-recorder
-    dumps, or a scrape of xpu_timer.
+    """Judge a recorded job: our trace folder, a run in the collector's store, MegaScan's files, a straggler-analysis
+    table, flight-recorder dumps, or a scrape of xpu_timer.
 
     Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged.
     """
@@ -31,6 +31,8 @@ def analyze(path: Path) -> Report:
         if xpu_timer.is_scrape(path):
             return scraped_job(path.name, xpu_timer.read(path))
         raise UsageError(f"{path}: not a trace that can be analysed; {KNOWN}")
+    if stored := store.find_attempts(path):
+        return traced_job(stored, "megatronapp store")
     if attempts := tracefolder.find_attempts(path):
         return traced_job(attempts)
     if dumps := flight_recorder.find_dumps(path):
@@ -39,9 +41,9 @@ def analyze(path: Path) -> Report:
 
 
 KNOWN = (
-    "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), MegaScan's JSON files, straggler-analysis "
-    "tables (trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), and "
-    "scrapes of xpu_timer"
+    "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), the folder of `megatronapp up` or a run in "
+    "its store, MegaScan's JSON files, straggler-analysis tables (trace-<name>.parquet with meta-<name>.yaml), folders "
+    "of flight-recorder dumps (<prefix>_<rank>), and scrapes of xpu_timer"
 )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from megatronapp.detector.formats import megascan
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.flight_recorder import Dumps
 from megatronapp.detector.formats.recording_tables import step_tables
-from megatronapp.detector.formats.tracefolder import Attempt, read_messages
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.report import Job, Report
 from megatronapp.detector.rules import hang
@@ -25,6 +25,7 @@ from megatronapp.detector.signals.frontier import Blame, blame
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
 from megatronapp.detector.whatif.equalise import slowdown
+from megatronapp.v1 import trace_pb2
 
 NOTICED_COST = 1.001
 """A finding that woke nobody is reported only when it costs the job at least so much."""
@@ -56,21 +57,34 @@ def recorded_job(trace: Trace) -> Report:
     )
 
 
-def traced_job(attempts: Sequence[Attempt]) -> Report:
+class Attempt(Protocol):
+    """One attempt of a recorded run: its ranks' messages, but the detail, in the order of arrival."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    def messages(self) -> Iterator[trace_pb2.RankMessage]:
+        """Raises DataError."""
+
+
+def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -> Report:
     """Judge our own traces, one engine an attempt. Raises DataError."""
     findings: list[Finding] = []
     tables: list[StepTable] = []
     for attempt in attempts:
         engine, now = Engine(attempt.job, attempt.job, attempt.number), 0
         heard: list[Finding] = []
-        for message in read_messages(attempt):
+        for message in attempt.messages():
             now = message.received_unix_ns
             heard += engine.feed(message)
             tables += _new(engine, tables)
         heard += engine.tick(now + LONG_NS)
         tables += _new(engine, tables)
         findings += _latest([*heard, *engine.ledger.open])
-    return Report(job=_job_of_tables(attempts[-1].job, "megatronapp trace", tables), findings=_in_order(findings))
+    return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=_in_order(findings))
 
 
 def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:

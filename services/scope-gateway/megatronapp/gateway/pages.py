@@ -40,8 +40,8 @@ A wheel from the package index carries the page already built.</p>
 LINK_REFUSED = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>MegatronApp</title>
 <h1>This sign-in link is no longer good</h1>
-<p>It works once, and not for ever. <a href="/">Open the page</a> and sign in with a token, or start the
-gateway again for a new link.</p>
+<p>It has expired or was already used. On a laptop <code>megatronapp token</code> prints a new one, and the token with
+which <a href="/">the page</a> signs in.</p>
 </html>
 """
 

@@ -17,6 +17,8 @@ export interface Live {
   readonly state: Readonly<Ref<LiveState>>
   /** Seconds since the gateway was heard last; null: never. */
   readonly silence: Readonly<Ref<number | null>>
+  /** When the gateway was heard last, in ms since 1970, while it is not heard any more; else null. */
+  readonly lostSince: Readonly<Ref<number | null>>
   /** The first snapshot has arrived: an empty list now means that there is none. */
   readonly ready: Readonly<Ref<boolean>>
   /** Grows with each snapshot, so after each cut: what was built up from steps has to be asked for again. */
@@ -80,11 +82,12 @@ export function createLive(url: string): Live {
     if (status.value === 'OPEN') return silence.value !== null && silence.value > STALE_SECONDS ? 'stale' : 'live'
     return heardAt.value === null && status.value === 'CONNECTING' ? 'connecting' : 'offline'
   })
+  const lostSince = computed(() => (state.value === 'offline' || state.value === 'stale' ? heardAt.value : null))
   const onStep = (listener: StepListener): (() => void) => {
     listeners.add(listener)
     return () => listeners.delete(listener)
   }
-  return { jobs, findings, state, silence, ready, snapshots, onStep }
+  return { jobs, findings, state, silence, lostSince, ready, snapshots, onStep }
 }
 
 function replace<T>(map: Map<string, T>, values: readonly T[], key: (value: T) => string): void {

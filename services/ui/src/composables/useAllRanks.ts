@@ -4,6 +4,7 @@ import { onScopeDispose, shallowRef, watch } from 'vue'
 import { getRanks } from '@/api/client'
 import { useLive } from '@/api/live'
 import type { Rank } from '@/api/types'
+import { isOver } from '@/lib/jobs'
 
 const REFRESH_MS = 3000
 
@@ -16,11 +17,13 @@ export function useAllRanks(): ShallowRef<readonly RunRank[]> {
   const stop = new AbortController()
 
   const refresh = async (): Promise<void> => {
-    const runs = [...live.jobs.values()].filter(({ state }) => state !== 'finished').map(({ run }) => run)
+    // Without the platform what was known last stays, as such.
+    if (live.lostSince.value !== null) return
+    const runs = [...live.jobs.values()].filter(({ state }) => state === 'lost' || !isOver(state)).map(({ run }) => run)
     const answers = await Promise.allSettled(
       runs.map(async (run) => (await getRanks(run, stop.signal)).map((rank) => ({ ...rank, run }))),
     )
-    ranks.value = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []))
+    if (live.lostSince.value === null) ranks.value = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []))
   }
   useIntervalFn(() => void (document.hidden || refresh()), REFRESH_MS)
   watch(() => [...live.jobs.keys()].join(), () => void refresh(), { immediate: true })

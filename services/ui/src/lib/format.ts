@@ -106,6 +106,15 @@ export function formatClock(unixSeconds: Maybe, locale: string): string {
     : UNKNOWN
 }
 
+/** "14:03" of today, "22 Nov, 14:03" of another day. */
+export function formatMoment(unixSeconds: Maybe, locale: string, now = new Date()): string {
+  if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN
+  const at = new Date(unixSeconds * 1000)
+  const today = at.toDateString() === now.toDateString()
+  const day = today ? {} : ({ day: 'numeric', month: 'short' } as const)
+  return at.toLocaleString(locale, { ...day, hour: '2-digit', minute: '2-digit', hour12: false })
+}
+
 /** For tooltips: the moment in ISO 8601. */
 export function formatIso(unixSeconds: Maybe): string {
   return known(unixSeconds) && unixSeconds > 0 ? new Date(unixSeconds * 1000).toISOString() : UNKNOWN

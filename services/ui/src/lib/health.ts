@@ -1,12 +1,19 @@
 import type { Finding, Rank } from '@/api/types'
+import { wasOpenAtEnd } from '@/lib/jobs'
 
 export type Health = 'ok' | 'warn' | 'bad' | 'stale'
 
-/** A paging finding is bad, advice is a warning, silence is no health at all. */
-export function rankHealth(rank: Pick<Rank, 'connected'>, finding: Finding | undefined): Health {
+/** A paging finding is bad, advice is a warning, silence is no health at all; `lost`: nor is that of the platform. */
+export function rankHealth(rank: Pick<Rank, 'connected'>, finding: Finding | undefined, lost = false): Health {
   if (finding?.page) return 'bad'
-  if (!rank.connected) return 'stale'
+  if (lost || !rank.connected) return 'stale'
   return finding ? 'warn' : 'ok'
+}
+
+/** Of a finding by itself: one that nobody has seen get better is no better. */
+export function findingHealth(finding: Finding): Health {
+  if (finding.state === 'resolved' && !(finding.page && wasOpenAtEnd(finding))) return 'ok'
+  return finding.page ? 'bad' : 'warn'
 }
 
 export interface NodeRanks {

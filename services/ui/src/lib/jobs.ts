@@ -1,4 +1,24 @@
-import type { Finding, Job } from '@/api/types'
+import type { Finding, Job, JobState } from '@/api/types'
+
+/** So much of a run's id tells it from others; the terminal shows as much. */
+export const shortRun = (run: string): string => run.slice(0, 8)
+
+/** Jobs that go on, the one begun last first; then those that have ended. The order changes only when a job ends. */
+export function byStart(a: Job, b: Job): number {
+  const order = Number(isOver(a.state)) - Number(isOver(b.state))
+  return order || (b.started_unix_seconds ?? 0) - (a.started_unix_seconds ?? 0) || a.run.localeCompare(b.run)
+}
+
+const OVER: ReadonlySet<JobState> = new Set<JobState>(['finished', 'stopped', 'failed', 'lost'])
+export const isOver = (state: JobState): boolean => OVER.has(state)
+
+/** Its attempt ended with it: nobody has seen it get better. */
+export const wasOpenAtEnd = (finding: Finding): boolean => finding.state === 'resolved' && finding.resolved_step === null
+
+/** What is wrong with the job, or was when it ended. */
+export function lasts(finding: Finding, job: Job): boolean {
+  return finding.state === 'open' || (isOver(job.state) && wasOpenAtEnd(finding) && finding.attempt === job.attempt)
+}
 
 /** "TP 2 · PP 2 · DP 4": only the dimensions that are split. */
 export function layoutText(sizes: Job['sizes']): string {

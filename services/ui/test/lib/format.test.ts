@@ -65,3 +65,14 @@ describe('formatIso', () => {
     expect(format.formatIso(0)).toBe('–')
   })
 })
+
+describe('formatMoment', () => {
+  const now = new Date(2026, 10, 23, 15, 0)
+  const at = (day: number): number => new Date(2026, 10, day, 14, 3).getTime() / 1000
+
+  it('names the day of another day', () => {
+    expect(format.formatMoment(at(23), 'en-GB', now)).toBe('14:03')
+    expect(format.formatMoment(at(22), 'en-GB', now)).toBe('22 Nov, 14:03')
+    expect(format.formatMoment(null, 'en-GB', now)).toBe('–')
+  })
+})

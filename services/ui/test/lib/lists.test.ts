@@ -1,13 +1,14 @@
 import { describe, expect, it } from 'vitest'
-import type { Finding, Rank } from '@/api/types'
+import type { Finding, Job, Rank } from '@/api/types'
 import { backoffMs } from '@/lib/backoff'
-import { groupByNode, rankHealth } from '@/lib/health'
-import { byUrgency, layoutText } from '@/lib/jobs'
+import { findingHealth, groupByNode, rankHealth } from '@/lib/health'
+import { byStart, byUrgency, lasts, layoutText, shortRun, wasOpenAtEnd } from '@/lib/jobs'
 import { timelineAround } from '@/lib/links'
 import { median, quantile } from '@/lib/statistics'
 
 const finding = (fields: Partial<Finding>): Finding =>
   ({ id: '', state: 'open', page: true, cost_ratio: 1, opened_unix_ns: 0, ranks: [], ...fields }) as Finding
+const job = (fields: Partial<Job>): Job => ({ run: '', state: 'running', attempt: 1, started_unix_seconds: 0, ...fields }) as Job
 const rank = (fields: Partial<Rank>): Rank => ({ connected: true, ...fields }) as Rank
 
 describe('byUrgency', () => {
@@ -36,12 +37,50 @@ describe('byUrgency of resolved findings', () => {
   })
 })
 
+describe('byStart', () => {
+  it('puts jobs that go on first, then the newest, whoever spoke last', () => {
+    const list = [
+      job({ run: 'failed', state: 'failed', started_unix_seconds: 9 }),
+      job({ run: 'old', started_unix_seconds: 1, updated_unix_seconds: 99 }),
+      job({ run: 'new', started_unix_seconds: 5, updated_unix_seconds: 7 }),
+    ]
+    expect(list.sort(byStart).map(({ run }) => run)).toEqual(['new', 'old', 'failed'])
+  })
+})
+
+describe('shortRun', () => {
+  it('is what the terminal shows', () => expect(shortRun('0123456789abcdef')).toBe('01234567'))
+})
+
+describe('a finding of a job that has ended', () => {
+  const ended = finding({ state: 'resolved', resolved_step: null, attempt: 1 })
+  const better = finding({ state: 'resolved', resolved_step: 90, attempt: 1 })
+
+  it('was open at the end unless it was seen to get better', () => {
+    expect([ended, better].map(wasOpenAtEnd)).toEqual([true, false])
+    expect([ended, better].map(findingHealth)).toEqual(['bad', 'ok'])
+  })
+
+  it('lasts when the job ended with it, in that attempt', () => {
+    expect(lasts(ended, job({ state: 'finished' }))).toBe(true)
+    expect(lasts(ended, job({ state: 'finished', attempt: 2 }))).toBe(false)
+    expect(lasts(ended, job({ state: 'running' }))).toBe(false)
+    expect(lasts(better, job({ state: 'finished' }))).toBe(false)
+    expect(lasts(finding({}), job({}))).toBe(true)
+  })
+})
+
 describe('rankHealth', () => {
   it('tells a fault from advice from silence', () => {
     expect(rankHealth(rank({}), undefined)).toBe('ok')
     expect(rankHealth(rank({}), finding({ page: false }))).toBe('warn')
     expect(rankHealth(rank({ connected: false }), finding({ page: true }))).toBe('bad')
     expect(rankHealth(rank({ connected: false }), undefined)).toBe('stale')
+  })
+
+  it('calls nobody well while the platform is not heard', () => {
+    expect(rankHealth(rank({}), undefined, true)).toBe('stale')
+    expect(rankHealth(rank({}), finding({ page: true }), true)).toBe('bad')
   })
 })
 

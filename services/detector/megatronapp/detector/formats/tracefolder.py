@@ -25,6 +25,9 @@ class Attempt:
     number: int
     files: tuple[Path, ...] = field(repr=False)
 
+    def messages(self) -> Iterator[trace_pb2.RankMessage]:
+        return read_messages(self)
+
 
 def find_attempts(path: Path) -> list[Attempt]:
     """The attempts of the one job below a folder, in order; none when it holds no trace of ours.
