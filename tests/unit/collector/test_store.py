@@ -130,3 +130,17 @@ def test_a_run_of_the_manifests_name_lies_beside_it_and_expires_under_its_own(tm
 
     assert [part.first for part in Store(tmp_path).parts(("manifest.json", 1), "steps")] == [1]
     assert store.expire(0.0, 1 << 40) == [("manifest.json", 1)]
+
+
+def test_the_names_of_messages_are_stored(tmp_path: Path) -> None:
+    batch = trace_pb2.TraceBatch(step=1, names=["forward_send"])
+    fill_spans(batch, {"start_ns": [1, 2], "message": [0, 1 << 39]})
+    made = Buffer()
+    made.add_spans(SpanBlock(0, 1, tuple(batch.names), span_columns(batch), {}, Reading(0, 0)), size=100)
+    store, manifest = Store(tmp_path), Manifest(write=1)
+    store.write({KEY: made}, {}, manifest)
+    store.accept(manifest)
+
+    (table,) = store.read(store.parts(KEY, "spans"), 1, 1)
+
+    assert table["message"].to_pylist() == [0, 1 << 39]

@@ -223,6 +223,7 @@ class Clocks:
             "receiver": np.where(is_send, peers, rank),
             "sequence": columns.take("sequence", rows).astype(np.int64),
             "is_send": is_send,
+            "message": columns.take("message", rows).astype(np.int64),
             "at_ns": at.astype(np.int64) + self._hosts[self._ranks[rank].host].raw_offset_ns,
         }
 
@@ -282,7 +283,8 @@ class Clocks:
     def _fit_messages(self, step: int, table: Table) -> None:
         known = np.isin(table["sender"], list(self._ranks)) & np.isin(table["receiver"], list(self._ranks))
         table = {name: column[known] for name, column in table.items()}
-        edges = match_messages(*(table[name] for name in ("direction", "sender", "receiver", "sequence", "is_send")))
+        keys = ("direction", "sender", "receiver", "sequence", "is_send", "message")
+        edges = match_messages(*(table[name] for name in keys))
         sender, receiver = table["sender"][edges.source], table["receiver"][edges.source]
         self.bridges.observe(
             step,
