@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from megatronapp.detector import patience
 from megatronapp.detector.assemble import Member
 from megatronapp.detector.patience import Patience
-from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Message, Position, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -191,14 +191,23 @@ class Progress:
             else:
                 continue
             self._members[name] = ranks
-            positions[name] = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending)
+            positions[name] = Position(
+                f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open)
+            )
         return positions
+
+
+def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
+    """None of them where one has no name: the others do not tell what is open."""
+    return tuple((m.step, m.message) for m in messages) if all(m.message for m in messages) else ()
 
 
 def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
-    if heartbeat.phase == patience.STEP:
+    if heartbeat.phase == trace_pb2.PHASE_STEP:
+        return patience.STEP
+    if heartbeat.phase == trace_pb2.PHASE_UNSPECIFIED:
         return patience.START if heartbeat.step <= member.hello.schedule.first_step else patience.STEP
     return heartbeat.phase if heartbeat.phase in patience.PHASES else patience.START
 
