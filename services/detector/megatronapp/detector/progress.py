@@ -57,7 +57,7 @@ class Stall:
 
 
 class Progress:
-    """Fed with heartbeats in order of arrival; asked for a stall after each."""
+    """Fed with the heartbeats of the ranks' processes, of each process's in order; asked for a stall after each."""
 
     def __init__(self, start_patience_seconds: float = patience.START_SECONDS) -> None:
         self.stalled_seconds = 0.0
@@ -97,11 +97,12 @@ class Progress:
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
 
-    def beat(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
-        """Take one heartbeat."""
-        state = self._known(rank)
-        frontier, phase = self._positions(rank, member, heartbeat), _phase(heartbeat, member)
-        moved = (frontier, heartbeat.step, phase, heartbeat.closing) != (
+    def beat(self, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
+        """Take the newest heartbeat of a rank's process."""
+        process = member.process
+        state = self._known(process.rank)
+        frontier, phase = self._positions(member, heartbeat), _phase(heartbeat, member)
+        moved = (frontier, heartbeat.step, phase, process.closed) != (
             state.frontier,
             state.step,
             state.phase,
@@ -109,9 +110,9 @@ class Progress:
         )
         self._pass_time(unix_ns, moved=moved or not state.heard_unix_ns)
         state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
-        self._stands(state, phase, closing=heartbeat.closing, lost=False)
+        self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = _computes(state, heartbeat) and member.hello.device == trace_pb2.DEVICE_CPU
+        state.computing = _computes(state, heartbeat) and process.device == trace_pb2.DEVICE_CPU
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if heartbeat.step > self._step:
@@ -177,10 +178,8 @@ class Progress:
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
-    def _positions(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
-        if heartbeat.communicators:
-            member.name(list(heartbeat.communicators))
-        positions = {}
+    def _positions(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
+        rank, positions = member.process.rank, {}
         for f in heartbeat.frontiers:
             if f.peer >= 0 and (f.sending or f.peer != rank):
                 ranks: tuple[int, ...] = (rank, f.peer) if f.sending else (f.peer, rank)
@@ -208,7 +207,7 @@ def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
     if heartbeat.phase == trace_pb2.PHASE_STEP:
         return patience.STEP
     if heartbeat.phase == trace_pb2.PHASE_UNSPECIFIED:
-        return patience.START if heartbeat.step <= member.hello.schedule.first_step else patience.STEP
+        return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
     return heartbeat.phase if heartbeat.phase in patience.PHASES else patience.START
 
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.membership import Process
 from megatronapp.gateway import models
 from megatronapp.gateway.models import JobState
-from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedRank, TrackedStep
+from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedStep
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -83,11 +84,11 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     return JobState.STALLED if stalled else JobState.RUNNING
 
 
-def connected(rank: TrackedRank, now_ns: int) -> bool:
-    return not rank.closed and not rank.lost and now_ns - rank.seen_unix_ns < SILENT_NS
+def connected(rank: Process, now_ns: int) -> bool:
+    return not rank.closed and not rank.lost and now_ns - rank.heard_unix_ns < SILENT_NS
 
 
-def rank_view(rank: TrackedRank, now_ns: int) -> models.Rank:
+def rank_view(rank: Process, now_ns: int) -> models.Rank:
     heartbeat = rank.heartbeat
     busy = heartbeat is not None and heartbeat.activity != "" and heartbeat.activity_since_ns > 0
     return models.Rank(

@@ -97,7 +97,7 @@ class Clocks:
         self._operations: dict[str, int] = {}
         self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
 
-    def hello(self, rank: int, placement: trace_pb2.Placement, device: trace_pb2.Device) -> None:
+    def hello(self, rank: int, placement: trace_pb2.Placement, device: int) -> None:
         host = self._host(placement.node, placement.host_unix_ns - placement.host_clock_ns)
         key: object = ("host", host) if device != trace_pb2.DEVICE_CUDA else ("gpu", rank, host)
         clock = self._clocks.setdefault(key, len(self._clocks))
