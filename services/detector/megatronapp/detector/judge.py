@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
 from megatronapp.detector.rules import slow_checkpoint
@@ -163,7 +164,7 @@ class Judge:
         self._watch_device("own_history", table, centred, passes.starved)
         job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
-        optimizer = matrix.compute(table, ("optimizer",)).seconds
+        optimizer = matrix.compute(table, (SpanName.OPTIMIZER,)).seconds
         beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
         values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
         self.monitors["optimizer"].observe(step, ranks, values)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import patience
 from megatronapp.detector.assemble import Member
 from megatronapp.detector.patience import Patience
@@ -25,7 +26,6 @@ RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still."""
-PASSES = ("forward", "backward")
 
 
 @dataclass(slots=True)

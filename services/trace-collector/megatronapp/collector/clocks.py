@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from megatronapp.collector.align import FLOOR_NS, Alignment, Anchors
 from megatronapp.collector.bridges import Bridges, ClockDomains
-from megatronapp.collector.depend import RECEIVES, SENDS, SYMMETRIC, Groups, match_collectives, match_messages
+from megatronapp.collector.depend import Groups, match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, Columns
 from megatronapp.core.trace.limits import MAX_COMMUNICATORS, MAX_TIME_NS
+from megatronapp.core.trace.span_names import RECEIVES, SENDS, SYMMETRIC
 from megatronapp.v1 import trace_pb2
 
 REBOOT_NS = 10_000_000_000

@@ -16,13 +16,6 @@ from megatronapp.core.trace.columns import Column
 
 Ints = npt.NDArray[np.int64]
 
-SYMMETRIC = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
-"""Collectives no member of which can end before every member has begun."""
-
-SENDS = {"forward_send": 0, "backward_send": 1}
-RECEIVES = {"forward_recv": 0, "backward_recv": 1}
-"""Name → direction of the message."""
-
 
 @dataclass(frozen=True, slots=True)
 class Groups:

@@ -11,6 +11,7 @@ from megatronapp.core.findings import Finding, State
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.columns import summary_columns
 from megatronapp.core.trace.membership import Membership, Process
+from megatronapp.core.trace.span_names import PASSES
 from megatronapp.v1 import trace_pb2
 
 
@@ -129,7 +130,7 @@ class DemoState:
 
 def _compute_seconds(summary: trace_pb2.StepSummary) -> float:
     columns = summary_columns(summary)
-    computes = [i for i, name in enumerate(summary.names) if name in {"forward", "backward"}]
+    computes = [i for i, name in enumerate(summary.names) if name in PASSES]
     rows = np.isin(columns["name"], computes)
     cpu, wall = (int(columns[name][rows].sum()) for name in ("cpu_sum_ns", "duration_sum_ns"))
     return (cpu or wall) / 1e9

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.collector.depend import RECEIVES, SENDS, match_collectives, match_messages
+from megatronapp.collector.depend import match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, span_columns
 from megatronapp.core.trace.message_id import describe
+from megatronapp.core.trace.span_names import RECEIVES, SENDS
 from megatronapp.v1 import trace_pb2
 
 Ints = npt.NDArray[np.int64]
