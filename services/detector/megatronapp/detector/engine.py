@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.membership import Membership, Process
+from megatronapp.detector import profiles
 from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.findings import Ledger, Moment, key_of
 from megatronapp.detector.judge import SAVES, STEPS, Judge
@@ -96,8 +97,8 @@ class Engine:
         if message.seq < process.heartbeat_seq:
             return []
         self.progress.beat(member, message.heartbeat, unix_ns)
-        on_cpu = process.device == trace_pb2.DEVICE_CPU
-        suspicions = list(hang.detect(self.progress.stall(), on_cpu=on_cpu))
+        link_is_known = profiles.of_device(process.device).link_is_known
+        suspicions = list(hang.detect(self.progress.stall(), link_is_known=link_is_known))
         ranks = self.assembler.ranks
         return self.ledger.update(HANG, suspicions, ranks, lambda s: s.cost_ratio, self._moment(unix_ns))
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from megatronapp.core.trace.span_names import PASSES
-from megatronapp.detector import patience
+from megatronapp.detector import patience, profiles
 from megatronapp.detector.assemble import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.signals.frontier import Blame, Message, Position, Side, blame
@@ -112,7 +112,7 @@ class Progress:
         state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = _computes(state, heartbeat) and process.device == trace_pb2.DEVICE_CPU
+        state.computing = _computes(state, heartbeat) and profiles.of_device(process.device).thread_computes
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if heartbeat.step > self._step:

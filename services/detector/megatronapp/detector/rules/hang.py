@@ -44,7 +44,7 @@ class Stalled(Protocol):
     def phase(self) -> int: ...
 
 
-def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
+def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
     """One verdict for each blamed rank; one without ranks when nobody can be blamed."""
     if stall is None:
         return
@@ -54,7 +54,7 @@ def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
             yield _suspicion(stall, (b.rank,), b, _CAUSE[b.side])
     if network:
         ranks = tuple(b.rank for b in network)
-        yield _suspicion(stall, ranks, network[0], Cause.UNKNOWN if on_cpu else Cause.NIC)
+        yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
     if not stall.blamed:
         yield _suspicion(stall, (), None, Cause.UNKNOWN)
 
