@@ -16,6 +16,7 @@ import numpy as np
 from grpc import aio
 
 from megatronapp.core.trace.columns import fill_spans, fill_summary
+from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 RUN = "run-1"
@@ -74,6 +75,7 @@ def batch(seq: int, step: int, spans: int = 3) -> trace_pb2.TraceMessage:
             "microbatch": np.where(numbers == spans, -1, numbers),
             "communicator": numbers == spans,
             "sequence": np.where(numbers == spans, step, 0),
+            "message": np.where(numbers == 0, MessageId(Direction.FORWARD, step).pack(), 0),
         },
     )
     return trace_pb2.TraceMessage(seq=seq, batch=body)

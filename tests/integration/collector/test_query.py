@@ -87,7 +87,7 @@ async def test_spans_come_back_as_they_were_sent(query: trace_pb2_grpc.TraceQuer
     sent, got = batch(1, 3).batch, found[1].batch
     columns, expected = span_columns(got), span_columns(sent)
     assert (columns["start_ns"] == expected["start_ns"] + 1_000_000).all()
-    for name in ("duration_ns", "kind", "microbatch", "sequence"):
+    for name in ("duration_ns", "kind", "microbatch", "sequence", "message"):
         assert (columns[name] == expected[name]).all()
     assert [got.names[index] for index in columns["name"]] == ["forward"] * 3 + ["all_reduce"]
     assert got.communicators[0].id == "dp:0-1"

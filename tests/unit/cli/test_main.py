@@ -13,4 +13,4 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     said = CliRunner().invoke(app, ["--version"])
 
     assert said.exit_code == 0
-    assert said.stdout == f"{version('megatronapp')}\n"
+    assert said.stdout == f"megatronapp {version('megatronapp')}\n"

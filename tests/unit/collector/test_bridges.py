@@ -7,7 +7,7 @@ import pytest
 
 from megatronapp.collector.bridges import Bridges, ClockDomains
 from megatronapp.collector.clocks import Clocks
-from megatronapp.core.trace.columns import fill_spans
+from megatronapp.core.trace.columns import fill_spans, span_columns
 from megatronapp.v1 import trace_pb2
 from tests.unit.collector.test_clocks import CPU, collectives, feed, place
 
@@ -60,6 +60,25 @@ def test_two_hosts_are_aligned_by_the_messages_between_them() -> None:
     assert clocks.bridges.alignment.fitted
     assert abs(first.offset_ns - second.offset_ns - 700_000) <= LATENCY_NS
     assert LATENCY_NS <= first.error_ns <= 3 * LATENCY_NS
+
+
+def test_messages_that_their_ends_post_in_other_orders_align_hosts_all_the_same() -> None:
+    clocks = two_hosts()
+    for step in range(1, 60):
+        for rank in range(2):
+            batch = pipeline_step(step, rank, late_ns=700_000)
+            columns = dict(span_columns(batch))
+            direction = np.repeat([1, 2], 8) << 38
+            columns["message"] = direction + (np.tile(np.arange(8), 2) << 18)
+            if rank == 1:  # it posts the last message first
+                columns["sequence"] = columns["sequence"].reshape(2, 8)[:, ::-1].ravel()
+            fill_spans(batch, columns)
+            feed(clocks, rank, batch)
+
+    first, second = (clocks.at(rank, 60 * SECOND) for rank in range(2))
+
+    assert clocks.bridges.alignment.fitted
+    assert abs(first.offset_ns - second.offset_ns - 700_000) <= LATENCY_NS
 
 
 @pytest.mark.parametrize("waits_ns", [0, 500_000])

@@ -8,16 +8,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.collector.depend import match_collectives, match_messages
+from megatronapp.collector.depend import Edges, match_collectives, match_messages
 
 COLLECTIVES = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(0, 2), st.integers(0, 3)), max_size=60
 )
 """(communicator, sequence, operation, rank)"""
 MESSAGES = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=60
+    st.tuples(
+        st.integers(0, 1), st.integers(0, 2), st.integers(0, 2), st.integers(1, 3), st.booleans(), st.integers(0, 3)
+    ),
+    max_size=60,
 )
-"""(direction, sender, receiver, sequence, is send)"""
+"""(direction, sender, receiver, sequence, is send, message)"""
 
 
 def columns(rows: list[tuple[int, ...]], width: int) -> list[np.ndarray]:
@@ -73,26 +76,94 @@ def test_operations_without_a_number_match_nothing() -> None:
     assert match_collectives(*columns([(1, 0, 0, 0), (1, 0, 0, 1)], 4)).count == 0
 
 
-@given(rows=MESSAGES)
-def test_messages_match_one_send_with_one_receive_of_the_same_key(
-    rows: list[tuple[int, int, int, int, bool]],
-) -> None:
-    direction, sender, receiver, sequence, is_send = columns(rows, 5)
+def matched(rows: list[tuple[int, ...]]) -> Edges:
+    direction, sender, receiver, sequence, is_send, message = columns(rows, 6)
+    return match_messages(direction, sender, receiver, sequence, is_send.astype(bool), message)
 
-    edges = match_messages(direction, sender, receiver, sequence, is_send.astype(bool))
+
+@given(rows=MESSAGES)
+def test_messages_without_names_match_one_send_with_one_receive_of_the_same_number(
+    rows: list[tuple[int, int, int, int, bool, int]],
+) -> None:
+    edges = matched([(*row[:5], 0) for row in rows])
 
     expected = defaultdict(list)
     for index, row in enumerate(rows):
         expected[row[:4]].append((row[4], index))
-    pairs = {
+    assert set(zip(edges.source.tolist(), edges.target.tolist(), strict=True)) == _one_of_each(expected)
+
+
+@given(rows=MESSAGES)
+def test_messages_with_names_match_by_these_alone(rows: list[tuple[int, int, int, int, bool, int]]) -> None:
+    named = [(*row[:5], row[5] + 1) for row in rows]
+
+    edges = matched(named)
+
+    expected = defaultdict(list)
+    for index, row in enumerate(named):
+        expected[(*row[:3], row[5])].append((row[4], index))
+    assert set(zip(edges.source.tolist(), edges.target.tolist(), strict=True)) == _one_of_each(expected)
+
+
+def _one_of_each(members: dict[tuple[int, ...], list[tuple[bool, int]]]) -> set[tuple[int, int]]:
+    """(send, receive) of the keys that have one of each and nothing else."""
+    return {
         (next(i for s, i in found if s), next(i for s, i in found if not s))
-        for found in expected.values()
+        for found in members.values()
         if sorted(s for s, _ in found) == [False, True]
     }
-    assert set(zip(edges.source.tolist(), edges.target.tolist(), strict=True)) == pairs
+
+
+@given(rows=MESSAGES)
+def test_what_is_matched_never_contradicts_itself(rows: list[tuple[int, int, int, int, bool, int]]) -> None:
+    edges = matched(rows)
+
+    ends = [*edges.source.tolist(), *edges.target.tolist()]
+    assert len(set(ends)) == len(ends)
+    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
+        send, receive = rows[source], rows[target]
+        assert (send[:3], send[4], receive[4]) == (receive[:3], True, False)
+        both_named = send[5] and receive[5]
+        assert send[5] == receive[5] if both_named else send[3] == receive[3]
+
+
+def test_a_named_end_and_an_older_sender_are_matched_by_number() -> None:
+    assert len(matched([(0, 0, 1, 7, True, 5), (0, 0, 1, 7, False, 0)]).source) == 1
 
 
 def test_a_message_without_a_known_peer_matches_nothing() -> None:
-    direction, sender, receiver, sequence, is_send = columns([(0, 0, -1, 1, True), (0, -1, 0, 1, False)], 5)
+    assert not len(matched([(0, 0, -1, 1, True, 1), (0, -1, 0, 1, False, 1)]).source)
 
-    assert not len(match_messages(direction, sender, receiver, sequence, is_send.astype(bool)).source)
+
+ORDERS, ON_THE_WAY = 100_000, 6
+
+
+def test_messages_posted_in_a_hundred_thousand_random_orders_are_never_matched_crosswise() -> None:
+    """Each pair of ranks is an order of its own: both ends post the step's messages in a random order, and number them
+    by posting, each for itself."""
+    random = np.random.default_rng(14)
+    names = np.tile(np.arange(ON_THE_WAY) + 1, (2 * ORDERS, 1))
+    posted = random.permuted(names, axis=1)
+    number = np.tile(np.arange(ON_THE_WAY) + 1, (2 * ORDERS, 1))
+    pair = np.repeat(np.arange(ORDERS), ON_THE_WAY)
+    rows = {
+        "direction": np.zeros(posted.size, np.int64),
+        "sender": np.tile(2 * pair, 2),
+        "receiver": np.tile(2 * pair + 1, 2),
+        "sequence": number.ravel(),
+        "is_send": np.arange(posted.size) < posted.size // 2,
+        "message": posted.ravel(),
+    }
+    arrived = random.permutation(posted.size)
+    rows = {name: column[arrived] for name, column in rows.items()}
+
+    by_name = match_messages(**rows)
+    by_number = match_messages(**rows | {"message": np.zeros(posted.size, np.int64)})
+
+    assert len(by_name.source) == len(by_number.source) == ORDERS * ON_THE_WAY
+    assert _wrong(rows, by_name) == 0
+    assert _wrong(rows, by_number) > ORDERS  # what the order of posting makes of it
+
+
+def _wrong(rows: dict[str, np.ndarray], edges: Edges) -> int:
+    return int((rows["message"][edges.source] != rows["message"][edges.target]).sum())

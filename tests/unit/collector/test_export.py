@@ -10,6 +10,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
 from megatronapp.collector.export import chrome, perfetto
 from megatronapp.core.trace.columns import fill_spans
+from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.v1 import trace_pb2
 
 PLACES = {0: trace_pb2.Placement(node="a"), 1: trace_pb2.Placement(node="b", pipeline=1)}
@@ -93,6 +94,28 @@ def test_chrome_arrows_join_messages_and_collectives_in_the_order_of_their_start
     for arrow in arrows:
         by_flow[arrow["id"]].append((arrow["ph"], arrow["pid"], arrow["tid"]))
     assert sorted(by_flow.values()) == [[("s", 0, 1), ("f", 1, 1)], [("s", 1, 2), ("f", 0, 2)]]
+
+
+def test_messages_posted_in_other_orders_are_joined_by_their_names() -> None:
+    """The sender posts 0, 1, the receiver 1, 0; each end numbers its own."""
+    first, second = MessageId(Direction.FORWARD, 0).pack(), MessageId(Direction.FORWARD, 1, chunk=2).pack()
+    times = {"start_ns": [1_000, 2_000], "duration_ns": [500, 500], "kind": [P2P, P2P], "sequence": [1, 2]}
+    spans = [
+        rank_spans(0, ["forward_send"] * 2, peer=[1, 1], message=[first, second], **times),
+        rank_spans(1, ["forward_recv"] * 2, peer=[0, 0], message=[second, first], **times),
+    ]
+
+    events = chrome_events(spans)
+
+    arrows = defaultdict(set)
+    for event in events:
+        if event["name"] == "match":
+            arrows[event["id"]].add((event["pid"], event["ts"]))
+    slices = {(e["pid"], e["ts"]): e["args"]["message"] for e in events if e["ph"] == "X"}
+    assert sorted({slices[end] for end in ends} for ends in arrows.values()) == [
+        {"forward of microbatch 0"},
+        {"forward of microbatch 1, chunk 2"},
+    ]
 
 
 def test_perfetto_has_a_process_per_rank_and_a_track_per_stream() -> None:

@@ -6,6 +6,7 @@ from megatronapp.collector import jobs, notes
 from megatronapp.collector.jobs import Attempt, Jobs, Rank
 from megatronapp.core.errors import DataError, ForbiddenError
 from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES
+from megatronapp.core.trace.membership import Process
 from megatronapp.v1 import trace_pb2
 
 
@@ -28,7 +29,7 @@ def test_the_owner_of_an_expired_run_is_known_for_the_newest_runs(monkeypatch: p
 
 
 def test_communicators_take_bounded_memory_and_may_be_named_again() -> None:
-    rank = Rank(trace_pb2.Hello(), 1)
+    rank = Rank(Process(trace_pb2.Identity()))
     large = trace_pb2.Communicator(index=1, id="x" * (MAX_COMMUNICATOR_BYTES - 100))
 
     for _ in range(3):
@@ -45,13 +46,14 @@ def test_a_note_leaves_out_a_rank_that_can_not_be_and_keeps_the_others() -> None
         who = trace_pb2.Identity(run="run-1", job="team/gpt", attempt=1, rank=number, incarnation=1)
         hello = trace_pb2.Hello(identity=who)
         hello.placement.sizes.world = sizes
-        whole.ranks[number] = Rank(hello, 1)
-    whole.ranks[1].close()
-    whole.ranks[2].close()
+        process = whole.membership.take(who, trace_pb2.TraceMessage(hello=hello), 1)
+        assert process is not None
+        whole.rank_of(process)
+        process.closed = number > 0
 
     found = notes.unpack(notes.pack(whole))
 
-    assert {number: rank.closed for number, rank in found.ranks.items()} == {0: False, 2: True}
+    assert {number: rank.process.closed for number, rank in found.ranks.items()} == {0: False, 2: True}
 
 
 def test_lost_events_that_add_up_to_more_than_a_number_holds_are_cut() -> None:

@@ -178,3 +178,17 @@ def test_a_file_that_can_not_be_deleted_keeps_no_other(tmp_path: Path, monkeypat
     assert steps_in(store, "steps") == []
     assert steps_in(store, "spans") == [1]
     assert expired.attempts == []
+
+
+def test_the_names_of_messages_are_stored(tmp_path: Path) -> None:
+    batch = trace_pb2.TraceBatch(step=1, names=["forward_send"])
+    fill_spans(batch, {"start_ns": [1, 2], "message": [0, 1 << 39]})
+    made = Buffer()
+    made.add_spans(SpanBlock(0, 1, tuple(batch.names), span_columns(batch), {}, Reading(0, 0)), size=100)
+    store, manifest = Store(tmp_path), Manifest(write=1)
+    store.write({KEY: made}, {}, manifest)
+    store.accept(manifest)
+
+    (table,) = store.read(store.parts(KEY, "spans"), 1, 1)
+
+    assert table["message"].to_pylist() == [0, 1 << 39]

@@ -5,10 +5,20 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
 from megatronapp.core.trace.columns import fill_spans, fill_summary
+from megatronapp.core.trace.message_id import (
+    CHUNK_BITS,
+    MAX_PACKED,
+    MICROBATCH_BITS,
+    PART_BITS,
+    Direction,
+    MessageId,
+)
 from megatronapp.core.trace.validate import ImplausibleError, check_message, check_rank_message
 from megatronapp.v1 import trace_pb2
 
@@ -32,6 +42,12 @@ def hello() -> trace_pb2.TraceMessage:
                 host_unix_ns=NOW_NS,
                 host_clock_ns=86_400 * 10**9,
                 pid=2**22,
+                device_id="GPU-8f6e2a3c-aaaa-bbbb-cccc-0123456789ab",
+                device_name="NVIDIA H200",
+            ),
+            recipe=trace_pb2.Recipe(
+                settings=[trace_pb2.Setting(name=f"flag-{n}", value="x" * 90) for n in range(limits.MAX_SETTINGS)],
+                versions=[trace_pb2.Setting(name="torch", value="2.11.0+cu128")],
             ),
             device=trace_pb2.DEVICE_CUDA,
             schedule=trace_pb2.Schedule(name="interleaved", microbatches=2048, total_steps=10**6, parameters=10**13),
@@ -54,6 +70,7 @@ def batch() -> trace_pb2.TraceMessage:
             "communicator": rows % 2,
             "peer": rows % 3 - 1,
             "bytes": rows << 32,
+            "message": np.where(rows % 2, MAX_PACKED - rows, 0),
         },
     )
     return trace_pb2.TraceMessage(seq=2**63, batch=body)
@@ -69,6 +86,8 @@ def summary() -> trace_pb2.TraceMessage:
         phases=[trace_pb2.PHASE_CHECKPOINT, 9],  # type: ignore[list-item]  # of a newer sender
         progress=trace_pb2.Progress(loss=math.nan, grad_norm=math.inf, learning_rate=1e-4),  # a run that diverged
         dropped=10**9,
+        evaluations=[trace_pb2.Evaluation(split="valid", loss=math.nan, microbatches=100, step=5)] * 64,
+        memory=trace_pb2.Memory(allocated_bytes=140 << 30, device_bytes=141 << 30, host_bytes=2 << 40),
     )
     fill_summary(body, {"name": [0], "count": [4], "duration_sum_ns": [10**12], "length_squares": [2**60]})
     return trace_pb2.TraceMessage(seq=1, summary=body)
@@ -83,7 +102,16 @@ def heartbeat() -> trace_pb2.TraceMessage:
             step=12,
             phase=31,  # type: ignore[arg-type]  # of a newer sender
             activity="forward",
-            frontiers=[trace_pb2.Frontier(communicator=3, enqueued=10**9, operation="all_reduce", peer=-1)],
+            frontiers=[
+                trace_pb2.Frontier(communicator=3, enqueued=10**9, operation="all_reduce", peer=-1),
+                trace_pb2.Frontier(
+                    communicator=2,
+                    enqueued=10**9,
+                    peer=7,
+                    open=[trace_pb2.OpenMessage(step=12, message=MAX_PACKED, posted_at_ns=-5)] * 16,
+                ),
+            ],
+            memory=trace_pb2.Memory(host_bytes=2 << 40),
             control=trace_pb2.TraceControl(enabled=True, interval=limits.MAX_TRACE_INTERVAL, continuous_iterations=2),
             gpu=trace_pb2.GpuTelemetry(power_watts=700.5, clock_event_reasons=2**64 - 1),
         ),
@@ -126,6 +154,9 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("hello.placement.node", "n" * 257),
             ("hello.placement.node", "node\n1"),
             ("hello.placement.gpu_uuid", "g" * 257),
+            ("hello.placement.device_id", "d" * 257),
+            ("hello.placement.device_id", "cpu:node\n1/0"),
+            ("hello.placement.device_name", "d" * 257),
             ("hello.schedule.name", "s" * 257),
             ("hello.schedule.microbatches", 2**32 - 1),
             ("hello.schedule.total_steps", 2**63),
@@ -153,6 +184,8 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("summary.cpu_ns", -1),
             ("summary.dropped", 2**64 - 1),
             ("summary.progress.total_steps", 2**64 - 1),
+            ("summary.memory.allocated_bytes", 2**63),
+            ("summary.memory.device_bytes", 2**64 - 1),
         ),
         *_numbers(
             heartbeat,
@@ -170,6 +203,8 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("heartbeat.control.continuous_iterations", 2**32 - 1),
             ("heartbeat.control.granularity", -1),
             ("heartbeat.gpu.pcie_replays", 2**64 - 1),
+            ("heartbeat.memory.host_bytes", 2**63),
+            ("heartbeat.memory.reserved_bytes", 2**64 - 1),
         ),
     ],
 )
@@ -185,6 +220,91 @@ def test_a_field_out_of_its_range_is_refused(
 
     with pytest.raises(DataError):
         check_message(message)
+
+
+@pytest.mark.parametrize(
+    "opens",
+    [
+        [trace_pb2.OpenMessage()] * 17,
+        [trace_pb2.OpenMessage(step=2**63)],
+        [trace_pb2.OpenMessage(message=MAX_PACKED + 1)],
+        [trace_pb2.OpenMessage(posted_at_ns=-(2**63))],
+    ],
+    ids=["17", "step", "message", "posted_at_ns"],
+)
+def test_open_messages_that_cannot_be_are_refused(opens: list[trace_pb2.OpenMessage]) -> None:
+    message = heartbeat()
+    message.heartbeat.frontiers.add(peer=3, open=opens)
+
+    with pytest.raises(ImplausibleError):
+        check_message(message)
+
+
+@pytest.mark.parametrize(
+    "evaluations",
+    [
+        [trace_pb2.Evaluation(split="valid")] * 65,
+        [trace_pb2.Evaluation(split="v" * 257)],
+        [trace_pb2.Evaluation(split="v\0")],
+        [trace_pb2.Evaluation(split="valid", step=2**63)],
+        [trace_pb2.Evaluation(split="valid", microbatches=2**64 - 1)],
+    ],
+    ids=["65", "long split", "split", "step", "microbatches"],
+)
+def test_evaluations_that_cannot_be_are_refused(evaluations: list[trace_pb2.Evaluation]) -> None:
+    message = summary()
+    del message.summary.evaluations[:]
+    message.summary.evaluations.extend(evaluations)
+
+    with pytest.raises(ImplausibleError):
+        check_message(message)
+
+
+@pytest.mark.parametrize("part", ["settings", "versions"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [trace_pb2.Setting(name="flag")] * (limits.MAX_SETTINGS + 1),
+        [trace_pb2.Setting(name="n" * 257)],
+        [trace_pb2.Setting(name="flag", value="v" * 4097)],
+        [trace_pb2.Setting(name="flag", value="\x1b[2J")],
+        [trace_pb2.Setting(name="flag", value="v" * 4096)] * 64,
+    ],
+    ids=["many", "long name", "long value", "unprintable", "large in all"],
+)
+def test_recipes_that_cannot_be_are_refused(part: str, settings: list[trace_pb2.Setting]) -> None:
+    message = hello()
+    message.hello.recipe.Clear()
+    getattr(message.hello.recipe, part).extend(settings)
+
+    with pytest.raises(ImplausibleError):
+        check_message(message)
+
+
+@given(
+    direction=st.sampled_from(Direction),
+    microbatch=st.integers(0, (1 << MICROBATCH_BITS) - 1),
+    chunk=st.integers(0, (1 << CHUNK_BITS) - 1),
+    part=st.integers(0, (1 << PART_BITS) - 1),
+)
+def test_every_message_that_can_be_named_is_taken(direction: Direction, microbatch: int, chunk: int, part: int) -> None:
+    name = MessageId(direction, microbatch, chunk, part).pack()
+    body = trace_pb2.TraceBatch(step=1, names=["forward_send"])
+    fill_spans(body, {"start_ns": [1, 2], "message": [0, name]})
+    beat = heartbeat()
+    beat.heartbeat.frontiers.add(peer=1, open=[trace_pb2.OpenMessage(step=1, message=name)])
+
+    check_message(trace_pb2.TraceMessage(seq=1, batch=body))
+    check_message(beat)
+
+
+@given(st.integers(MAX_PACKED + 1, 2**64 - 1))
+def test_a_number_that_names_no_message_is_refused(number: int) -> None:
+    body = trace_pb2.TraceBatch(step=1, names=["forward_send"])
+    fill_spans(body, {"start_ns": [1, 2], "message": [0, number]})
+
+    with pytest.raises(ImplausibleError, match="message"):
+        check_message(trace_pb2.TraceMessage(seq=1, batch=body))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.findings import State
+from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.detector.assemble import KEPT_NUMBERS, Assembler, Member
 from megatronapp.detector.engine import Engines
 from megatronapp.detector.steps import StepTable
@@ -20,15 +21,27 @@ from tests.support.simulated import GPU, Fault, Job, Layout
 SECOND = 1_000_000_000
 
 
-def assembler(job: Job) -> Assembler:
-    made = Assembler()
+class Assembling(Assembler):
+    """With the ranks' processes looked up, as the engine does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.membership = Membership()
+
+    def hear(self, message: trace_pb2.RankMessage) -> list[StepTable]:
+        process = self.membership.apply(message)
+        return self.feed(process, message) if process else []
+
+
+def assembler(job: Job) -> Assembling:
+    made = Assembling()
     for hello in job.hellos():
-        made.feed(hello)
+        made.hear(hello)
     return made
 
 
-def feed(made: Assembler, messages: list[trace_pb2.RankMessage]) -> list[StepTable]:
-    return [table for message in messages for table in made.feed(message)]
+def feed(made: Assembling, messages: list[trace_pb2.RankMessage]) -> list[StepTable]:
+    return [table for message in messages for table in made.hear(message)]
 
 
 def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:
@@ -140,7 +153,7 @@ def test_a_new_attempt_resolves_the_findings_of_the_last_and_learns_anew() -> No
 
 
 def member() -> Member:
-    return Member(trace_pb2.Hello(), 1, {})
+    return Member(Process(trace_pb2.Identity()), {})
 
 
 @given(numbers=st.lists(st.integers(1, KEPT_NUMBERS), max_size=60))
@@ -166,7 +179,7 @@ def test_what_is_kept_of_numbers_stays_small_and_forgets_the_oldest() -> None:
 def test_a_world_that_is_only_claimed_costs_a_number() -> None:
     """Of a step of one rank that says it is one of a million: nothing is as long as the claim."""
     job = Job()
-    made = Assembler()
+    made = Assembling()
     (hello, *_), (summary, *_) = job.hellos(), job.step(1)
     hello.message.hello.placement.sizes.world = 1 << 20
 

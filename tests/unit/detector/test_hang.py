@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.signals.frontier import Position, Side, blame
 from megatronapp.v1 import trace_pb2
@@ -58,6 +64,71 @@ def test_an_operation_that_all_are_in_is_the_networks() -> None:
     assert {found.side for found in blame(frontiers, GROUP)} == {Side.NETWORK}
 
 
+A, B, C = ((12, MessageId(Direction.FORWARD, microbatch).pack()) for microbatch in range(3))
+PAIR = {"p2p:0-1": (0, 1)}
+
+
+def test_a_message_that_the_other_end_never_posted_is_told_from_one_that_is_there_by_its_name() -> None:
+    """The sender is in B, the receiver posted A and C: by numbers both are in their second message."""
+    frontiers = {
+        0: {"p2p:0-1": Position(2, 2, 1, "forward_send", open=(B,))},
+        1: {"p2p:0-1": Position(1, 1, 1)},
+    }
+    unnamed = {rank: {"p2p:0-1": replace(f["p2p:0-1"], open=())} for rank, f in frontiers.items()}
+
+    (found,) = blame(frontiers, PAIR)
+
+    assert (found.rank, found.operation, found.message) == (1, "forward_recv", B)
+    assert [b.rank for b in blame(unnamed, PAIR)] == [1]  # an older sender
+
+
+def test_equal_numbers_do_not_hide_that_two_ends_wait_for_each_others_messages() -> None:
+    frontiers = {
+        0: {"p2p:0-1": Position(2, 2, 1, "forward_send", open=(B,)), "dp:0-1": Position(3, 3, 3)},
+        1: {"p2p:0-1": Position(2, 2, 1, "forward_recv", open=(C,)), "dp:0-1": Position(3, 3, 3)},
+        2: {"p2p:1-2": Position(1, 1, 0, "forward_recv", open=(A,))},
+    }
+    members = PAIR | {"p2p:1-2": (1, 2), "dp:0-1": (0, 1)}
+    unnamed = {r: {c: replace(p, open=()) for c, p in f.items()} for r, f in frontiers.items()}
+
+    # Rank 0 sends B, which rank 1 has not posted, and rank 1 waits for C: they wait for each other, and nobody else.
+    assert {b.side for b in blame(frontiers, members)} == {Side.NETWORK}
+    assert [b.rank for b in blame(unnamed, members)] == [1]
+
+
+def test_a_message_on_its_way_is_the_networks() -> None:
+    """The sender is done with all it had to send, the receiver has one of them open."""
+    frontiers = {
+        0: {"p2p:0-1": Position(5, 5, 5)},
+        1: {"p2p:0-1": Position(5, 5, 3, "forward_recv", open=(B,))},
+    }
+
+    assert {(b.rank, b.side, b.message) for b in blame(frontiers, PAIR)} == {(1, Side.NETWORK, B)}
+
+
+@given(
+    orders=st.tuples(*[st.permutations(range(8))] * 2),
+    through=st.sets(st.integers(0, 7), max_size=6),
+    data=st.data(),
+)
+def test_whoever_did_not_post_a_message_is_blamed_in_whatever_order_the_others_were_posted_and_ended(
+    orders: tuple[list[int], list[int]], through: set[int], data: st.DataObject
+) -> None:
+    """Of eight messages some are through; of the others one end posted one less than the other."""
+    open_ = sorted(set(range(8)) - through)
+    missing, idle = data.draw(st.sampled_from(open_)), data.draw(st.sampled_from([0, 1]))
+
+    def position(rank: int) -> Position:
+        posted = [m for m in orders[rank] if rank != idle or m != missing]
+        names = tuple((3, MessageId(Direction.FORWARD, m).pack()) for m in posted if m not in through)
+        completed = next((n for n, m in enumerate(posted) if m not in through), len(posted))
+        return Position(len(posted), len(posted), completed, "forward", open=names)
+
+    (found, *others) = blame({rank: {"p2p:0-1": position(rank)} for rank in (0, 1)}, PAIR)
+
+    assert (found.rank, found.message, others) == (idle, (3, MessageId(Direction.FORWARD, missing).pack()), [])
+
+
 class Beating:
     """A job of two replicas whose heartbeats the test writes."""
 
@@ -92,6 +163,40 @@ def test_a_hang_is_named_within_ten_seconds_and_resolved_when_things_move() -> N
     assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.HANG, Cause.HOST_CPU, (1,), True)
     job.beat((21, 21), (21, 21))
     assert job.said[-1].state is State.RESOLVED
+
+
+def test_ranks_that_tell_of_an_ordinary_step_are_waited_for_as_in_any_step() -> None:
+    job = Beating()
+    for second in range(20):
+        job.beat((second, second), (second, second), phase=trace_pb2.PHASE_STEP)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20), phase=trace_pb2.PHASE_STEP)
+
+    assert {f.ranks for f in job.said} == {(1,)}
+
+
+def test_a_hang_names_the_message_that_was_never_posted() -> None:
+    job = Beating()
+    job.train(20)
+    posted = MessageId(Direction.BACKWARD, 5).pack()
+    sending = trace_pb2.Frontier(
+        enqueued=9,
+        started=9,
+        completed=7,
+        peer=1,
+        sending=True,
+        operation="backward_send",
+        open=[trace_pb2.OpenMessage(step=20, message=posted, posted_at_ns=1)],
+    )
+    receiving = trace_pb2.Frontier(enqueued=8, started=8, completed=8, peer=0)
+    for _ in range(8):
+        job.job.clock_ns += SECOND
+        for rank, frontier in enumerate([sending, receiving]):
+            job.said += job.engine.feed(job.job.heartbeat(rank, 20, [frontier]))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert (finding.kind, finding.ranks) == (Kind.HANG, (1,))
+    assert "has not entered backward_recv (backward of microbatch 5, step 20) of p2p:0-1" in finding.summary
 
 
 def test_a_thread_that_computes_without_end_hangs_on_the_compute_side() -> None:

@@ -81,7 +81,8 @@ def test_the_state_of_a_job(messages: list[trace_pb2.RankMessage], expected: Job
 
 
 def test_a_lost_job_that_is_heard_again_runs() -> None:
-    result = job_store(said(hello()), said(summary(1)), said(None, lost=True), said(summary(2)))
+    before = [said(hello()), said(summary(1)), said(None, lost=True)]
+    result = job_store(*before, said(summary(2), seconds_ago=-1))
 
     assert job_now(result).state is JobState.RUNNING
 

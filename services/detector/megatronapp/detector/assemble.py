@@ -8,6 +8,7 @@ import numpy as np
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns
+from megatronapp.core.trace.membership import Process
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
 from megatronapp.v1 import trace_pb2
 
@@ -23,10 +24,9 @@ _KEPT = (1 << KEPT_NUMBERS) - 1
 
 @dataclass(slots=True)
 class Member:
-    """One rank: its newest hello and the communicators it has named since."""
+    """One rank: its process and the communicators that it has named."""
 
-    hello: trace_pb2.Hello
-    incarnation: int
+    process: Process
     known: dict[str, Group]
     """All communicators of the job by id, which is the same on all members: each is kept once."""
     groups: dict[int, Group] = field(default_factory=dict)
@@ -90,18 +90,23 @@ class Assembler:
     @property
     def world(self) -> int:
         """Ranks that the job has, as its members say; 0 before the first hello."""
-        return max((m.hello.placement.sizes.world for m in self.members.values()), default=0)
+        return max((m.process.placement.sizes.world for m in self.members.values()), default=0)
 
-    def feed(self, message: trace_pb2.RankMessage) -> list[StepTable]:
-        """Take one message; returns the steps that it completes."""
-        rank, body = message.identity.rank, message.message.WhichOneof("body")
-        if body == "hello":
-            self._greet(rank, message.identity.incarnation, message.message.hello)
+    def feed(self, process: Process, message: trace_pb2.RankMessage) -> list[StepTable]:
+        """Take one message of a rank's process; returns the steps that it completes."""
+        said = message.message
+        if said.HasField("hello"):
+            self._greet(process, list(said.hello.communicators))
+        member = self.member(process)
+        if member is None or not said.HasField("summary") or member.repeats(said.seq):
             return []
-        if body != "summary" or rank not in self.members or self._repeated(rank, message):
-            return []
-        self._take(rank, message)
+        self._take(member, message)
         return self._complete()
+
+    def member(self, process: Process) -> Member | None:
+        """None where the process's Hello has not come."""
+        member = self.members.get(process.rank)
+        return member if member is not None and member.process is process else None
 
     def expire(self, unix_ns: int) -> list[StepTable]:
         """The steps that have waited long enough."""
@@ -109,21 +114,15 @@ class Assembler:
         overdue = [s for s, got in self._steps.items() if unix_ns - _first(got) > patience]
         return [self._emit(s) for s in sorted(self._steps) if overdue and s <= max(overdue)]
 
-    def _greet(self, rank: int, incarnation: int, hello: trace_pb2.Hello) -> None:
-        known = self.members.get(rank)
-        if known is None or known.incarnation != incarnation:
-            known = self.members[rank] = Member(hello, incarnation, self._communicators)
-        known.hello = hello
-        known.name(list(hello.communicators))
+    def _greet(self, process: Process, communicators: list[trace_pb2.Communicator]) -> None:
+        known = self.members.get(process.rank)
+        if known is None or known.process is not process:
+            known = self.members[process.rank] = Member(process, self._communicators)
+        known.name(communicators)
         self._ranks = None
 
-    def _repeated(self, rank: int, message: trace_pb2.RankMessage) -> bool:
-        """Whether this message came before, or is of an earlier process of the rank."""
-        member = self.members[rank]
-        return message.identity.incarnation != member.incarnation or member.repeats(message.message.seq)
-
-    def _take(self, rank: int, message: trace_pb2.RankMessage) -> None:
-        summary, member = message.message.summary, self.members[rank]
+    def _take(self, member: Member, message: trace_pb2.RankMessage) -> None:
+        summary, rank = message.message.summary, member.process.rank
         member.name(list(summary.communicators))
         member.missed = 0
         if summary.step <= self._emitted:
@@ -207,8 +206,8 @@ def tabulate(
         start=_spread(order, present, [a.start_ns * NS for _, a, _ in present]),
         duration=_spread(order, present, [s.duration_ns * NS for s in summaries]),
         cpu=_spread(order, present, [s.cpu_ns * NS for s in summaries]),
-        microbatches=max((m.hello.schedule.microbatches for _, _, m in present), default=1) or 1,
-        virtual_stages=max((m.hello.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
+        microbatches=max((m.process.schedule.microbatches for _, _, m in present), default=1) or 1,
+        virtual_stages=max((m.process.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
         missing=tuple(rank for rank in order if rank not in arrived),
@@ -314,7 +313,7 @@ def _kinds(name: Ints, kind: columns.Column, names: _Names) -> dict[str, int]:
 
 def _rank_table(members: dict[int, Member]) -> RankTable:
     order = sorted(members)
-    places = [members[rank].hello.placement for rank in order]
+    places = [members[rank].process.placement for rank in order]
 
     def axis(name: str) -> Ints:
         return np.array([getattr(place, name) for place in places], np.int64)
@@ -328,7 +327,7 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
         expert=axis("expert"),
         node=np.array([place.node for place in places], np.str_),
         gpu_uuid=np.array([place.gpu_uuid for place in places], np.str_),
-        on_cpu=np.array([members[rank].hello.device == trace_pb2.DEVICE_CPU for rank in order], np.bool_),
+        on_cpu=np.array([members[rank].process.device == trace_pb2.DEVICE_CPU for rank in order], np.bool_),
     )
 
 

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
+from megatronapp.core.trace.membership import Membership, Process
+from megatronapp.detector import profiles
 from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.findings import Ledger, Moment, key_of
 from megatronapp.detector.judge import SAVES, STEPS, Judge
@@ -34,6 +36,7 @@ class Engine:
 
     def __init__(self, run: str, job: str, attempt: int, start_patience_seconds: float = START_SECONDS) -> None:
         self.run, self.job, self.attempt = run, job, attempt
+        self.membership = Membership(attempt)
         self.assembler = Assembler()
         self.judge = Judge(START_UP_STEPS)
         self.progress = Progress(start_patience_seconds)
@@ -45,12 +48,14 @@ class Engine:
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
         """Take one message; returns the findings that are new or have changed."""
-        now, rank = message.received_unix_ns, message.identity.rank
-        if message.lost:
-            self.progress.lose(rank)
-        if message.message.WhichOneof("body") == "heartbeat":
-            return self._beat(rank, message.message.heartbeat, now)
-        return self._judge(self.assembler.feed(message), now)
+        now, process = message.received_unix_ns, self.membership.apply(message)
+        if process is None:
+            return []
+        if process.lost:
+            self.progress.lose(process.rank)
+        if message.message.HasField("heartbeat"):
+            return self._beat(process, message.message, now)
+        return self._judge(self.assembler.feed(process, message), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
         """Let time pass: steps that have waited long enough for a rank are judged without it."""
@@ -84,13 +89,16 @@ class Engine:
                 changed += self.ledger.update(source, suspicions, table.ranks, self._cost, self._moment(unix_ns))
         return changed
 
-    def _beat(self, rank: int, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> list[Finding]:
-        member = self.assembler.members.get(rank)
+    def _beat(self, process: Process, message: trace_pb2.TraceMessage, unix_ns: int) -> list[Finding]:
+        member = self.assembler.member(process)
         if member is None:
             return []
-        self.progress.beat(rank, member, heartbeat, unix_ns)
-        on_cpu = member.hello.device == trace_pb2.DEVICE_CPU
-        suspicions = list(hang.detect(self.progress.stall(), on_cpu=on_cpu))
+        member.name(list(message.heartbeat.communicators))
+        if message.seq < process.heartbeat_seq:
+            return []
+        self.progress.beat(member, message.heartbeat, unix_ns)
+        link_is_known = profiles.of_device(process.device).link_is_known
+        suspicions = list(hang.detect(self.progress.stall(), link_is_known=link_is_known))
         ranks = self.assembler.ranks
         return self.ledger.update(HANG, suspicions, ranks, lambda s: s.cost_ratio, self._moment(unix_ns))
 

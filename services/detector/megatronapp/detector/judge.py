@@ -24,8 +24,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
+from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.rules import slow_checkpoint
 from megatronapp.detector.rules.base import Suspicion, View
 from megatronapp.detector.signals import absence, accounting, compute, imbalance, launching, links, matrix, peers, waits
@@ -54,7 +56,7 @@ USUAL_STEPS = 64
 class Judge:
     """Pure and deterministic: the same tables give the same suspicions. Tables must come in the order of steps.
 
-    The first `start_up_steps` tables of GPU ranks are not judged.
+    The first `start_up_steps` tables of devices that warm up are not judged.
     """
 
     def __init__(self, start_up_steps: int = 0) -> None:
@@ -81,7 +83,8 @@ class Judge:
         One in which something else went on (checkpoint, evaluation, …) tells of that at most: of the steps it says
         neither that what was suspected goes on nor that it is over.
         """
-        if self._start_up_steps > 0 and not table.ranks.on_cpu.any():
+        profile = profiles.of_ranks(table.ranks)
+        if self._start_up_steps > 0 and profile.warms_up:
             self._start_up_steps -= 1
             return {}
         if not len(table.rows) or table.phases:
@@ -89,7 +92,7 @@ class Judge:
                 return {}
             self._watch_saves(table)
             return {SAVES: list(slow_checkpoint.detect(self.view))}
-        self._prepare(table)
+        self._prepare(table, profile)
         if len(self._first) < WARM_UP:
             self._first.append(table.step)
         healthy = self._healthy(table)
@@ -109,6 +112,7 @@ class Judge:
         self._watch_imbalance(table, effect)
         self._suppress_consequences()
         self.view = View(
+            profile=profile,
             table=table,
             effect=effect,
             accounts=accounts,
@@ -123,13 +127,12 @@ class Judge:
         )
         return {STEPS: attribute(self.view)}
 
-    def _prepare(self, table: StepTable) -> None:
+    def _prepare(self, table: StepTable, profile: DeviceProfile) -> None:
         if self.monitors:
             return
-        profile = profiles.CPU if table.ranks.on_cpu.any() else profiles.GPU
-        signals = len(profile.keys() - profiles.RARE)
+        signals = len(profile.noise.keys() - profiles.RARE)
         threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * signals)
-        self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.items()}
+        self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.noise.items()}
 
     def _reason_known(self) -> bool:
         return any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors)
@@ -178,7 +181,7 @@ class Judge:
         self._watch_device("own_history", table, centred, passes.starved)
         job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
-        optimizer = matrix.compute(table, ("optimizer",)).seconds
+        optimizer = matrix.compute(table, (SpanName.OPTIMIZER,)).seconds
         beside = np.log(optimizer) - np.log(peers.beside_stage_peers(optimizer, table.ranks.pipeline, healthy))
         values = beside[:, 0] if beside.shape[1] else np.full(len(ranks), np.nan)
         self.monitors["optimizer"].observe(step, ranks, values)
@@ -209,7 +212,7 @@ class Judge:
             "garbage_collection": accounts.garbage,
             "sync_delay": accounts.sync,
         }
-        if table.ranks.on_cpu.any():
+        if "send_delay" in self.monitors:
             sending = np.where(delayed, np.nan, links.sending_seconds(table, messages))
             shares |= {"preempted": accounts.preempted, "send_delay": sending}
         values = np.stack(list(shares.values()), axis=1) / usual
@@ -221,7 +224,7 @@ class Judge:
 
     def _watch_launching(self, table: StepTable, passes: Launching, pace: Floats) -> bool:
         """How late starved ranks are; the pace of others is their device's. Returns whether others may wait for it."""
-        if table.ranks.on_cpu.any():
+        if "launching" not in self.monitors:
             return False
         beside = np.where(np.isfinite(passes.beside_peers), passes.beside_peers, pace)
         late = np.where(passes.starved, beside, np.minimum(beside, 0.0))
@@ -239,7 +242,7 @@ class Judge:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)
 
     def _watch_links(self, table: StepTable, messages: links.Messages, collectives: links.Collectives) -> None:
-        """On CPU ranks a transfer takes what the members' hosts give it, and says nothing of links."""
+        """Where a transfer takes what the members' hosts give it, it says nothing of links."""
         if "transfer" not in self.monitors:
             return
         items = self._transfers.numbers(table, messages, collectives)

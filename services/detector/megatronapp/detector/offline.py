@@ -18,6 +18,7 @@ from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.flight_recorder import Dumps
 from megatronapp.detector.formats.recording_tables import step_tables
 from megatronapp.detector.judge import Judge
+from megatronapp.detector.profiles import GPU
 from megatronapp.detector.report import Job, Report
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
@@ -130,7 +131,7 @@ class _Stall:
 def hung_job(name: str, dumps: Dumps) -> Report:
     """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
     stall = _Stall(tuple(blame(dumps.frontiers, dumps.members))) if dumps.hangs else None
-    suspicions = list(hang.detect(stall, on_cpu=False))
+    suspicions = list(hang.detect(stall, link_is_known=GPU.link_is_known))
     return Report(
         job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
         findings=_in_order(_told_by(finding, dumps) for finding in _without_steps(name, suspicions)),

@@ -1,4 +1,6 @@
-"""How noisy each signal is on each kind of device before a job has shown its own noise.
+"""What is special about each kind of device, as values: rules read them, and know no device.
+
+Noise is how much each signal varies before a job has shown its own.
 
 GPU: a worker's step varies by 0.33 to 0.64 % once its work is known (measured on two production traces); healthy GPUs
 of one job differ by 0.4 %, of a fleet by 8 % (Sinha et al., SC'22). CPU: the thread CPU time of a step varies by 5 to
@@ -9,8 +11,12 @@ What CPU ranks spend in wall time alone is as much their neighbours' doing, so o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from megatronapp.detector.statistics.monitor import Noise
+from megatronapp.detector.statistics.monitor import WARM_UP, Noise
+from megatronapp.detector.steps import RankTable
+from megatronapp.v1 import trace_pb2
 
 NEVER = math.inf
 SLOW_SAVE = math.log(1.5)
@@ -18,7 +24,7 @@ SLOW_SAVE = math.log(1.5)
 RARE = frozenset({"checkpoint", "job_checkpoint", "expert_imbalance"})
 """Judged only at saves, or only in jobs with experts: they take no share of every step's false alarms."""
 
-GPU: dict[str, Noise] = {
+_GPU_NOISE: dict[str, Noise] = {
     "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02),
     "own_history": Noise(floor=0.005, prior=0.01, clip=10, allowance=NEVER, smallest=0.02),
     "optimizer": Noise(floor=0.01, prior=0.02, clip=8, allowance=0.10, smallest=0.02),
@@ -37,7 +43,7 @@ GPU: dict[str, Noise] = {
     "expert_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }
 
-CPU: dict[str, Noise] = {
+_CPU_NOISE: dict[str, Noise] = {
     "compute_effect": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.10, smallest=0.08),
     "own_history": Noise(floor=0.05, prior=0.10, clip=4, allowance=NEVER, smallest=0.08),
     "optimizer": Noise(floor=0.10, prior=0.20, clip=4, allowance=0.30, smallest=0.08),
@@ -55,3 +61,78 @@ CPU: dict[str, Noise] = {
     "sequence_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
     "expert_imbalance": Noise(floor=0.05, prior=0.10, clip=4, allowance=0.05, smallest=0.05, changes=False),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePatience:
+    """Slow steps, and seconds, before a verdict on a rank's speed pages."""
+
+    steps: int
+    small_steps: int
+    """The same of a small effect."""
+    wall_steps: int
+    """Of what is measured in wall time alone."""
+    early_steps: int
+    """At least so many where the rank was slow before it had a history."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    noise: Mapping[str, Noise]
+    """By signal: those that this kind of device has."""
+    patience: PagePatience
+    warms_up: bool
+    """An attempt's first steps are unlike the others: kernels are chosen, memory is allocated."""
+    wall_time_tells: bool
+    """What a rank takes in wall time is its own doing, and not that of whoever shares its host."""
+    link_is_known: bool
+    """What carries a message follows from where its ends are: NVLink within a node, a network card between nodes."""
+    shadow: float
+    """Share of the strongest slowness that another rank's must reach to page beside it; 0: any. Who waits for a slow
+    rank idles, and where idling slows it computes slower, too."""
+    idle_effect: float
+    """log(effect_ratio) that idleness alone may reach."""
+    optimizer_tells_memory: bool
+    """The optimizer is bound by the device's own memory, the passes by its arithmetic."""
+    thread_computes: bool
+    """The training thread computes itself, so that its use of a processor tells a busy rank from one that stands."""
+
+
+GPU = DeviceProfile(
+    noise=_GPU_NOISE,
+    # Two slow steps may be outliers. An H200 that nobody disturbed computed 2 % slower for ten steps now and then.
+    patience=PagePatience(steps=3, small_steps=20, wall_steps=3, early_steps=0, seconds=0.0),
+    warms_up=True,
+    wall_time_tells=True,
+    link_is_known=True,
+    shadow=0.0,
+    idle_effect=0.0,
+    optimizer_tells_memory=True,
+    thread_computes=False,
+)
+CPU = DeviceProfile(
+    noise=_CPU_NOISE,
+    # A burst of other load slows a rank for some steps, or moments, however many steps these are; before a rank has a
+    # history only what lasts as long as one takes counts. A message ends when its receiver takes it, and that one may
+    # lack a processor for seconds.
+    patience=PagePatience(steps=6, small_steps=6, wall_steps=12, early_steps=WARM_UP, seconds=2.0),
+    warms_up=False,
+    wall_time_tells=False,
+    link_is_known=False,
+    shadow=0.5,
+    # On one host ranks that idled before each pass took 35 % more CPU time for it.
+    idle_effect=0.5,
+    optimizer_tells_memory=False,
+    thread_computes=True,
+)
+
+
+def of_device(device: int) -> DeviceProfile:
+    """Of a Hello's device; one that is not told is a GPU."""
+    return CPU if device == trace_pb2.DEVICE_CPU else GPU
+
+
+def of_ranks(ranks: RankTable) -> DeviceProfile:
+    """Of a job: that of its least exact devices."""
+    return CPU if ranks.on_cpu.any() else GPU

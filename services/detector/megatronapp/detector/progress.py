@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from megatronapp.detector import patience
+from megatronapp.core.trace.span_names import PASSES
+from megatronapp.detector import patience, profiles
 from megatronapp.detector.assemble import Member
 from megatronapp.detector.patience import Patience
-from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Message, Position, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -25,7 +26,6 @@ RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still."""
-PASSES = ("forward", "backward")
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Stall:
 
 
 class Progress:
-    """Fed with heartbeats in order of arrival; asked for a stall after each."""
+    """Fed with the heartbeats of the ranks' processes, of each process's in order; asked for a stall after each."""
 
     def __init__(self, start_patience_seconds: float = patience.START_SECONDS) -> None:
         self.stalled_seconds = 0.0
@@ -97,11 +97,12 @@ class Progress:
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
 
-    def beat(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
-        """Take one heartbeat."""
-        state = self._known(rank)
-        frontier, phase = self._positions(rank, member, heartbeat), _phase(heartbeat, member)
-        moved = (frontier, heartbeat.step, phase, heartbeat.closing) != (
+    def beat(self, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
+        """Take the newest heartbeat of a rank's process."""
+        process = member.process
+        state = self._known(process.rank)
+        frontier, phase = self._positions(member, heartbeat), _phase(heartbeat, member)
+        moved = (frontier, heartbeat.step, phase, process.closed) != (
             state.frontier,
             state.step,
             state.phase,
@@ -109,9 +110,9 @@ class Progress:
         )
         self._pass_time(unix_ns, moved=moved or not state.heard_unix_ns)
         state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
-        self._stands(state, phase, closing=heartbeat.closing, lost=False)
+        self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = _computes(state, heartbeat) and member.hello.device == trace_pb2.DEVICE_CPU
+        state.computing = _computes(state, heartbeat) and profiles.of_device(process.device).thread_computes
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if heartbeat.step > self._step:
@@ -177,10 +178,8 @@ class Progress:
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
-    def _positions(self, rank: int, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
-        if heartbeat.communicators:
-            member.name(list(heartbeat.communicators))
-        positions = {}
+    def _positions(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
+        rank, positions = member.process.rank, {}
         for f in heartbeat.frontiers:
             if f.peer >= 0 and (f.sending or f.peer != rank):
                 ranks: tuple[int, ...] = (rank, f.peer) if f.sending else (f.peer, rank)
@@ -191,15 +190,24 @@ class Progress:
             else:
                 continue
             self._members[name] = ranks
-            positions[name] = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending)
+            positions[name] = Position(
+                f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open)
+            )
         return positions
+
+
+def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
+    """None of them where one has no name: the others do not tell what is open."""
+    return tuple((m.step, m.message) for m in messages) if all(m.message for m in messages) else ()
 
 
 def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
-    if heartbeat.phase == patience.STEP:
-        return patience.START if heartbeat.step <= member.hello.schedule.first_step else patience.STEP
+    if heartbeat.phase == trace_pb2.PHASE_STEP:
+        return patience.STEP
+    if heartbeat.phase == trace_pb2.PHASE_UNSPECIFIED:
+        return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
     return heartbeat.phase if heartbeat.phase in patience.PHASES else patience.START
 
 

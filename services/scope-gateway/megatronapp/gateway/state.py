@@ -6,33 +6,17 @@ changed, so that only this is sent to viewers. All of it is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.trace.membership import Membership, Process, copied
 from megatronapp.v1 import trace_pb2
 
 MAX_JOBS = 500
 MAX_STEPS = 2_000
 MAX_FINDINGS = 5_000
-
-
-@dataclass(slots=True)
-class TrackedRank:
-    rank: int
-    placement: trace_pb2.Placement = field(default_factory=trace_pb2.Placement)
-    device: int = trace_pb2.DEVICE_UNSPECIFIED
-    incarnation: int = 0
-    seen_unix_ns: int = 0
-    heartbeat: trace_pb2.Heartbeat | None = None
-    heartbeat_unix_ns: int = 0
-    step: int = 0
-    dropped: int = 0
-    closed: bool = False
-    """Ended in good order."""
-    lost: bool = False
-    """Its stream ended without a good-bye."""
 
 
 @dataclass(slots=True)
@@ -54,7 +38,7 @@ PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_p
 class TrackedJob:
     run: str
     job: str = ""
-    attempt: int = 0
+    membership: Membership = field(default_factory=Membership)
     sizes: trace_pb2.ParallelSizes = field(default_factory=trace_pb2.ParallelSizes)
     total_steps: int = 0
     step: int = 0
@@ -63,11 +47,18 @@ class TrackedJob:
     started_unix_ns: int = 0
     """When it was first heard of; 0: not known."""
     seen_unix_ns: int = 0
-    ranks: dict[int, TrackedRank] = field(default_factory=dict)
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
     hidden: bool = False
     """It could not be shown when that was tried last."""
+
+    @property
+    def attempt(self) -> int:
+        return self.membership.attempt
+
+    @property
+    def ranks(self) -> Mapping[int, Process]:
+        return self.membership.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +86,18 @@ class JobStore:
         if not identity.run:
             raise DataError("a message names no run")
         job = self._job(identity.run)
-        if identity.attempt < job.attempt or (job.job and identity.job != job.job):
+        if job.job and identity.job != job.job:
             return None
         _begin_attempt(job, identity.attempt)
-        rank = _speaker(job, identity, is_hello=body == "hello")
-        if rank is None:
+        process = job.membership.apply(message)
+        if process is None:
             return None
         job.job = job.job or identity.job
         _seen(job, message.received_unix_ns, message.received_unix_ns)
-        rank.seen_unix_ns = max(rank.seen_unix_ns, message.received_unix_ns)
-        rank.lost = message.lost
         if body == "hello":
-            _hello(job, rank, message.message.hello)
-        elif body == "heartbeat":
-            _heartbeat(rank, message.message.heartbeat, message.received_unix_ns)
+            _hello(job, message.message.hello)
         elif body == "summary":
-            _summary(job, rank, message.message.summary, message.received_unix_ns)
+            _summary(job, message.message.summary, message.received_unix_ns)
             return Change(job.run, message.message.summary.step)
         return Change(job.run)
 
@@ -146,7 +133,7 @@ class JobStore:
             if not job.sizes.world:
                 job.sizes = record.sizes
             for known in ranks:
-                _fill_in(job.ranks.setdefault(known.identity.rank, TrackedRank(known.identity.rank)), known)
+                job.membership.recall(known)
         return Change(record.run)
 
     def forget(self, run: str) -> None:
@@ -174,50 +161,19 @@ def _seen(job: TrackedJob, first_unix_ns: int, last_unix_ns: int) -> None:
 
 def _begin_attempt(job: TrackedJob, attempt: int) -> None:
     """A newer attempt has other processes; what is known of earlier steps stays."""
-    if attempt > job.attempt:
-        job.attempt, job.step, job.step_unix_ns = attempt, 0, 0
-        job.ranks.clear()
+    if job.membership.begin(attempt):
+        job.step, job.step_unix_ns = 0, 0
 
 
-def _speaker(job: TrackedJob, identity: trace_pb2.Identity, *, is_hello: bool) -> TrackedRank | None:
-    """Who speaks. Only a hello replaces a process by another; what else a replaced one says is None."""
-    rank = job.ranks.get(identity.rank)
-    replaced = rank is not None and rank.incarnation not in {0, identity.incarnation}
-    if replaced and not is_hello:
-        return None
-    if rank is None or replaced:
-        rank = job.ranks[identity.rank] = TrackedRank(identity.rank)
-    rank.incarnation = identity.incarnation
-    return rank
-
-
-def _fill_in(rank: TrackedRank, record: trace_pb2.RankRecord) -> None:
-    if rank.device == trace_pb2.DEVICE_UNSPECIFIED:
-        rank.placement, rank.device = record.placement, record.device
-    if rank.incarnation == 0:
-        rank.seen_unix_ns, rank.closed = record.last_seen_unix_ns, record.closed
-        rank.lost = not record.connected and not record.closed
-
-
-def _hello(job: TrackedJob, rank: TrackedRank, hello: trace_pb2.Hello) -> None:
-    rank.placement, rank.device, rank.closed = hello.placement, hello.device, False
-    job.sizes = hello.placement.sizes
+def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
+    job.sizes = copied(hello.placement.sizes)
     job.total_steps = hello.schedule.total_steps or job.total_steps
     if job.step == 0:
         for step in [step for step in job.steps if step >= max(1, hello.schedule.first_step)]:
             del job.steps[step]
 
 
-def _heartbeat(rank: TrackedRank, heartbeat: trace_pb2.Heartbeat, received_unix_ns: int) -> None:
-    if received_unix_ns < rank.heartbeat_unix_ns:
-        return
-    rank.heartbeat, rank.heartbeat_unix_ns = heartbeat, received_unix_ns
-    rank.dropped = max(rank.dropped, heartbeat.dropped)
-    rank.closed = rank.closed or heartbeat.closing
-
-
-def _summary(job: TrackedJob, rank: TrackedRank, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
-    rank.step, rank.dropped = max(rank.step, summary.step), max(rank.dropped, summary.dropped)
+def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
     if summary.step > job.step:
         job.step, job.step_unix_ns = summary.step, received_unix_ns
     row = _row(job, summary.step, received_unix_ns)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.membership import Process
 from megatronapp.gateway import models
 from megatronapp.gateway.models import ENDED, JobState
-from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedRank, TrackedStep
+from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedStep
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -93,7 +94,7 @@ def _end_state(job: TrackedJob) -> JobState:
     return JobState.STOPPED if job.total_steps else JobState.FINISHED
 
 
-def _ended_well(rank: TrackedRank, done: bool) -> bool:
+def _ended_well(rank: Process, done: bool) -> bool:
     """A run that ends in good order ends in a pause; of a rank that tells no phase the last step decides, and where a
     record says that it has ended nobody knows more."""
     heartbeat = rank.heartbeat
@@ -108,11 +109,11 @@ def _lasts(finding: Finding, job: TrackedJob, state: JobState) -> bool:
     return finding.state is State.OPEN or at_end
 
 
-def connected(rank: TrackedRank, now_ns: int) -> bool:
-    return not rank.closed and not rank.lost and now_ns - rank.seen_unix_ns < SILENT_NS
+def connected(rank: Process, now_ns: int) -> bool:
+    return not rank.closed and not rank.lost and now_ns - rank.heard_unix_ns < SILENT_NS
 
 
-def rank_view(rank: TrackedRank, now_ns: int) -> models.Rank:
+def rank_view(rank: Process, now_ns: int) -> models.Rank:
     heartbeat = rank.heartbeat
     busy = heartbeat is not None and heartbeat.activity != "" and heartbeat.activity_since_ns > 0
     return models.Rank(

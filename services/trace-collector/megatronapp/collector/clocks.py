@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from megatronapp.collector.align import FLOOR_NS, Alignment, Anchors
 from megatronapp.collector.bridges import Bridges, ClockDomains
-from megatronapp.collector.depend import RECEIVES, SENDS, SYMMETRIC, Groups, match_collectives, match_messages
+from megatronapp.collector.depend import Groups, match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, Columns
 from megatronapp.core.trace.limits import MAX_COMMUNICATORS, MAX_TIME_NS
+from megatronapp.core.trace.span_names import RECEIVES, SENDS, SYMMETRIC
 from megatronapp.v1 import trace_pb2
 
 REBOOT_NS = 10_000_000_000
@@ -97,7 +98,7 @@ class Clocks:
         self._operations: dict[str, int] = {}
         self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
 
-    def hello(self, rank: int, placement: trace_pb2.Placement, device: trace_pb2.Device) -> None:
+    def hello(self, rank: int, placement: trace_pb2.Placement, device: int) -> None:
         host = self._host(placement.node, placement.host_unix_ns - placement.host_clock_ns)
         key: object = ("host", host) if device != trace_pb2.DEVICE_CUDA else ("gpu", rank, host)
         clock = self._clocks.setdefault(key, len(self._clocks))
@@ -223,6 +224,7 @@ class Clocks:
             "receiver": np.where(is_send, peers, rank),
             "sequence": columns.take("sequence", rows).astype(np.int64),
             "is_send": is_send,
+            "message": columns.take("message", rows).astype(np.int64),
             "at_ns": at.astype(np.int64) + self._hosts[self._ranks[rank].host].raw_offset_ns,
         }
 
@@ -282,7 +284,8 @@ class Clocks:
     def _fit_messages(self, step: int, table: Table) -> None:
         known = np.isin(table["sender"], list(self._ranks)) & np.isin(table["receiver"], list(self._ranks))
         table = {name: column[known] for name, column in table.items()}
-        edges = match_messages(*(table[name] for name in ("direction", "sender", "receiver", "sequence", "is_send")))
+        keys = ("direction", "sender", "receiver", "sequence", "is_send", "message")
+        edges = match_messages(*(table[name] for name in keys))
         sender, receiver = table["sender"][edges.source], table["receiver"][edges.source]
         self.bridges.observe(
             step,

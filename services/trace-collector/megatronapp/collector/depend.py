@@ -1,4 +1,5 @@
-"""Which operations belong together: by communicator and sequence number, and never by a guess. Pure functions.
+"""Which operations belong together: collectives by communicator and sequence number, messages by what they are; never
+by a guess. Pure functions.
 
 A key that contradicts itself (one rank twice with different times, members that name different operations, a sender
 without its receiver) is left out, not repaired.
@@ -14,13 +15,6 @@ import numpy.typing as npt
 from megatronapp.core.trace.columns import Column
 
 Ints = npt.NDArray[np.int64]
-
-SYMMETRIC = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
-"""Collectives no member of which can end before every member has begun."""
-
-SENDS = {"forward_send": 0, "backward_send": 1}
-RECEIVES = {"forward_recv": 0, "backward_recv": 1}
-"""Name → direction of the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +59,36 @@ def match_collectives(communicator: Column, sequence: Column, operation: Column,
 
 
 def match_messages(
-    direction: Column, sender: Column, receiver: Column, sequence: Column, is_send: npt.NDArray[np.bool_]
+    direction: Column,
+    sender: Column,
+    receiver: Column,
+    sequence: Column,
+    is_send: npt.NDArray[np.bool_],
+    message: Column,
 ) -> Edges:
-    """Pairs of the send and the receive of one message: same direction, same (sender, receiver), same sequence.
+    """Pairs of the send and the receive of one message; the rows are of one step.
 
-    A key that does not have exactly one send and one receive matches nothing.
+    Where both ends name the message (`message`, core/trace/message_id.py) it is that of the same name between the same
+    ranks, in whatever order it was posted. Where one does not (0), it is that of the same direction and number. A key
+    that does not have exactly one send and one receive matches nothing.
     """
-    known = (np.asarray(sender, np.int64) >= 0) & (np.asarray(receiver, np.int64) >= 0)
-    rows = np.flatnonzero(known & (np.asarray(sequence, np.int64) > 0))
-    order = rows[np.lexsort((~is_send[rows], sequence[rows], receiver[rows], sender[rows], direction[rows]))]
+    between = (np.asarray(sender, np.int64) >= 0) & (np.asarray(receiver, np.int64) >= 0)
+    message = np.asarray(message, np.int64)
+    by_name = _pairs(between & (message > 0), is_send, message, receiver, sender, direction)
+    left = between & (np.asarray(sequence, np.int64) > 0)
+    left[by_name.source] = left[by_name.target] = False
+    by_number = _pairs(left, is_send, sequence, receiver, sender, direction)
+    unnamed = (message[by_number.source] == 0) | (message[by_number.target] == 0)
+    return Edges(np.r_[by_name.source, by_number.source[unnamed]], np.r_[by_name.target, by_number.target[unnamed]])
+
+
+def _pairs(chosen: npt.NDArray[np.bool_], is_send: npt.NDArray[np.bool_], *keys: Column) -> Edges:
+    """Of the rows chosen: those keys that one send and one receive have, and no other row."""
+    rows = np.flatnonzero(chosen)
+    order = rows[np.lexsort((~is_send[rows], *(key[rows] for key in keys)))]
     if not len(order):
         return Edges(_empty(), _empty())
-    group = _runs(direction[order], sender[order], receiver[order], sequence[order])
+    group = _runs(*(key[order] for key in keys))
     size = np.bincount(group)
     sends = np.bincount(group, weights=is_send[order].astype(np.float64))
     first = np.flatnonzero(np.r_[True, np.diff(group) > 0])

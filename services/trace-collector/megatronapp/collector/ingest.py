@@ -84,7 +84,7 @@ class TraceIngest:
             raise DataError("a stream begins with Hello")
         identity = message.hello.identity
         check_identity(identity)
-        received = from_wire(Sender.of(identity), data, time.time_ns())
+        received = from_wire(Sender.of(identity), data, self._pipeline.arrival_of_hello(identity, time.time_ns()))
         claim = PodClaim(identity.job, identity.run, identity.attempt, message.hello.placement.node)
         grant = await self._authenticator.pod(bearer(context.invocation_metadata()), claim)
         self._pipeline.admit(identity, may_open_run=grant.may_open_run)

@@ -10,6 +10,7 @@ from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.received import Received
 from megatronapp.core.errors import DataError, ForbiddenError, NotFoundError
 from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES
+from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.v1 import trace_pb2
 
 AttemptKey = tuple[str, int]
@@ -21,15 +22,10 @@ MAX_OWNERS = 10_000
 
 @dataclass(slots=True)
 class Rank:
-    """One rank of an attempt; its newest incarnation."""
+    """One rank of an attempt: its process, and what that has named."""
 
-    hello: trace_pb2.Hello
-    last_seen_unix_ns: int
+    process: Process
     streams: int = 0
-    ended: bool = False
-    """It has said goodbye, or the bus has heard that it is lost: nobody waits for it any more."""
-    closed: bool = False
-    """It has said goodbye."""
     communicators: dict[int, trace_pb2.Communicator] = field(default_factory=dict)
     ids: dict[int, str] = field(default_factory=dict)
     """Communicator index → id, as tables want it."""
@@ -44,16 +40,22 @@ class Rank:
             self.names = names
         return self.names
 
-    def hello_snapshot(self) -> trace_pb2.Hello:
-        """Its Hello with all communicators that it has named since."""
-        hello = trace_pb2.Hello()
-        hello.CopyFrom(self.hello)
-        del hello.communicators[:]
-        hello.communicators.extend(self.communicators.values())
-        return hello
+    @property
+    def ended(self) -> bool:
+        """It has said goodbye, or the bus has heard that it is lost: nobody waits for it any more."""
+        return self.process.closed or self.process.lost
 
-    def close(self) -> None:
-        self.ended = self.closed = True
+    def hello_snapshot(self, recipe: trace_pb2.Recipe | None) -> trace_pb2.Hello:
+        """Its Hello with all communicators that it has named since."""
+        process = self.process
+        return trace_pb2.Hello(
+            identity=process.identity,
+            placement=process.placement,
+            communicators=self.communicators.values(),
+            device=process.device,
+            schedule=process.schedule,
+            recipe=recipe,
+        )
 
     def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:
         """Raises DataError when they are more than a rank can have."""
@@ -81,13 +83,18 @@ class Attempt:
     events: int = 0
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     """Events lost on the way, by (rank, incarnation)."""
+    membership: Membership = field(init=False)
     ranks: dict[int, Rank] = field(default_factory=dict)
+    """Those whose Hello has come."""
     clocks: Clocks = field(default_factory=Clocks)
     buffer: Buffer = field(default_factory=Buffer)
     writing: Buffer = field(default_factory=Buffer)
     """Rows that the store is taking now; they count as in memory until it has them."""
     changed: bool = True
     """Whether the ranks' Hellos or the counters differ from what the store keeps."""
+
+    def __post_init__(self) -> None:
+        self.membership = Membership(self.attempt)
 
     @property
     def key(self) -> AttemptKey:
@@ -98,13 +105,13 @@ class Attempt:
         identity, message = received.identity, received.message
         self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
         self.changed = True
-        if received.kind == "hello":
-            self.on_hello(message.hello, received.received_unix_ns)
-            return 0
-        rank = self.ranks.get(identity.rank)
-        if rank is None or rank.hello.identity.incarnation != identity.incarnation:
+        process = self.membership.take(identity, message, received.received_unix_ns)
+        if process is None or not process.hello_unix_ns:
             return 0  # A late message of a process that another has replaced.
-        rank.last_seen_unix_ns = received.received_unix_ns
+        rank = self.rank_of(process)
+        if received.kind == "hello":
+            self.on_hello(rank, message.hello.communicators)
+            return 0
         if received.kind == "batch":
             rank.learn(message.batch.communicators)
             return self._batch(rank, received)
@@ -112,22 +119,29 @@ class Attempt:
             rank.learn(message.summary.communicators)
             return self._summary(rank, received)
         rank.learn(message.heartbeat.communicators)
-        if message.heartbeat.closing:
-            rank.close()
         return self._count_dropped(identity, message.heartbeat.dropped)
 
-    def on_hello(self, hello: trace_pb2.Hello, received_unix_ns: int) -> None:
+    def rank_of(self, process: Process) -> Rank:
+        """What is known of a rank whose process this is; a new one has named nothing yet."""
+        rank = self.ranks.get(process.rank)
+        if rank is None or rank.process is not process:
+            rank = self.ranks[process.rank] = Rank(process, streams=rank.streams if rank else 0)
+        return rank
+
+    def on_hello(self, rank: Rank, communicators: Iterable[trace_pb2.Communicator]) -> None:
         """A rank's process has connected, for the first time or again."""
-        number = hello.identity.rank
-        old = self.ranks.get(number)
-        rank = Rank(hello, received_unix_ns, streams=old.streams if old else 0)
-        if old and old.hello.identity.incarnation == hello.identity.incarnation:
-            rank.learn(old.communicators.values())
-        rank.learn(hello.communicators)
-        self.ranks[number] = rank
-        self.sizes = hello.placement.sizes
-        self.schedule = hello.schedule
-        self.clocks.hello(number, hello.placement, hello.device)
+        process = rank.process
+        rank.learn(communicators)
+        self.sizes = process.placement.sizes
+        self.schedule = process.schedule
+        self.clocks.hello(process.rank, process.placement, process.device)
+
+    def lose(self, rank: Rank, unix_ns: int) -> trace_pb2.RankMessage:
+        """The rank's stream has ended without a goodbye: returns what the bus is to hear."""
+        said = trace_pb2.RankMessage(identity=rank.process.identity, received_unix_ns=unix_ns, lost=True)
+        self.membership.apply(said)
+        self.changed = True
+        return said
 
     def begin_write(self) -> None:
         """The rows so far are for the store; new ones gather apart. A write that failed takes them along."""
@@ -156,7 +170,7 @@ class Attempt:
         summary, columns, number = received.message.summary, received.columns, received.identity.rank
         self._widen_steps(summary.step)
         reading = self.clocks.at(number, summary.start_ns)
-        on_cpu = rank.hello.device == trace_pb2.DEVICE_CPU
+        on_cpu = rank.process.device == trace_pb2.DEVICE_CPU
         self.buffer.add_summary(SummaryBlock(number, summary, columns, rank.ids, reading, on_cpu), received.size)
         return self._count_dropped(received.identity, summary.dropped)
 
@@ -226,7 +240,13 @@ class Jobs:
         """Whether the rank's process has said Hello, and no other has replaced it."""
         attempt = self._attempts.get((identity.run, identity.attempt))
         rank = attempt.ranks.get(identity.rank) if attempt else None
-        return rank is not None and rank.hello.identity == identity
+        return rank is not None and rank.process.identity == identity
+
+    def hello_unix_ns(self, identity: trace_pb2.Identity) -> int:
+        """When the rank's last Hello arrived, 0 where none has."""
+        attempt = self._attempts.get((identity.run, identity.attempt))
+        rank = attempt.ranks.get(identity.rank) if attempt else None
+        return rank.process.hello_unix_ns if rank else 0
 
     def forget(self, keys: Iterable[AttemptKey]) -> None:
         """Drop attempts. Their runs stay their jobs', the newest MAX_OWNERS of them."""

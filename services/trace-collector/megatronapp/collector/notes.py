@@ -23,15 +23,15 @@ def pack(attempt: Attempt) -> bytes:
     proto.serialize_length_prefixed(job_record(attempt), out)
     for rank in attempt.ranks.values():
         record = trace_pb2.RankMessage(
-            identity=rank.hello.identity,
-            message=trace_pb2.TraceMessage(hello=rank.hello_snapshot()),
-            received_unix_ns=rank.last_seen_unix_ns,
+            identity=rank.process.identity,
+            message=trace_pb2.TraceMessage(hello=rank.hello_snapshot(attempt.membership.recipe_of(rank.process.rank))),
+            received_unix_ns=rank.process.heard_unix_ns,
             lost=rank.ended,
         )
         proto.serialize_length_prefixed(record, out)
-        if rank.closed:
+        if rank.process.closed:
             goodbye = trace_pb2.TraceMessage(heartbeat=trace_pb2.Heartbeat(closing=True))
-            record = trace_pb2.RankMessage(identity=rank.hello.identity, message=goodbye)
+            record = trace_pb2.RankMessage(identity=rank.process.identity, message=goodbye)
             proto.serialize_length_prefixed(record, out)
     return out.getvalue()
 
@@ -56,16 +56,17 @@ def unpack(data: bytes) -> Attempt:
 
 def _restore(attempt: Attempt, record: trace_pb2.RankMessage) -> None:
     """One rank that can't be is left out; an earlier version took in what is refused now."""
-    number = record.identity.rank
+    number, hello = record.identity.rank, record.message.hello
     if record.message.HasField("hello"):
         try:
             check_message(record.message)
-            attempt.on_hello(record.message.hello, record.received_unix_ns)
-            attempt.ranks[number].ended = record.lost
+            process = attempt.membership.apply(record)
+            if process is not None:
+                attempt.on_hello(attempt.rank_of(process), hello.communicators)
         except DataError as error:
             log.error("rank_note_unreadable", run=attempt.run, attempt=attempt.attempt, rank=number, error=str(error))
     elif number in attempt.ranks:
-        attempt.ranks[number].close()
+        attempt.membership.apply(record)
 
 
 def job_record(attempt: Attempt) -> trace_pb2.JobRecord:

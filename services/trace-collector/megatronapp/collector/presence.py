@@ -40,7 +40,7 @@ class Presence:
         attempt = self._jobs.get(identity.run, identity.attempt)
         rank = attempt.ranks[identity.rank]
         rank.streams -= 1
-        if lost and rank.hello.identity.incarnation == identity.incarnation:
+        if lost and rank.process.identity == identity:
             self._report_if_gone(attempt, rank)
 
     async def report_missing(self, return_seconds: float) -> None:
@@ -57,8 +57,7 @@ class Presence:
         async for _ in self._bus.follow(Topic.HELLO_REQUEST, from_start=False):
             present = [(attempt, rank) for attempt, _, rank in self._newest() if rank.streams and not rank.ended]
             for attempt, rank in present:
-                message = trace_pb2.TraceMessage(hello=rank.hello_snapshot())
-                self._publish(attempt, rank, message=message, clock_error_ns=-1)
+                self._publish(attempt, rank, _hello_again(attempt, rank))
             log.info("hello_request_answered", ranks=len(present))
 
     def _newest(self) -> Iterator[tuple[Attempt, int, Rank]]:
@@ -70,17 +69,21 @@ class Presence:
 
     def _report_if_gone(self, attempt: Attempt, rank: Rank) -> None:
         if not rank.ended and not rank.streams:
-            rank.ended = attempt.changed = True
-            self._publish(attempt, rank, lost=True)
+            self._publish(attempt, rank, attempt.lose(rank, max(time.time_ns(), rank.process.heard_unix_ns)))
 
-    def _publish(self, attempt: Attempt, rank: Rank, **fields: object) -> None:
+    def _publish(self, attempt: Attempt, rank: Rank, message: trace_pb2.RankMessage) -> None:
         """One rank that can't be told of must not silence the others."""
         try:
-            message = trace_pb2.RankMessage(
-                identity=rank.hello.identity,
-                received_unix_ns=time.time_ns(),
-                **fields,  # type: ignore[arg-type]
-            )
             self._outbox.put(self._position(), attempt.run, message.SerializeToString())
         except Exception:
-            log.exception("rank_not_told", run=attempt.run, rank=rank.hello.identity.rank)
+            log.exception("rank_not_told", run=attempt.run, rank=rank.process.rank)
+
+
+def _hello_again(attempt: Attempt, rank: Rank) -> trace_pb2.RankMessage:
+    hello = rank.hello_snapshot(attempt.membership.recipe_of(rank.process.rank))
+    return trace_pb2.RankMessage(
+        identity=rank.process.identity,
+        message=trace_pb2.TraceMessage(hello=hello),
+        received_unix_ns=max(time.time_ns(), rank.process.hello_unix_ns),
+        clock_error_ns=-1,
+    )

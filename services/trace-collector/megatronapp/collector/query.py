@@ -117,7 +117,7 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             snapshot = reader.take(
                 self._store, attempt, "spans", request.from_step, request.to_step, list(request.ranks)
             )
-            placements = {number: rank.hello.placement for number, rank in attempt.ranks.items()}
+            placements = {number: rank.process.placement for number, rank in attempt.ranks.items()}
             with _stopped() as stopped:
                 spans = snapshot.spans(stopped.is_set)
                 first = await self._in_thread(lambda: next(spans, None))
@@ -186,18 +186,18 @@ def _steps_response(table: Any) -> trace_pb2.ListStepsResponse:
 
 def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
     return trace_pb2.RankRecord(
-        identity=rank.hello.identity,
-        placement=rank.hello.placement,
-        device=rank.hello.device,
+        identity=rank.process.identity,
+        placement=rank.process.placement,
+        device=rank.process.device,
         connected=rank.streams > 0,
-        last_seen_unix_ns=rank.last_seen_unix_ns,
+        last_seen_unix_ns=rank.process.heard_unix_ns,
         communicators=rank.communicators.values(),
-        closed=rank.closed,
+        closed=rank.process.closed,
     )
 
 
 def _clock_record(clocks: Clocks, number: int, rank: Rank) -> trace_pb2.ClockRecord:
-    record = trace_pb2.ClockRecord(rank=number, node=rank.hello.placement.node)
+    record = trace_pb2.ClockRecord(rank=number, node=rank.process.placement.node)
     clock = clocks.clock_of(number)
     if clock is None:
         return record

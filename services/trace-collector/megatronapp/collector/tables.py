@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
 from megatronapp.core.trace.columns import NONE, SPAN_DTYPES, SUMMARY_DTYPES, Column, joined, spread
+from megatronapp.core.trace.span_names import STEP_COMPUTE
 from megatronapp.v1 import trace_pb2
 
-COMPUTE_NAMES = ("forward", "backward", "optimizer")
 SPAN_ROWS = 1 << 17
 """Rows of one table of spans: what is made, written and dropped while it is in the processor's cache."""
 
@@ -69,12 +69,12 @@ def _shares(blocks: Sequence[SummaryBlock]) -> tuple[npt.NDArray[np.int64], npt.
 
     compute: forward, backward and optimizer, by CPU time on CPU ranks; wait: p2p and collectives.
     """
-    numbers: dict[str, int] = {name: number for number, name in enumerate(COMPUTE_NAMES)}
+    numbers: dict[str, int] = {name: number for number, name in enumerate(STEP_COMPUTE)}
     owner = np.repeat(np.arange(len(blocks)), [block.rows for block in blocks])
     on_cpu = np.array([block.on_cpu for block in blocks], bool)[owner]
     duration = _joined(blocks, "duration_sum_ns")
     measure = np.where(on_cpu, _joined(blocks, "cpu_sum_ns"), duration)
-    computes = _named(blocks, numbers) < len(COMPUTE_NAMES)
+    computes = _named(blocks, numbers) < len(STEP_COMPUTE)
     waits = np.isin(_joined(blocks, "kind"), _WAIT_KINDS)
     return _summed(owner, measure, computes, len(blocks)), _summed(owner, duration, waits, len(blocks))
 

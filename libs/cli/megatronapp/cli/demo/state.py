@@ -10,6 +10,8 @@ import numpy as np
 from megatronapp.core.findings import Finding, State
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.columns import summary_columns
+from megatronapp.core.trace.membership import Membership, Process
+from megatronapp.core.trace.span_names import PASSES
 from megatronapp.v1 import trace_pb2
 
 
@@ -17,16 +19,24 @@ from megatronapp.v1 import trace_pb2
 class RankView:
     """One rank as the terminal shows it."""
 
-    placement: trace_pb2.Placement
-    step: int = 0
+    process: Process
     step_seconds: float = 0.0
     compute_seconds: float = 0.0
     """CPU time of forward and backward in the last step."""
+
+    @property
+    def placement(self) -> trace_pb2.Placement:
+        return self.process.placement
+
+    @property
+    def step(self) -> int:
+        return self.process.step
 
 
 @dataclass
 class DemoState:
     scenario: Scenario
+    membership: Membership = field(default_factory=Membership)
     runs: set[str] = field(default_factory=set)
     """That have been heard of: a finding of another is an earlier demo's."""
     ranks: dict[int, RankView] = field(default_factory=dict)
@@ -64,14 +74,20 @@ class DemoState:
 
     def on_message(self, message: trace_pb2.RankMessage) -> None:
         """Take in one message of a rank."""
-        rank, body = message.identity.rank, message.message
+        if self.membership.begin(message.identity.attempt):
+            self.ranks.clear()
+        process, body = self.membership.apply(message), message.message
+        if process is None or not process.hello_unix_ns:
+            return
+        view = self.ranks.get(process.rank)
+        if view is None or view.process is not process:
+            view = self.ranks[process.rank] = RankView(process)
         match body.WhichOneof("body"):
             case "hello":
                 self.runs.add(message.identity.run)
-                self.ranks[rank] = RankView(body.hello.placement)
                 self.total_steps = body.hello.schedule.total_steps
-            case "summary" if rank in self.ranks:
-                self._summary(self.ranks[rank], rank, body.summary)
+            case "summary" if body.summary.step == process.step:
+                self._summary(view, process.rank, body.summary)
 
     def find(self, finding: Finding) -> None:
         """Take in a new or changed finding of this demo."""
@@ -108,7 +124,7 @@ class DemoState:
         return any(f.hits(rank=rank, stage=place.pipeline, node=place.node) for f in self.scenario.faults)
 
     def _summary(self, view: RankView, rank: int, summary: trace_pb2.StepSummary) -> None:
-        view.step, view.step_seconds = summary.step, summary.duration_ns / 1e9
+        view.step_seconds = summary.duration_ns / 1e9
         view.compute_seconds = _compute_seconds(summary)
         if summary.progress.HasField("loss"):
             self.loss = summary.progress.loss
@@ -119,7 +135,7 @@ class DemoState:
 
 def _compute_seconds(summary: trace_pb2.StepSummary) -> float:
     columns = summary_columns(summary)
-    computes = [i for i, name in enumerate(summary.names) if name in {"forward", "backward"}]
+    computes = [i for i, name in enumerate(summary.names) if name in PASSES]
     rows = np.isin(columns["name"], computes)
     cpu, wall = (int(columns[name][rows].sum()) for name in ("cpu_sum_ns", "duration_sum_ns"))
     return (cpu or wall) / 1e9

@@ -42,6 +42,17 @@ MAX_COMMUNICATOR_BYTES = 32 << 20
 numbers."""
 MAX_FRONTIERS = 1 << 17
 """Of one heartbeat: one for each communicator, and one for each directed pair."""
+MAX_OPEN_MESSAGES = 16
+"""Of one directed pair. A schedule has some of them on the way; the oldest tell who waits for whom."""
+
+MAX_SETTINGS = 2_000
+"""Flags of a run, and libraries. Megatron-core has some 600 flags."""
+MAX_SETTING = 4_096
+"""Characters of a setting's value: a list of data files with room."""
+MAX_RECIPE_BYTES = 256 << 10
+"""All of a run's settings together."""
+MAX_EVALUATIONS = 64
+"""Between two steps."""
 
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""

@@ -18,30 +18,30 @@ from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.columns import fill_spans
+from megatronapp.core.trace.span_names import SpanName, kind_of
+from megatronapp.core.trace.values import SpanKind
 from megatronapp.v1 import trace_pb2
 
 ITERATION = "iteration"
 NAMES = {
-    **dict.fromkeys(("forward", "forward-warmup"), "forward"),
-    **dict.fromkeys(("backward", "backward-cooldown"), "backward"),
-    "optimizer": "optimizer",
-    ITERATION: "step",
-    **dict.fromkeys(("recv-warmup", "recv-extra"), "forward_recv"),
-    "send-warmup": "forward_send",
-    "recv-cooldown": "backward_recv",
-    **dict.fromkeys(("send-extra", "send-cooldown"), "backward_send"),
-    **dict.fromkeys(("allreduce", "_reduce"), "all_reduce"),
-    **dict.fromkeys(("_gather_along_last_dim", "_gather_along_first_dim"), "all_gather"),
-    **dict.fromkeys(("_reduce_scatter_along_last_dim", "_reduce_scatter_along_first_dim"), "reduce_scatter"),
-    "grad-sync": "grad_sync",
+    **dict.fromkeys(("forward", "forward-warmup"), SpanName.FORWARD),
+    **dict.fromkeys(("backward", "backward-cooldown"), SpanName.BACKWARD),
+    "optimizer": SpanName.OPTIMIZER,
+    ITERATION: SpanName.STEP,
+    **dict.fromkeys(("recv-warmup", "recv-extra"), SpanName.FORWARD_RECV),
+    "send-warmup": SpanName.FORWARD_SEND,
+    "recv-cooldown": SpanName.BACKWARD_RECV,
+    **dict.fromkeys(("send-extra", "send-cooldown"), SpanName.BACKWARD_SEND),
+    **dict.fromkeys(("allreduce", "_reduce"), SpanName.ALL_REDUCE),
+    **dict.fromkeys(("_gather_along_last_dim", "_gather_along_first_dim"), SpanName.ALL_GATHER),
+    **dict.fromkeys(("_reduce_scatter_along_last_dim", "_reduce_scatter_along_first_dim"), SpanName.REDUCE_SCATTER),
+    "grad-sync": SpanName.GRAD_SYNC,
 }
 """MegaScan's scopes that mean what a span of ours means (docs/spans.md); others keep their names."""
 
-_KINDS = {
-    **dict.fromkeys(("step", "grad_sync"), trace_pb2.SPAN_KIND_PHASE),
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), trace_pb2.SPAN_KIND_COLLECTIVE),
-    **dict.fromkeys(("forward_recv", "forward_send", "backward_recv", "backward_send"), trace_pb2.SPAN_KIND_P2P),
-    **dict.fromkeys(("exchange-next", "exchange-prev"), trace_pb2.SPAN_KIND_P2P),
+_KINDS: dict[str, int] = {
+    **{name: kind_of(name) for name in NAMES.values()},
+    **dict.fromkeys(("exchange-next", "exchange-prev"), SpanKind.P2P),
 }
 _RANK_FILE = "benchmark-data-*-pipeline-*-tensor-*.json"
 _PROCESS = re.compile(r"DP(\d+)-PP(\d+)-TP(\d+)")
@@ -283,7 +283,7 @@ def _group(rank: int, span: _Span) -> tuple[int, ...]:
     return tuple(sorted({rank, *(int(other) for other in others)}))
 
 
-def _kind(name: str) -> trace_pb2.SpanKind:
+def _kind(name: str) -> int:
     return _KINDS.get(NAMES.get(name, name), trace_pb2.SPAN_KIND_COMPUTE)
 
 

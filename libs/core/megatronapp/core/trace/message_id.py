@@ -52,3 +52,14 @@ class MessageId(NamedTuple):
 
 
 MAX_PACKED = (Direction.BACKWARD + 1 << MICROBATCH_BITS + CHUNK_BITS + PART_BITS) - 1
+
+
+def describe(packed: int) -> str:
+    """A packed message in words; a number that names none as it is."""
+    try:
+        message = MessageId.unpack(packed)
+    except ValueError:
+        return f"message {packed}"
+    chunk = f", chunk {message.chunk}" if message.chunk else ""
+    part = f", part {message.part}" if message.part else ""
+    return f"{message.direction.name.lower()} of microbatch {message.microbatch}{chunk}{part}"

@@ -15,6 +15,7 @@ from typing import Any
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
 from megatronapp.core.trace.columns import NO_COLUMNS, Column, Columns, span_columns, summary_columns
+from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.v1 import trace_pb2
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -108,8 +109,10 @@ def _hello(hello: trace_pb2.Hello) -> None:
         )
     _texts("node", [place.node])
     _texts("gpu_uuid", [place.gpu_uuid])
+    _texts("device", [place.device_id, place.device_name])
     _texts("schedule", [schedule.name])
     _communicators(hello.communicators)
+    _recipe(hello.recipe)
 
 
 def _batch(batch: trace_pb2.TraceBatch) -> Columns:
@@ -136,6 +139,11 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
     for phase in summary.phases:
         _phase(phase)
     _in_range("progress", summary.progress, _PROGRESS)
+    _at_most("evaluations", len(summary.evaluations), limits.MAX_EVALUATIONS)
+    for evaluation in summary.evaluations:
+        _in_range("evaluation", evaluation, _EVALUATION)
+        _texts("evaluation", [evaluation.split])
+    _in_range("memory", summary.memory, _MEMORY)
     return columns
 
 
@@ -145,10 +153,14 @@ def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
     check_control(beat.control)
     _in_range("gpu", beat.gpu, _GPU)
     _texts("activity", [beat.activity], limits.MAX_NAME)
-    if len(beat.frontiers) > limits.MAX_FRONTIERS:
-        raise ImplausibleError("rows", f"{len(beat.frontiers)} frontiers; at most {limits.MAX_FRONTIERS}")
+    _in_range("memory", beat.memory, _MEMORY)
+    _at_most("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
     for frontier in beat.frontiers:
         _in_range("frontier", frontier, _FRONTIER)
+        if frontier.open:
+            _at_most("open messages of a pair", len(frontier.open), limits.MAX_OPEN_MESSAGES)
+            for message in frontier.open:
+                _in_range("open message", message, _OPEN)
     _texts("operation", [frontier.operation for frontier in beat.frontiers], limits.MAX_NAME)
     _communicators(beat.communicators)
 
@@ -170,9 +182,17 @@ def _communicators(communicators: Sequence[trace_pb2.Communicator]) -> None:
         _texts("communicator kind", [communicator.kind])
 
 
+def _recipe(recipe: trace_pb2.Recipe) -> None:
+    if recipe.ByteSize() > limits.MAX_RECIPE_BYTES:
+        raise ImplausibleError("text", f"a recipe of more than {limits.MAX_RECIPE_BYTES >> 10} KiB")
+    for what, settings in (("setting", recipe.settings), ("version", recipe.versions)):
+        _at_most(f"{what}s", len(settings), limits.MAX_SETTINGS)
+        _texts(what, [each.name for each in settings])
+        _texts(f"value of a {what}", [each.value for each in settings], limits.MAX_SETTING)
+
+
 def _names(names: Sequence[str]) -> None:
-    if len(names) > limits.MAX_NAMES:
-        raise ImplausibleError("rows", f"{len(names)} names; at most {limits.MAX_NAMES}")
+    _at_most("names", len(names), limits.MAX_NAMES)
     _texts("name", names, limits.MAX_NAME)
 
 
@@ -199,6 +219,11 @@ def _in_range(what: str, message: Any, ranges: Iterable[Range]) -> None:
         value = getattr(message, field)
         if not low <= value <= high:
             raise ImplausibleError("number", f"{what}: {field} is {value}; it must be from {low} to {high}")
+
+
+def _at_most(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise ImplausibleError("rows", f"{count} {what}; at most {most} are accepted")
 
 
 def _texts(what: str, texts: Sequence[str], longest: int = limits.MAX_LABEL) -> None:
@@ -279,12 +304,21 @@ _FRONTIER = [
     *_times("enqueued_at_ns", "completed_at_ns"),
     ("peer", -1, limits.MAX_WORLD - 1),
 ]
+_OPEN = [
+    *_to(limits.MAX_STEP, "step"),
+    *_to(MAX_PACKED, "message"),
+    *_times("posted_at_ns"),
+]
+_MEMORY = _to(
+    limits.MAX_COUNT, "allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes"
+)
+_EVALUATION = [*_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches")]
 _TIME = (-limits.MAX_TIME_NS, limits.MAX_TIME_NS)
 _DURATION = (-limits.MAX_DURATION_NS, limits.MAX_DURATION_NS)
-_WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME} | {
+_WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME, "message": (0, MAX_PACKED)} | {
     f"{measure}{part}_ns": _DURATION
     for measure in ("duration", "cpu", "launch_lag", "starved")
     for part in ("", "_sum", "_min", "_max")
 }
-"""Ranges of columns of eight bytes that are no counts. Differences of clocks may come out below 0."""
+"""Ranges of columns of eight bytes that are no mere counts. Differences of clocks may come out below 0."""
 _WIDE_32 = {"communicator": (0, limits.MAX_COMMUNICATORS), "peer": (-1, limits.MAX_WORLD - 1)}

@@ -11,18 +11,23 @@ import numpy as np
 
 from megatronapp.core.trace.columns import span_columns
 from megatronapp.core.trace.megascan import RankTrace
+from megatronapp.core.trace.span_names import RECEIVES, SENDS, STEP_COMPUTE, SpanName, kind_of
 from megatronapp.detector.formats.rows import make_rows
 from megatronapp.detector.steps import RankTable, StepTable
 from megatronapp.v1 import trace_pb2
 
-KINDS = {
-    **dict.fromkeys(("forward", "backward", "optimizer"), trace_pb2.SPAN_KIND_COMPUTE),
-    **dict.fromkeys(("forward_send", "forward_recv", "backward_send", "backward_recv"), trace_pb2.SPAN_KIND_P2P),
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), trace_pb2.SPAN_KIND_COLLECTIVE),
-}
+JUDGED = (
+    *STEP_COMPUTE,
+    *SENDS,
+    *RECEIVES,
+    SpanName.ALL_REDUCE,
+    SpanName.ALL_GATHER,
+    SpanName.REDUCE_SCATTER,
+)
+KINDS = {SpanName(name): kind_of(SpanName(name)) for name in JUDGED}
 """The operations that are judged. Other spans lie around or within these."""
 OPERATIONS = tuple(sorted(KINDS))
-BOTH_WAYS = {"exchange-next": "forward_send", "exchange-prev": "backward_send"}
+BOTH_WAYS = {"exchange-next": SpanName.FORWARD_SEND, "exchange-prev": SpanName.BACKWARD_SEND}
 """A send and a receive in one scope count as the send."""
 
 

@@ -8,40 +8,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatronapp.core.trace.span_names import SpanName, kind_of
+from megatronapp.core.trace.values import SpanKind
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.rows import make_rows
 from megatronapp.detector.steps import Floats, Group, Ints, Microbatches, RankTable, StepTable
 from megatronapp.detector.whatif import recording as op
 from megatronapp.detector.whatif.recording import host_seconds, own_seconds, recording_graph
-from megatronapp.v1 import trace_pb2
 
-COMPUTE, P2P, COLLECTIVE, HOST = (
-    trace_pb2.SPAN_KIND_COMPUTE,
-    trace_pb2.SPAN_KIND_P2P,
-    trace_pb2.SPAN_KIND_COLLECTIVE,
-    trace_pb2.SPAN_KIND_HOST,
-)
-
-NAMES: dict[str, tuple[str, int]] = {
-    op.FORWARD: ("forward", COMPUTE),
-    op.BACKWARD: ("backward", COMPUTE),
-    op.OPTIMIZER: ("optimizer", COMPUTE),
-    op.GC: ("gc", HOST),
-    "forward-send": ("forward_send", P2P),
-    "forward-recv": ("forward_recv", P2P),
-    "backward-send": ("backward_send", P2P),
-    "backward-recv": ("backward_recv", P2P),
-    op.PARAMS: ("all_gather", COLLECTIVE),
-    op.GRADS: ("reduce_scatter", COLLECTIVE),
-    op.SEPARATE_GRADS: ("all_reduce", COLLECTIVE),
-    op.EMBEDDING: ("all_reduce", COLLECTIVE),
-    op.LAYERNORM: ("all_reduce", COLLECTIVE),
-    op.CLIP: ("all_reduce", COLLECTIVE),
+NAMES: dict[str, SpanName] = {
+    op.FORWARD: SpanName.FORWARD,
+    op.BACKWARD: SpanName.BACKWARD,
+    op.OPTIMIZER: SpanName.OPTIMIZER,
+    op.GC: SpanName.GC,
+    "forward-send": SpanName.FORWARD_SEND,
+    "forward-recv": SpanName.FORWARD_RECV,
+    "backward-send": SpanName.BACKWARD_SEND,
+    "backward-recv": SpanName.BACKWARD_RECV,
+    op.PARAMS: SpanName.ALL_GATHER,
+    op.GRADS: SpanName.REDUCE_SCATTER,
+    op.SEPARATE_GRADS: SpanName.ALL_REDUCE,
+    op.EMBEDDING: SpanName.ALL_REDUCE,
+    op.LAYERNORM: SpanName.ALL_REDUCE,
+    op.CLIP: SpanName.ALL_REDUCE,
 }
 """The recorded types in our own names of spans (docs/spans.md)."""
 
-OPERATIONS = tuple(sorted({name for name, _ in NAMES.values()}))
-KINDS = np.array([dict(NAMES.values())[name] for name in OPERATIONS])
+OPERATIONS = tuple(sorted(set(NAMES.values())))
+KINDS = np.array([kind_of(name) for name in OPERATIONS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +129,7 @@ class _Groups:
 
     def of(self, type_: str, stage: int, replica: int) -> int:
         """Index of the communicator that a worker's operation of this type runs in; −1: none."""
-        if NAMES[type_][1] != COLLECTIVE:
+        if kind_of(NAMES[type_]) is not SpanKind.COLLECTIVE:
             return -1
         rank = self._trace.rank
         if type_ in op.ACROSS_REPLICAS:
@@ -164,7 +158,7 @@ def _rows(trace: Trace, position: Ints, groups: _Groups) -> list[_Row]:
     return [
         _Row(
             operations=indices,
-            name=OPERATIONS.index(NAMES[type_][0]),
+            name=OPERATIONS.index(NAMES[type_]),
             chunk=chunk,
             rank=position[stage, trace.recording.replicas],
             communicator=np.array([groups.of(type_, stage, replica) for replica in replicas]),

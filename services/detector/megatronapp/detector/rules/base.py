@@ -9,29 +9,21 @@ from typing import Protocol
 import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.links import Collectives, Messages
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
-from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
+from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 
 PAGE_STEPS = 3
 """Steps that were judged and slow: two may be outliers."""
 PATIENT_PAGE_STEPS = 6
-"""What a host does, and everything on CPU ranks: a burst of other load lasts for some steps."""
-EARLY_PAGE_STEPS = WARM_UP
-"""CPU ranks that are slow before they have a history: only what lasts as long as one takes."""
-STARVED_PAGE_STEPS = 12
-"""What CPU ranks spend in wall time: a message ends when its receiver takes it, and that one may lack a processor for
-seconds."""
+"""What a host does: a burst of other load lasts for some steps."""
 SMALL_EFFECT_RATIO = 1.03
-SMALL_PAGE_STEPS = 20
-"""An H200 that nobody disturbed computed 2 % slower for ten steps and more, now and then."""
-BURST_SECONDS = 2.0
-"""On shared CPUs other load slows a rank for moments, however many steps these are."""
 DISPUTED = 0.85
 """Share of its confidence that a verdict keeps when a second signal that could confirm it does not."""
 
@@ -40,6 +32,8 @@ DISPUTED = 0.85
 class View:
     """One step with everything that was measured in it, and the monitors after they have seen it."""
 
+    profile: DeviceProfile
+    """Of the job's devices."""
     table: StepTable
     effect: ComputeEffect
     accounts: Accounts
@@ -64,9 +58,6 @@ class View:
         """Items of a signal that are slow now; none of a signal that this kind of device does not have."""
         monitor = self.monitors.get(signal)
         return [int(item) for item in np.flatnonzero(monitor.alarmed)] if monitor is not None else []
-
-    def on_cpu(self) -> bool:
-        return bool(self.table.ranks.on_cpu.any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +121,11 @@ def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
     return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 
-def patience(
-    view: View, since_step: int, on_cpu: int = PATIENT_PAGE_STEPS, effect_ratio: float = SMALL_EFFECT_RATIO
-) -> int:
-    """Steps before a verdict on a rank's speed pages: on shared CPUs caches and siblings slow one for some steps."""
-    if not view.on_cpu():
-        return PAGE_STEPS if effect_ratio >= SMALL_EFFECT_RATIO else SMALL_PAGE_STEPS
-    return EARLY_PAGE_STEPS if since_step <= view.young_until else on_cpu
-
-
-def patience_seconds(view: View) -> float:
-    """The same in seconds."""
-    return BURST_SECONDS if view.on_cpu() else 0.0
+def patience(view: View, since_step: int, *, wall_time: bool = False, effect_ratio: float = SMALL_EFFECT_RATIO) -> int:
+    """Steps before a verdict on a rank's speed pages. wall_time: it was measured by nothing else."""
+    of = view.profile.patience
+    steps = of.small_steps if effect_ratio < SMALL_EFFECT_RATIO else of.wall_steps if wall_time else of.steps
+    return max(steps, of.early_steps) if since_step <= view.young_until else steps
 
 
 def percent(ratio: float) -> str:

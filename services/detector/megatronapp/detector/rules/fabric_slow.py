@@ -27,7 +27,7 @@ def detect(view: View) -> Iterator[Suspicion]:
         communicating = float(np.nanmedian(view.accounts.communication))
         yield Suspicion(
             kind=Kind.FABRIC_SLOW,
-            cause=Cause.UNKNOWN if view.on_cpu() else Cause.NIC,
+            cause=Cause.NIC if view.profile.link_is_known else Cause.UNKNOWN,
             ranks=(),
             since_step=int(np.median(monitor.since[slow])),
             effect_ratio=ratio,
@@ -38,6 +38,6 @@ def detect(view: View) -> Iterator[Suspicion]:
             uncertainty=monitor.uncertainty(worst),
             slow_steps=monitor.slow_steps(worst),
             smallest=monitor.noise.smallest,
-            pages=not view.on_cpu(),
+            pages=view.profile.wall_time_tells,
             cost_ratio=1 + communicating * (1 - 1 / ratio) / view.step_seconds,
         )

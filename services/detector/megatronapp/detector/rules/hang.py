@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from megatronapp.core.findings import Cause, Evidence, Kind
+from megatronapp.core.trace.message_id import describe
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
 from megatronapp.v1 import trace_pb2
 
 _CAUSE = {Side.HOST: Cause.HOST_CPU, Side.DEVICE: Cause.COMPUTE, Side.NETWORK: Cause.NIC}
 _DOES = {
-    Side.HOST: "has not entered {operation} {sequence} of {communicator}",
-    Side.DEVICE: "has {operation} {sequence} of {communicator} enqueued, and its device does not come to it",
-    Side.NETWORK: "is in {operation} {sequence} of {communicator}, as all its members are, and it does not end",
+    Side.HOST: "has not entered {operation} of {communicator}",
+    Side.DEVICE: "has {operation} of {communicator} enqueued, and its device does not come to it",
+    Side.NETWORK: "is in {operation} of {communicator}, as all its members are, and it does not end",
 }
 _ADVICE = {
     Side.HOST: "Take the rank's Python stacks (py-spy dump), then restart the job without its node if it can't go on.",
@@ -43,7 +44,7 @@ class Stalled(Protocol):
     def phase(self) -> int: ...
 
 
-def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
+def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
     """One verdict for each blamed rank; one without ranks when nobody can be blamed."""
     if stall is None:
         return
@@ -53,7 +54,7 @@ def detect(stall: Stalled | None, *, on_cpu: bool) -> Iterator[Suspicion]:
             yield _suspicion(stall, (b.rank,), b, _CAUSE[b.side])
     if network:
         ranks = tuple(b.rank for b in network)
-        yield _suspicion(stall, ranks, network[0], Cause.UNKNOWN if on_cpu else Cause.NIC)
+        yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
     if not stall.blamed:
         yield _suspicion(stall, (), None, Cause.UNKNOWN)
 
@@ -65,15 +66,17 @@ def _when(stall: Stalled) -> str:
     return f" in {_DURING.get(stall.phase, '')}step {stall.step}"
 
 
+def _operation(b: Blame) -> str:
+    operation = b.operation or "an operation"
+    if b.message is None:
+        return f"{operation} {b.sequence}"
+    step, name = b.message
+    return f"{operation} ({describe(name)}, step {step})"
+
+
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
     who = ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
-    said = (
-        "can be named"
-        if b is None
-        else _DOES[b.side].format(
-            operation=b.operation or "an operation", sequence=b.sequence, communicator=b.communicator
-        )
-    )
+    said = "can be named" if b is None else _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
     text = f"{who} {said}{waiting}."
     return Suspicion(

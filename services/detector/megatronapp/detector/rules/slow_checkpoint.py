@@ -45,6 +45,6 @@ def _suspicion(
         slow_steps=monitor.slow_steps(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        pages=bool(ranks) and not view.on_cpu(),
+        pages=bool(ranks) and view.profile.wall_time_tells,
         cost_ratio=1 + lost / view.step_seconds,
     )

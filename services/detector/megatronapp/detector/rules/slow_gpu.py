@@ -9,16 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, patience_seconds, percent
+from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
 
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
 """The other signal must show at least this share of the effect, where it can speak."""
-IDLE_EFFECT = 0.5
-"""log(effect_ratio) that idleness does not reach."""
-SHADOW = 0.5
-"""On shared CPUs, the share of the strongest slowness that another rank's must reach to page beside it: who waits for a
-slow rank idles and computes slower, too."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 MEMORY_BOUND = 0.25
@@ -29,8 +24,8 @@ def detect(view: View) -> Iterator[Suspicion]:
     found = list(_slow(view))
     strongest = max((math.log(each.effect_ratio) for each in found), default=0.0)
     for each in found:
-        in_its_shadow = view.on_cpu() and math.log(each.effect_ratio) < SHADOW * strongest
-        yield replace(each, pages=not in_its_shadow)
+        enough = view.profile.shadow * strongest
+        yield replace(each, pages=enough == 0 or math.log(each.effect_ratio) >= enough)
     yield from _memory_bound(view)
 
 
@@ -63,19 +58,16 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
 
 
 def _idled(view: View, signal: str, rank: int) -> bool:
-    """Whether a CPU rank is slow for want of work: each of its messages comes late, by more than it computes longer.
-
-    On one host ranks that idled before each pass took 35 % more CPU time for it.
-    """
+    """Whether a rank is slow for want of work: each of its messages comes late, by more than it computes longer."""
     index = view.rank_index(rank)
-    if not view.on_cpu() or index is None:
-        return False
     effect = float(view.monitors[signal].effect[rank])
+    if effect >= view.profile.idle_effect or index is None:
+        return False
     longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
     delay = view.monitors["send_delay"]
     senders = set(view.messages.sender[view.messages.peer == rank].tolist()).intersection(view.alarmed("send_delay"))
     late = max((float(delay.effect[sender]) for sender in senders), default=0.0) * view.step_seconds
-    return effect < IDLE_EFFECT and late > longer
+    return late > longer
 
 
 def _other(signal: str) -> str:
@@ -108,7 +100,7 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
         page_steps=patience(view, since, effect_ratio=ratio),
-        page_seconds=patience_seconds(view),
+        page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(rank),
         slow={rank: ratio},
     )
@@ -140,7 +132,11 @@ def _memory_bound(view: View) -> Iterator[Suspicion]:
         passes = compute.excess(rank)[:steps] if rank < len(compute) else np.zeros(0)
         beside = float(np.median(passes[np.isfinite(passes)])) if np.isfinite(passes).any() else 0.0
         index = view.rank_index(rank)
-        if view.on_cpu() or index is None or beside > MEMORY_BOUND * float(monitor.effect[rank]):
+        if (
+            not view.profile.optimizer_tells_memory
+            or index is None
+            or beside > MEMORY_BOUND * float(monitor.effect[rank])
+        ):
             continue
         ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
         lost = float(view.accounts.compute[index] - view.effect.seconds[index]) * (1 - 1 / ratio)

@@ -13,7 +13,6 @@ from megatronapp.detector.rules.base import (
     View,
     confidence,
     evidence,
-    patience_seconds,
     percent,
 )
 
@@ -65,7 +64,7 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         lost_seconds=lost,
         pages=signal not in TICKETS,
         page_steps=PATIENT_PAGE_STEPS,
-        page_seconds=patience_seconds(view),
+        page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(rank),
         slow={} if signal in TICKETS else {rank: ratio},
         cost_ratio=1 + max(lost, 0.0) / view.step_seconds,

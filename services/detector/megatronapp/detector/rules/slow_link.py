@@ -9,13 +9,11 @@ import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.rules.base import (
-    STARVED_PAGE_STEPS,
     Suspicion,
     View,
     confidence,
     evidence,
     patience,
-    patience_seconds,
 )
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.signals.transfers import CollectiveKey, MessageKey, TransferKey
@@ -71,7 +69,7 @@ def _of_links(view: View, rank: int, links: list[tuple[MessageKey, int]]) -> Sus
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
         page_steps=patience(view, since),
-        page_seconds=patience_seconds(view),
+        page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(item),
         cost_ratio=1 + lost / view.step_seconds,
         involved=_neighbours(view, {end for k, _ in links for end in k[:2]}),
@@ -114,8 +112,8 @@ def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
         slow_steps=monitor.slow_steps(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        page_steps=patience(view, since, on_cpu=STARVED_PAGE_STEPS),
-        page_seconds=patience_seconds(view),
+        page_steps=patience(view, since, wall_time=True),
+        page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(rank),
         cost_ratio=1 + share,
         involved=tuple(int(peer) for peer in np.unique(view.messages.peer[view.messages.sender == rank])),
@@ -166,7 +164,7 @@ def _of_groups(view: View, operation: str, groups: list[tuple[CollectiveKey, int
         slow_steps=monitor.slow_steps(item),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        pages=not view.on_cpu(),
+        pages=view.profile.wall_time_tells,
         cost_ratio=1 + lost / view.step_seconds,
     )
 
@@ -181,7 +179,7 @@ def _lost(seconds: np.ndarray, count: np.ndarray, index: int | None, ratio: floa
 
 def _cause(view: View, ranks: tuple[int, ...]) -> Cause:
     """Between nodes it is the network card or what is behind it, within one NVLink; else nobody can tell."""
-    if view.on_cpu():
+    if not view.profile.link_is_known:
         return Cause.UNKNOWN
     places = [place for rank in ranks if (place := view.rank_index(rank)) is not None]
     if len(places) < 2:

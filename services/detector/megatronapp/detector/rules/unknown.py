@@ -17,7 +17,7 @@ def detect(view: View) -> Iterator[Suspicion]:
 
 
 def _waited_for(view: View) -> Iterator[Suspicion]:
-    """On CPU ranks wall time is the host's more than the rank's: it is told, but nobody is woken.
+    """Where wall time is the host's more than the rank's it is told, but nobody is woken.
 
     All stages of a replica are late together, so a replica's ranks are one finding.
     """
@@ -46,7 +46,7 @@ def _waited_for(view: View) -> Iterator[Suspicion]:
             slow_steps=monitor.slow_steps(worst),
             smallest=monitor.noise.smallest,
             lost_seconds=lost,
-            pages=not view.on_cpu(),
+            pages=view.profile.wall_time_tells,
             page_steps=PATIENT_PAGE_STEPS,
             cost_ratio=1 + max(lost, 0.0) / view.step_seconds,
         )

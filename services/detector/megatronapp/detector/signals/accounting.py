@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatronapp.core.trace.span_names import CHECKPOINTS, STEP_COMPUTE, SpanName
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
 
@@ -47,15 +48,15 @@ def account(table: StepTable) -> Accounts:
     def named(*names: str) -> np.ndarray:
         return np.isin(rows.operation, [table.operations.index(name) for name in names if name in table.operations])
 
-    computing = (kind == trace_pb2.SPAN_KIND_COMPUTE) & named("forward", "backward", "optimizer")
+    computing = (kind == trace_pb2.SPAN_KIND_COMPUTE) & named(*STEP_COMPUTE)
     communicating = np.isin(kind, COMMUNICATION)
     wall = total(computing, rows.duration)
     compute = np.where(table.ranks.on_cpu, total(computing, rows.cpu), wall)
     communication = total(communicating, rows.duration)
     data, garbage, checkpoint = (
-        total(named(*names), rows.duration) for names in (("data",), ("gc",), ("checkpoint", "checkpoint_write"))
+        total(named(*names), rows.duration) for names in ((SpanName.DATA,), (SpanName.GC,), CHECKPOINTS)
     )
-    sync = total(named("grad_sync"), rows.duration)
+    sync = total(named(SpanName.GRAD_SYNC), rows.duration)
     spent = wall + communication + data + garbage + checkpoint + sync
     return Accounts(
         compute=compute,

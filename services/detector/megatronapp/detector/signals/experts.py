@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector.steps import Floats, StepTable
 
-DISPATCH = "all_to_all"
 GROUPS = ("ep", "expert_tp_ep")
 
 
@@ -29,18 +29,18 @@ def load(table: StepTable) -> Floats:
 
 def _sent_bytes(table: StepTable) -> dict[int, Floats]:
     """Of each expert-parallel communicator, one entry a rank."""
-    if DISPATCH not in table.operations:
+    if SpanName.ALL_TO_ALL not in table.operations:
         return {}
     rows = table.rows
-    mine = (rows.operation == table.operations.index(DISPATCH)) & (rows.communicator >= 0)
+    mine = (rows.operation == table.operations.index(SpanName.ALL_TO_ALL)) & (rows.communicator >= 0)
     groups = [g for g in np.unique(rows.communicator[mine]).tolist() if table.communicators[g].kind in GROUPS]
     return {g: _by_rank(table, mine & (rows.communicator == g), rows.bytes) for g in groups}
 
 
 def _tokens(table: StepTable) -> Floats:
-    if "forward" not in table.operations:
+    if SpanName.FORWARD not in table.operations:
         return np.zeros(len(table.ranks))
-    return _by_rank(table, table.rows.operation == table.operations.index("forward"), table.rows.tokens)
+    return _by_rank(table, table.rows.operation == table.operations.index(SpanName.FORWARD), table.rows.tokens)
 
 
 def _by_rank(table: StepTable, rows: np.ndarray, values: Floats) -> Floats:

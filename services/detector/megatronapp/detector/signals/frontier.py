@@ -2,6 +2,10 @@
 
 A rank waits for another when it has entered an operation that the other has not. Walked along, these edges end at
 ranks that wait for nobody: they stopped by themselves. Sequence numbers need no clocks.
+
+Collectives are compared by their numbers. Messages of a pair may be posted and end in any order, so that both ends name
+those that are open: one that has a message open which the other has not posted waits for it. Where an end does not name
+them, the pair's numbers are compared.
 """
 
 from __future__ import annotations
@@ -9,6 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
+from megatronapp.core.trace.message_id import MessageId
+from megatronapp.core.trace.span_names import message_span
+
+Message = tuple[int, int]
+"""Its step, and its packed name (core/trace/message_id.py)."""
 
 
 class Side(StrEnum):
@@ -30,6 +41,9 @@ class Position:
     operation: str = ""
     peer: int = -1
     sending: bool = False
+    open: tuple[Message, ...] = ()
+    """Of a pair: the messages that were posted and are not through, the oldest first; empty where the rank does not
+    name them."""
 
     @property
     def inside(self) -> bool:
@@ -39,6 +53,16 @@ class Position:
     @property
     def outstanding(self) -> bool:
         return self.enqueued > self.completed
+
+    @property
+    def named(self) -> bool:
+        """Whether all that is outstanding is named: a list that is full may have been cut."""
+        return 0 < len(self.open) < MAX_OPEN_MESSAGES or not self.outstanding
+
+    @property
+    def through(self) -> int:
+        """How many messages are through, of a position that names those that are not."""
+        return self.enqueued - len(self.open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +74,8 @@ class Blame:
     sequence: int
     waiting: tuple[int, ...]
     """Ranks that wait for this one, at the end of the walk."""
+    message: Message | None = None
+    """What is missing, of a pair that names its messages; `sequence` says nothing then."""
 
 
 Frontier = Mapping[str, Position]
@@ -93,11 +119,56 @@ def _edges(
     for communicator, position in frontier.items():
         if not position.inside:
             continue
-        key = (communicator, position.completed + 1)
-        if key not in absent:
-            absent[key] = _absent(*key, position.operation, frontiers, members)
-        edges += [edge for edge in absent[key] if edge.rank != rank]
+        found = _other_end(rank, communicator, position, frontiers, members)
+        if found is None:
+            key = (communicator, position.completed + 1)
+            if key not in absent:
+                absent[key] = _absent(*key, position.operation, frontiers, members)
+            found = [edge for edge in absent[key] if edge.rank != rank]
+        edges += found
     return edges
+
+
+def _other_end(
+    rank: int,
+    communicator: str,
+    position: Position,
+    frontiers: Mapping[int, Frontier],
+    members: Mapping[str, tuple[int, ...]],
+) -> list[Blame] | None:
+    """The other end of a pair if it has not posted a message that this rank is in; None where names do not tell."""
+    if not position.open or not position.named:
+        return None
+    sender, receiver = members[communicator]
+    other = receiver if rank == sender else sender
+    frontier = frontiers.get(other, {})
+    theirs = frontier.get(communicator)
+    if theirs is not None and not theirs.named:
+        return None
+    message = _unposted(position, theirs)
+    if message is None:
+        return []
+    operation = _operation(message, sending=other == sender) or position.operation
+    return [Blame(other, _side(frontier), communicator, operation, 0, (), message)]
+
+
+def _unposted(own: Position, other: Position | None) -> Message | None:
+    """The oldest message that a rank is in and the other end has not posted; None where it has posted all."""
+    begun = own.open[: max(1, own.started - own.completed)]
+    if other is None:
+        return begun[0]
+    absent = [message for message in begun if message not in other.open]
+    # What is through there and not here is on its way: a sender may be done long before its receiver.
+    on_the_way = max(0, other.through - own.through)
+    return next(iter(absent[on_the_way:]), None)
+
+
+def _operation(message: Message, *, sending: bool) -> str:
+    """What the message is called at one of its ends; empty where its name is none."""
+    try:
+        return message_span(MessageId.unpack(message[1]).direction, sending=sending)
+    except ValueError:
+        return ""
 
 
 def _absent(
@@ -144,6 +215,6 @@ def _network(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int,
     for rank, frontier in frontiers.items():
         for communicator, position in frontier.items():
             if position.inside and len(members.get(communicator, ())) > 1:
-                number = position.completed + 1
-                found.setdefault(rank, Blame(rank, Side.NETWORK, communicator, position.operation, number, ()))
+                number, message = position.completed + 1, next(iter(position.open), None)
+                found.setdefault(rank, Blame(rank, Side.NETWORK, communicator, position.operation, number, (), message))
     return [found[rank] for rank in sorted(found)]

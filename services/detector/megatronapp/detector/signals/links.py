@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace import span_names
 from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
 
-SENDS = ("forward_send", "backward_send")
+SENDS: tuple[str, ...] = tuple(span_names.SENDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector.steps import Floats, Ints, StepTable
-
-COMPUTE_OPERATIONS = ("forward", "backward")
-"""What every rank of a stage does alike; the optimizer's share is judged apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ def measured(table: StepTable) -> Floats:
     return np.where(table.ranks.on_cpu[table.rows.rank], table.rows.cpu, table.rows.duration)
 
 
-def compute(table: StepTable, operations: tuple[str, ...] = COMPUTE_OPERATIONS) -> Compute:
-    """The step's compute, key by key."""
+def compute(table: StepTable, operations: tuple[str, ...] = PASSES) -> Compute:
+    """The step's compute, key by key: what every rank of a stage does alike, without the optimizer."""
     rows = table.rows
     numbers = [table.operations.index(name) for name in operations if name in table.operations]
     mine = np.isin(rows.operation, numbers) & (rows.count > 0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector.steps import Floats, StepTable
 
-WRITE = "checkpoint_write"
 LEARNT = 3
 """Saves after which a rank's usual time is known."""
 KEPT = 16
@@ -75,8 +75,8 @@ class Saves:
 
 def _written(table: StepTable) -> Floats:
     rows = table.rows
-    if WRITE not in table.operations:
+    if SpanName.CHECKPOINT_WRITE not in table.operations:
         return np.full(len(table.ranks), np.nan)
-    mine = rows.operation == table.operations.index(WRITE)
+    mine = rows.operation == table.operations.index(SpanName.CHECKPOINT_WRITE)
     seconds = np.bincount(rows.rank[mine], rows.duration[mine], minlength=len(table.ranks)).astype(np.float64)
     return np.where(seconds > 0, seconds, np.nan)

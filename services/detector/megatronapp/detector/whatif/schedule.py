@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector.whatif.graph import Graph, GraphBuilder
 
-FORWARD, BACKWARD, GRAD_SYNC, OPTIMIZER = "forward", "backward", "grad_sync", "optimizer"
+FORWARD: str = SpanName.FORWARD
+BACKWARD: str = SpanName.BACKWARD
+GRAD_SYNC: str = SpanName.GRAD_SYNC
+OPTIMIZER: str = SpanName.OPTIMIZER
 
 
 class Compute(NamedTuple):

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.collector.depend import RECEIVES, SENDS, match_collectives, match_messages
+from megatronapp.collector.depend import match_collectives, match_messages
 from megatronapp.core.trace.columns import Column, span_columns
+from megatronapp.core.trace.message_id import describe
+from megatronapp.core.trace.span_names import RECEIVES, SENDS
 from megatronapp.v1 import trace_pb2
 
 Ints = npt.NDArray[np.int64]
@@ -91,6 +93,7 @@ def _flows(ranks: list[trace_pb2.RankSpans], columns: Sequence[Mapping[str, Colu
         np.where(is_send, peer[message], rank[message]),
         sequence[message],
         is_send,
+        _column(columns, "message")[message],
     )
     numbers = groups.count + 1 + np.arange(len(edges.source))
     flow[message[edges.source]] = numbers
@@ -148,6 +151,8 @@ def _arguments(step: int, columns: Mapping[str, Column], ids: Mapping[int, str])
             found[row][name] = int(column[row])
     for row in np.flatnonzero(columns["communicator"] != 0).tolist():
         found[row]["communicator"] = ids.get(int(columns["communicator"][row]), "")
+    for row in np.flatnonzero(columns["message"] != 0).tolist():
+        found[row]["message"] = describe(int(columns["message"][row]))
     return found
 
 

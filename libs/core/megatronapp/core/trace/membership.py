@@ -1,0 +1,193 @@
+"""Who speaks for each rank of a run, and how far it has come: what every reader of RankMessages makes of them. Pure.
+
+Messages may come in any order, twice, or late. What is known afterwards depends on which have come, not on when:
+- A newer attempt replaces an older one with all its ranks.
+- Of a rank's processes that one is believed whose Hello the collector received last. A message keeps its time of
+  arrival through journal and bus. Others are remembered for a while, as their Hello may still be on its way.
+- Within a process a heartbeat is newer by its number, a step by its own, and a goodbye is for good.
+- A rank is lost until it is heard again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from megatronapp.v1 import trace_pb2
+
+KEPT_PROCESSES = 4
+"""Of one rank. More than two are never about at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One process of a rank."""
+
+    identity: trace_pb2.Identity
+    hello_unix_ns: int = 0
+    """When its newest Hello arrived; 0: none has, and the next three are not known."""
+    placement: trace_pb2.Placement = field(default_factory=trace_pb2.Placement)
+    device: trace_pb2.Device = trace_pb2.DEVICE_UNSPECIFIED
+    schedule: trace_pb2.Schedule = field(default_factory=trace_pb2.Schedule)
+    heard_unix_ns: int = 0
+    heartbeat: trace_pb2.Heartbeat | None = None
+    """The newest."""
+    heartbeat_seq: int = 0
+    heartbeat_unix_ns: int = 0
+    memory: trace_pb2.Memory | None = None
+    """Told with the newest step, or heartbeat, that told any."""
+    memory_seq: int = 0
+    step: int = 0
+    """The newest whose summary has come."""
+    dropped: int = 0
+    closed: bool = False
+    """It has ended in good order."""
+    lost_unix_ns: int = 0
+    """When its stream was last seen to end without a goodbye; 0: never."""
+
+    @property
+    def rank(self) -> int:
+        return self.identity.rank
+
+    @property
+    def lost(self) -> bool:
+        """Its stream has ended, and nothing was heard of it since."""
+        return self.lost_unix_ns > 0 and self.lost_unix_ns >= self.heard_unix_ns
+
+    def take(self, message: trace_pb2.TraceMessage, received_unix_ns: int, *, lost: bool) -> None:
+        if lost:
+            self.lost_unix_ns = max(self.lost_unix_ns, received_unix_ns)
+        body = message.WhichOneof("body")
+        if body is None:
+            return
+        self.heard_unix_ns = max(self.heard_unix_ns, received_unix_ns)
+        if body == "hello" and received_unix_ns >= self.hello_unix_ns:
+            self.hello_unix_ns = max(1, received_unix_ns)
+            self._introduced(message.hello)
+        elif body == "heartbeat":
+            self._beat(message.heartbeat, message.seq, received_unix_ns)
+        elif body == "summary":
+            self.step = max(self.step, message.summary.step)
+            self._told(message.summary, message.seq)
+        elif body == "batch":
+            self.dropped = max(self.dropped, message.batch.dropped)
+
+    def recall(self, record: trace_pb2.RankRecord) -> None:
+        """Fill in what no message has told."""
+        if self.hello_unix_ns == 0:
+            self.hello_unix_ns, self.placement, self.device = 1, copied(record.placement), record.device
+        if self.heard_unix_ns == 0:
+            self.heard_unix_ns, self.closed = record.last_seen_unix_ns, record.closed
+            if not record.connected and not record.closed:
+                self.lost_unix_ns = max(1, self.heard_unix_ns)
+
+    def _introduced(self, hello: trace_pb2.Hello) -> None:
+        self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)
+
+    def _beat(self, heartbeat: trace_pb2.Heartbeat, seq: int, received_unix_ns: int) -> None:
+        if (seq, received_unix_ns) >= (self.heartbeat_seq, self.heartbeat_unix_ns):
+            self.heartbeat, self.heartbeat_seq, self.heartbeat_unix_ns = heartbeat, seq, received_unix_ns
+        self.closed = self.closed or heartbeat.closing
+        self._told(heartbeat, seq)
+
+    def _told(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
+        self.dropped = max(self.dropped, body.dropped)
+        if seq >= self.memory_seq and body.HasField("memory"):
+            self.memory, self.memory_seq = copied(body.memory), seq
+
+    @property
+    def _order(self) -> tuple[int, int, int]:
+        return self.hello_unix_ns, self.heard_unix_ns, self.identity.incarnation
+
+
+class Membership:
+    """The ranks of a run's newest attempt."""
+
+    def __init__(self, attempt: int = 0) -> None:
+        self.attempt = attempt
+        self.recipe: trace_pb2.Recipe | None = None
+        """What the attempt was started with, as its lowest rank that tells says."""
+        self._recipe_of = (0, 0)
+        self._ranks: dict[int, Process] = {}
+        self._processes: dict[int, dict[int, Process]] = {}
+        """By rank and incarnation."""
+
+    @property
+    def ranks(self) -> Mapping[int, Process]:
+        """The process of each rank."""
+        return self._ranks
+
+    def apply(self, message: trace_pb2.RankMessage) -> Process | None:
+        return self.take(message.identity, message.message, message.received_unix_ns, lost=message.lost)
+
+    def take(
+        self,
+        identity: trace_pb2.Identity,
+        message: trace_pb2.TraceMessage,
+        received_unix_ns: int,
+        *,
+        lost: bool = False,
+    ) -> Process | None:
+        """Fold in one message. Returns its sender; None when that has been replaced, or is of an older attempt."""
+        process = self._sender(identity)
+        if process is None:
+            return None
+        process.take(message, received_unix_ns, lost=lost)
+        if message.hello.HasField("recipe"):
+            self._learn_recipe(identity.rank, received_unix_ns, message.hello.recipe)
+        return self._elected(process)
+
+    def recall(self, record: trace_pb2.RankRecord) -> Process | None:
+        """Fill in what another has kept of a rank's process, where the messages do not tell (any more)."""
+        process = self._sender(record.identity)
+        if process is None:
+            return None
+        process.recall(record)
+        return self._elected(process)
+
+    def begin(self, attempt: int) -> bool:
+        """Forget the ranks when the attempt is newer than the one that is known; returns whether it is."""
+        if attempt <= self.attempt:
+            return False
+        self.attempt, self.recipe = attempt, None
+        self._ranks.clear()
+        self._processes.clear()
+        return True
+
+    def recipe_of(self, rank: int) -> trace_pb2.Recipe | None:
+        """The attempt's recipe, if it came from this rank."""
+        return self.recipe if self._recipe_of[0] == -rank else None
+
+    def _sender(self, identity: trace_pb2.Identity) -> Process | None:
+        self.begin(identity.attempt)
+        if identity.attempt < self.attempt:
+            return None
+        known = self._processes.setdefault(identity.rank, {})
+        if identity.incarnation not in known:
+            known[identity.incarnation] = Process(copied(identity))
+        return known[identity.incarnation]
+
+    def _elected(self, process: Process) -> Process | None:
+        """The process, if it is its rank's."""
+        known = self._processes[process.rank]
+        self._ranks[process.rank] = newest = max(known.values(), key=lambda each: each._order)
+        if len(known) > KEPT_PROCESSES:
+            del known[min(known.values(), key=lambda each: each._order).identity.incarnation]
+        return process if newest is process else None
+
+    def _learn_recipe(self, rank: int, received_unix_ns: int, recipe: trace_pb2.Recipe) -> None:
+        if self.recipe is None or (-rank, received_unix_ns) >= self._recipe_of:
+            self.recipe, self._recipe_of = copied(recipe), (-rank, received_unix_ns)
+
+
+Body = TypeVar("Body", bound=Message)
+
+
+def copied(part: Body) -> Body:
+    """A part of a message, which keeps none of the rest of it in memory."""
+    copy = type(part)()
+    copy.CopyFrom(part)
+    return copy
