@@ -61,7 +61,7 @@ test: setup-tests
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy libs services bench native/rdma
+	$(BIN)/mypy libs services bench native/rdma native/scan
 	$(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 

@@ -22,7 +22,7 @@ from megatronapp.trainer.plugins.scan.recorder import (
 
 log = get_logger(__name__)
 
-WHEEL = "megatronapp_scan"
+WHEEL = "megatronapp.scan"
 
 
 def make_recorder(device: torch.device) -> Recorder:
