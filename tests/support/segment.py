@@ -51,6 +51,7 @@ class OpenMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Frontier:
+    messages: list[OpenMessage]
     communicator: int
     peer: int
     sending: int
@@ -61,7 +62,6 @@ class Frontier:
     enqueued_at_ns: int
     completed_at_ns: int
     open: int
-    messages: list[OpenMessage]
 
 
 class Record(NamedTuple):
@@ -145,10 +145,8 @@ class SegmentReader:
     def _frontier(self, offset: int) -> Frontier:
         entry = self._locked(offset, self.header.entry_bytes)
         fields = struct.unpack_from("<IiIi3Q2qI", entry, 8)
-        told = min(fields[-1], 16)
-        return Frontier(
-            *fields, messages=[OpenMessage(*struct.unpack_from("<QQq", entry, 72 + 24 * i)) for i in range(told)]
-        )
+        offsets = range(72, 72 + 24 * min(fields[-1], 16), 24)
+        return Frontier([OpenMessage(*struct.unpack_from("<QQq", entry, offset)) for offset in offsets], *fields)
 
     def control(self, serial: int, enabled: int, interval: int, continuous: int, granularity: int) -> None:
         """What the agent does."""
