@@ -18,13 +18,13 @@ namespace megatronapp::common {
 class Segment {
 public:
     static constexpr std::size_t kLeastRingBytes = 4096;
-    static constexpr std::size_t kMostRingBytes = std::size_t{1} << 30;
+    static constexpr std::size_t kMostRingBytes = std::size_t{1} << 29;
 
     // `thread`: the kernel's id of the training thread. Throws std::invalid_argument for a ring that is no power of two,
     // std::system_error when there is no memory.
     Segment(std::uint32_t frontier_entries, std::size_t ring_bytes, std::uint32_t thread) {
         if (ring_bytes < kLeastRingBytes || ring_bytes > kMostRingBytes || (ring_bytes & (ring_bytes - 1)) != 0) {
-            throw std::invalid_argument("a ring must be a power of two of 4 KiB to 1 GiB");
+            throw std::invalid_argument("a ring must be a power of two of 4 KiB to 512 MiB");
         }
         const std::size_t control = sizeof(Header) + sizeof(State);
         const std::size_t frontiers = control + sizeof(Control);

@@ -68,7 +68,7 @@ void Frontiers::complete(std::uint32_t index, std::uint64_t ticket) {
         return;
     }
     track.open.erase(found);
-    track.completed += 1;
+    track.completed = track.open.empty() ? track.enqueued : track.open.front().ticket - 1;
     track.started = std::max(track.started, track.completed);
     track.completed_at_ns = common::now_ns();
     publish(index);

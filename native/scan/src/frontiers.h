@@ -21,7 +21,7 @@ public:
     // Throws std::out_of_range for no such track, as all below. Returns the operation's ticket.
     std::uint64_t enqueue(std::uint32_t track, std::int32_t operation, std::uint64_t step, std::uint64_t message);
     void started(std::uint32_t track);
-    // In whatever order; a ticket that is not open changes nothing.
+    // In whatever order; `completed` moves past all that have, in order. A ticket that is not open changes nothing.
     void complete(std::uint32_t track, std::uint64_t ticket);
     // Throws as `enqueue` does.
     void check(std::uint32_t track);

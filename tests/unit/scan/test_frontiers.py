@@ -71,7 +71,7 @@ def test_messages_complete_in_any_order_and_the_oldest_open_ones_are_told(data: 
 
     left = [ticket for ticket in tickets if ticket not in completed]
     entry = told(recorder, track)
-    assert (entry.enqueued, entry.completed, entry.open) == (count, count - len(left), len(left))
+    assert (entry.enqueued, entry.completed, entry.open) == (count, left[0] - 1 if left else count, len(left))
     assert entry.operation == (SEND if left else -1)
     assert [(open_.step, open_.message) for open_ in entry.messages] == [(9 + t, 999 + t) for t in left[:16]]
     assert entry.completed <= entry.started <= entry.enqueued
@@ -94,7 +94,7 @@ def test_threads_share_a_track(recorder: Recorder) -> None:
         thread.join()
 
     entry = told(recorder, track)
-    assert (entry.enqueued, entry.completed, entry.open) == (4 * each, 4 * (each - 1), 4)
+    assert (entry.enqueued, entry.open) == (4 * each, 4)
     assert sorted(open_.message for open_ in entry.messages) == [1, 2, 3, 4]
 
 

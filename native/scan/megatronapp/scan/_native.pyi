@@ -103,7 +103,8 @@ class Recorder:
     def started(self, track: int, /) -> None:
         """The oldest operation that has not started has. One that completes has started."""
     def complete(self, track: int, ticket: int, /) -> None:
-        """An operation has completed, in whatever order; a second time changes nothing."""
+        """An operation has completed, in whatever order; the frontier moves past all that have, in order. A second time
+        changes nothing."""
     def complete_at(self, track: int, ticket: int, mark: int, /) -> None:
         """It completes when the device passes the mark; the resolver watches it."""
 
