@@ -21,7 +21,7 @@ with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); el
 
 setup: $(VENV)/.done ui
 
-$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/scan native/rdma -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
+$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/common native/scan native/rdma -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
 	@test -n "$(PYTHON)" || { echo "there is no Python 3.11 to 3.13 with venv here; on Debian type: sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
@@ -80,8 +80,8 @@ test: setup-tests
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy libs services bench native/rdma
-	PYTHONPATH=native/rdma $(BIN)/lint-imports
+	$(BIN)/mypy libs services bench native/rdma native/scan
+	PYTHONPATH=native/rdma:native/scan $(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
 faults: setup-tests

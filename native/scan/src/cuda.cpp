@@ -1,125 +1,96 @@
 #include "cuda.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
-#include <string>
 
-#include "clock.h"
+#include "common/clock.h"
+#include "common/cuda.h"
 
-namespace megatronapp {
+namespace megatronapp::scan {
+
+using common::check_cuda;
+using common::now_ns;
 
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kNotReady = 600;
 constexpr unsigned kDefaultFlags = 0;
 constexpr unsigned kNonBlockingStream = 1;
 constexpr int kBrackets = 5;
-constexpr std::size_t kFirstEvents = 4096;
-
-void check(int status, const char* what) {
-    if (status != kSuccess) {
-        throw std::runtime_error(std::string(what) + " failed with CUDA driver error " + std::to_string(status));
-    }
-}
 
 }  // namespace
 
 struct Cuda::Driver {
-    void* library = nullptr;
-    int (*context_get)(void**) = nullptr;
-    int (*context_set)(void*) = nullptr;
-    int (*event_create)(Event*, unsigned) = nullptr;
-    int (*event_destroy)(Event) = nullptr;
-    int (*event_record)(Event, Stream) = nullptr;
-    int (*event_query)(Event) = nullptr;
-    int (*event_synchronize)(Event) = nullptr;
-    int (*event_elapsed)(float*, Event, Event) = nullptr;
-    int (*stream_create)(Stream*, unsigned) = nullptr;
-    int (*stream_destroy)(Stream) = nullptr;
+    int (*context_get)(void**);
+    int (*context_set)(void*);
+    int (*event_create)(Event*, unsigned);
+    int (*event_destroy)(Event);
+    int (*event_record)(Event, Stream);
+    int (*event_query)(Event);
+    int (*event_synchronize)(Event);
+    int (*event_elapsed)(float*, Event, Event);
+    int (*stream_create)(Stream*, unsigned);
+    int (*stream_destroy)(Stream);
 
-    Driver() : library(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        if (library == nullptr) {
-            throw std::runtime_error("no CUDA driver: libcuda.so.1 can't be opened");
-        }
-        find(context_get, "cuCtxGetCurrent");
-        find(context_set, "cuCtxSetCurrent");
-        find(event_create, "cuEventCreate");
-        find(event_destroy, "cuEventDestroy_v2");
-        find(event_record, "cuEventRecord");
-        find(event_query, "cuEventQuery");
-        find(event_synchronize, "cuEventSynchronize");
-        find(event_elapsed, "cuEventElapsedTime");
-        find(stream_create, "cuStreamCreate");
-        find(stream_destroy, "cuStreamDestroy_v2");
-    }
-
-    template <typename Function>
-    void find(Function& function, const char* name) {
-        function = reinterpret_cast<Function>(dlsym(library, name));
-        if (function == nullptr) {
-            throw std::runtime_error(std::string("the CUDA driver has no ") + name);
-        }
+    Driver() {
+        const common::Library library = common::open_cuda_driver();
+        library.find(context_get, "cuCtxGetCurrent");
+        library.find(context_set, "cuCtxSetCurrent");
+        library.find(event_create, "cuEventCreate");
+        library.find(event_destroy, "cuEventDestroy_v2");
+        library.find(event_record, "cuEventRecord");
+        library.find(event_query, "cuEventQuery");
+        library.find(event_synchronize, "cuEventSynchronize");
+        library.find(event_elapsed, "cuEventElapsedTime");
+        library.find(stream_create, "cuStreamCreate");
+        library.find(stream_destroy, "cuStreamDestroy_v2");
     }
 };
 
 Cuda::Cuda() : driver_(std::make_unique<Driver>()) {
-    check(driver_->context_get(&context_), "cuCtxGetCurrent");
+    check_cuda(driver_->context_get(&context_), "cuCtxGetCurrent");
     if (context_ == nullptr) {
         throw std::runtime_error("no CUDA context is current on this thread");
     }
-    check(driver_->stream_create(&stream_, kNonBlockingStream), "cuStreamCreate");
-    check(driver_->event_create(&reference_, kDefaultFlags), "cuEventCreate");
-    check(driver_->event_create(&reference_before_, kDefaultFlags), "cuEventCreate");
-    for (std::size_t i = 0; i < kFirstEvents; ++i) {
-        Event event = nullptr;
-        check(driver_->event_create(&event, kDefaultFlags), "cuEventCreate");
-        pool_.push_back(event);
-    }
+    check_cuda(driver_->stream_create(&stream_, kNonBlockingStream), "cuStreamCreate");
+    check_cuda(driver_->event_create(&reference_, kDefaultFlags), "cuEventCreate");
+    check_cuda(driver_->event_create(&reference_before_, kDefaultFlags), "cuEventCreate");
 }
 
 Cuda::~Cuda() {
     // Best effort: at the process's end the driver may be gone already, and then so are its objects.
-    for (Event event : pool_) {
-        driver_->event_destroy(event);
-    }
     driver_->event_destroy(reference_);
     driver_->event_destroy(reference_before_);
     driver_->stream_destroy(stream_);
 }
 
-Event Cuda::record(Stream stream) {
+Event Cuda::make() const {
     Event event = nullptr;
-    if (!pool_.empty()) {
-        event = pool_.back();
-        pool_.pop_back();
-    } else if (driver_->event_create(&event, kDefaultFlags) != kSuccess) {
-        return nullptr;
-    }
-    if (driver_->event_record(event, stream) != kSuccess) {
-        pool_.push_back(event);
-        return nullptr;
-    }
-    return event;
+    return driver_->event_create(&event, kDefaultFlags) == kSuccess ? event : nullptr;
 }
 
-void Cuda::enter() const { check(driver_->context_set(context_), "cuCtxSetCurrent"); }
+void Cuda::destroy(Event event) const { driver_->event_destroy(event); }
+
+bool Cuda::record(Event event, Stream stream) const { return driver_->event_record(event, stream) == kSuccess; }
+
+void Cuda::enter() const { check_cuda(driver_->context_set(context_), "cuCtxSetCurrent"); }
 
 bool Cuda::done(Event event) const {
     const int status = driver_->event_query(event);
-    if (status == kNotReady) {
+    if (status == common::kCudaNotReady) {
         return false;
     }
-    check(status, "cuEventQuery");
+    check_cuda(status, "cuEventQuery");
     return true;
 }
 
-std::int64_t Cuda::elapsed_ns(Event from, Event to) const {
+std::optional<std::int64_t> Cuda::elapsed_ns(Event from, Event to) const {
     float milliseconds = 0;
-    check(driver_->event_elapsed(&milliseconds, from, to), "cuEventElapsedTime");
+    const int status = driver_->event_elapsed(&milliseconds, from, to);
+    if (status == common::kCudaNotReady) {
+        return std::nullopt;
+    }
+    check_cuda(status, "cuEventElapsedTime");
     return std::llround(static_cast<double>(milliseconds) * 1e6);
 }
 
@@ -129,8 +100,8 @@ std::pair<std::int64_t, std::int64_t> Cuda::bracket(Event event) {
     std::int64_t narrowest = INT64_MAX, before = 0, after = 0;
     for (int i = 0; i < 2 * kBrackets; ++i) {
         before = now_ns();
-        check(driver_->event_record(event, stream_), "cuEventRecord");
-        check(driver_->event_synchronize(event), "cuEventSynchronize");
+        check_cuda(driver_->event_record(event, stream_), "cuEventRecord");
+        check_cuda(driver_->event_synchronize(event), "cuEventSynchronize");
         after = now_ns();
         if (i >= kBrackets && after - before <= narrowest + narrowest / 8) {
             break;
@@ -144,11 +115,11 @@ Reference Cuda::reference() {
     std::swap(reference_, reference_before_);
     const auto [before, after] = bracket(reference_);
     if (referenced_) {
-        device_ns_ += elapsed_ns(reference_before_, reference_);
+        device_ns_ += elapsed_ns(reference_before_, reference_).value();
     }
     referenced_ = true;
     const auto [host_ns, error_ns] = line_.place({device_ns_, before, after});
     return {reference_, host_ns, error_ns};
 }
 
-}  // namespace megatronapp
+}  // namespace megatronapp::scan

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <utility>
 
 #include "host_line.h"
 
-namespace megatronapp {
+namespace megatronapp::scan {
 
 using Event = void*;
 using Stream = void*;
@@ -18,7 +19,8 @@ struct Reference {
     std::int64_t error_ns;
 };
 
-// Events of one CUDA context. Throws std::runtime_error when the driver refuses.
+// Events of one CUDA context. Throws std::runtime_error when the driver refuses. `make`, `destroy` and `record` are for
+// any thread of the context, all else for one side thread that has entered it.
 class Cuda {
 public:
     // With the context that is current on the calling thread.
@@ -27,15 +29,16 @@ public:
     Cuda(const Cuda&) = delete;
     Cuda& operator=(const Cuda&) = delete;
 
-    // An event recorded now; null when the driver refuses, which must not end a training run.
-    Event record(Stream stream);
-    void give_back(Event event) { pool_.push_back(event); }
+    // Null, or false, when the driver refuses, which must not end a training run.
+    Event make() const;
+    void destroy(Event event) const;
+    bool record(Event event, Stream stream) const;
 
-    // For other threads: makes the context current there.
+    // Makes the context current on the calling thread.
     void enter() const;
     bool done(Event event) const;
-    // Nanoseconds from one event to another, both done.
-    std::int64_t elapsed_ns(Event from, Event to) const;
+    // Nanoseconds from one event, which is done, to another; nothing when that one is not.
+    std::optional<std::int64_t> elapsed_ns(Event from, Event to) const;
     // Records an event on a stream of its own, waits for it, and places it on the host's clock.
     Reference reference();
 
@@ -52,7 +55,6 @@ private:
     std::int64_t device_ns_ = 0;
     bool referenced_ = false;
     HostLine line_;
-    std::vector<Event> pool_;
 };
 
-}  // namespace megatronapp
+}  // namespace megatronapp::scan

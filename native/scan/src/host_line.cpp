@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace megatronapp {
+namespace megatronapp::scan {
 
 namespace {
 
@@ -57,4 +57,4 @@ std::pair<std::int64_t, std::int64_t> HostLine::place(const Bracket& newest) {
     return {middle(newest) + std::llround(offset), static_cast<std::int64_t>(narrowest)};
 }
 
-}  // namespace megatronapp
+}  // namespace megatronapp::scan

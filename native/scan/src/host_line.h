@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-namespace megatronapp {
+namespace megatronapp::scan {
 
 // One reference event: the device's time of it, and the host's before its enqueue and after its completion was seen.
 struct Bracket {
@@ -26,4 +26,4 @@ private:
     std::deque<Bracket> brackets_;
 };
 
-}  // namespace megatronapp
+}  // namespace megatronapp::scan

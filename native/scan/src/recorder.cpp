@@ -1,15 +1,28 @@
 #include "recorder.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <stdexcept>
 
-#include "clock.h"
+#include "common/clock.h"
+#include "forks.h"
 
-namespace megatronapp {
+namespace megatronapp::scan {
 
 namespace {
 
-constexpr std::size_t kFirstRows = 4096;
+using Lock = std::lock_guard<std::mutex>;
+
+constexpr std::size_t kFirstRows = 1024;
+constexpr std::size_t kFirstEvents = 4096;
+// Of one chunk: where no step ends, memory must not grow.
+constexpr std::size_t kMostRows = 1 << 18;
+constexpr std::size_t kMostMarks = 1 << 18;
+constexpr std::uint32_t kFrontierEntries = 512;
+constexpr int kActivityBits = 48;
+constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::unique_ptr<Chunk> new_chunk() {
     auto chunk = std::make_unique<Chunk>();
@@ -18,44 +31,157 @@ std::unique_ptr<Chunk> new_chunk() {
     return chunk;
 }
 
-}  // namespace
-
-const std::array<const char*, kColumns> kColumnNames = {
-    "name", "first", "blocked", "microbatch", "chunk", "layer", "communicator", "peer", "sequence",
-    "bytes", "tokens", "length_squares", "stream", "issue", "begin", "end", "cpu", "enqueue", "behind"};
-
-Recorder::Recorder(
-    std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream)
-    : on_host_(std::move(on_host)),
-      blocking_(std::move(blocking)),
-      cuda_(std::move(cuda)),
-      current_stream_(std::move(current_stream)),
-      chunk_now_(new_chunk()) {
-    open_.reserve(64);
+void fill(Row& row, const Operation& operation) {
+    row.communicator = operation.communicator;
+    row.peer = operation.peer;
+    row.sequence = operation.sequence;
+    row.bytes = operation.bytes;
+    row.stream = operation.stream;
+    row.message = operation.message;
 }
 
-Mark Recorder::host_mark() const { return {now_ns(), thread_cpu_ns(), nullptr}; }
+}  // namespace
 
-Mark Recorder::stream_mark() {
-    if (!cuda_) {
-        return host_mark();
+Recorder::Recorder(
+    std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream,
+    std::size_t ring_bytes)
+    : on_host_(std::move(on_host)),
+      blocking_(std::move(blocking)),
+      segment_(kFrontierEntries, ring_bytes, static_cast<std::uint32_t>(syscall(SYS_gettid))),
+      state_(segment_.state()),
+      frontiers_(segment_.frontiers(), segment_.entries(), kFrontierEntries),
+      cuda_(std::move(cuda)),
+      current_stream_(std::move(current_stream)),
+      chunk_now_(new_chunk()),
+      resolver_(
+          common::RingWriter(segment_.ring(), segment_.ring_data(), ring_bytes), cuda_.get(), frontiers_,
+          [this](std::unique_ptr<Chunk> chunk) { recycle(std::move(chunk)); },
+          [this](std::uint64_t spans) {
+              const Lock lock(mutex_);
+              lose(spans);
+          }) {
+    open_.reserve(64);
+    for (std::size_t i = 0; cuda_ && i < kFirstEvents; ++i) {
+        if (Event event = cuda_->make()) {
+            events_.push_back(event);
+        }
     }
-    const std::int64_t host_ns = now_ns();
-    return {host_ns, 0, cuda_->record(current_stream_())};
+    enter_forks(*this);
+}
+
+Recorder::~Recorder() {
+    leave_forks(*this);
+    resolver_.close(0);
+    for (Event event : events_) {
+        cuda_->destroy(event);
+    }
+}
+
+// ---- marks
+
+Mark Recorder::take_mark(bool on_host, Stream stream) {
+    const std::int64_t host_ns = common::now_ns();
+    if (!cuda_ || on_host) {
+        return {host_ns, common::thread_cpu_ns(), nullptr, nullptr};
+    }
+    Event event = nullptr;
+    if (events_.empty()) {
+        event = cuda_->make();
+    } else {
+        event = events_.back();
+        events_.pop_back();
+    }
+    if (event != nullptr && !cuda_->record(event, stream)) {
+        events_.push_back(event);
+        event = nullptr;
+    }
+    return {host_ns, 0, event, stream};
 }
 
 MarkId Recorder::append(const Mark& mark) {
-    chunk_now_->marks.push_back(mark);
-    return chunk_now_->first_mark + static_cast<MarkId>(chunk_now_->marks.size()) - 1;
+    Chunk& chunk = *chunk_now_;
+    state_.marks.store(state_.marks.load(kRelaxed) + 1, kRelaxed);
+    if (chunk.marks.size() == kMostMarks) {
+        // The newest stands for all beyond: what waits for it waits long enough.
+        if (chunk.marks.back().event != nullptr) {
+            events_.push_back(chunk.marks.back().event);
+        }
+        chunk.marks.pop_back();
+    }
+    chunk.marks.push_back(mark);
+    if (mark.event != nullptr) {
+        const auto found = std::find_if(chunk.newest.begin(), chunk.newest.end(), [&mark](const auto& newest) {
+            return newest.first == mark.stream;
+        });
+        if (found == chunk.newest.end()) {
+            chunk.newest.emplace_back(mark.stream, mark.event);
+        } else {
+            found->second = mark.event;
+        }
+    }
+    return chunk.first_mark + static_cast<MarkId>(chunk.marks.size()) - 1;
 }
 
 std::uint32_t Recorder::local(MarkId mark, std::uint32_t otherwise) const {
-    return mark >= chunk_now_->first_mark ? static_cast<std::uint32_t>(mark - chunk_now_->first_mark) : otherwise;
+    return chunk_now_->holds(mark) ? static_cast<std::uint32_t>(mark - chunk_now_->first_mark) : otherwise;
+}
+
+MarkId Recorder::mark() {
+    const Stream stream = stream_for(-1);
+    const Lock lock(mutex_);
+    return append(take_mark(false, stream));
+}
+
+const Mark* Recorder::pending(MarkId mark) const {
+    const Chunk* chunk = chunk_now_.get();
+    if (!chunk->holds(mark)) {
+        const auto found =
+            std::find_if(sealed_.begin(), sealed_.end(), [mark](const Chunk* sealed) { return sealed->holds(mark); });
+        if (found == sealed_.end()) {
+            return nullptr;
+        }
+        chunk = *found;
+    }
+    return chunk->at(mark).event == nullptr ? nullptr : &chunk->at(mark);
+}
+
+bool Recorder::done(MarkId mark) {
+    const Lock lock(mutex_);
+    const Mark* found = pending(mark);
+    if (found == nullptr) {
+        return true;
+    }
+    cuda_->enter();
+    return cuda_->done(found->event);
+}
+
+// ---- spans
+
+void Recorder::context(std::int32_t microbatch, std::int16_t chunk) {
+    const Lock lock(mutex_);
+    microbatch_ = microbatch;
+    chunk_ = chunk;
+}
+
+int Recorder::innermost_name() const {
+    return static_cast<int>(state_.activity.load(kRelaxed) >> kActivityBits) - 1;
+}
+
+void Recorder::tell_activity() {
+    std::uint64_t word = 0;
+    if (!open_.empty()) {
+        const auto since_us = static_cast<std::uint64_t>(open_.back().begin_ns / 1000);
+        word = (open_.back().name + std::uint64_t{1}) << kActivityBits |
+               (since_us & ((std::uint64_t{1} << kActivityBits) - 1));
+    }
+    state_.activity.store(word, kRelaxed);
 }
 
 void Recorder::push(std::uint8_t name, MarkId begin) {
-    open_.push_back({name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin});
+    const std::int64_t begin_ns = chunk_now_->holds(begin) ? chunk_now_->at(begin).host_ns : common::now_ns();
+    open_.push_back({name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin, begin_ns});
     blocked_ = static_cast<std::uint8_t>(blocked_ + (blocking_[name] ? 1 : 0));
+    tell_activity();
 }
 
 Recorder::Open Recorder::pop() {
@@ -65,10 +191,20 @@ Recorder::Open Recorder::pop() {
     const Open open = open_.back();
     open_.pop_back();
     blocked_ = open.blocked;
+    tell_activity();
     return open;
 }
 
-Row& Recorder::close(const Open& open, MarkId end, MarkId issued, std::int16_t layer) {
+Row& Recorder::append_row(const Row& row) {
+    if (chunk_now_->rows.size() == kMostRows) {
+        lose(1);
+        return beyond_;
+    }
+    chunk_now_->rows.push_back(row);
+    return chunk_now_->rows.back();
+}
+
+Row& Recorder::close(const Open& open, MarkId end, MarkId issued) {
     const std::uint32_t end_mark = local(end, 0);
     const std::uint32_t begin_mark = local(open.begin, end_mark);
     Row row{};
@@ -77,50 +213,59 @@ Row& Recorder::close(const Open& open, MarkId end, MarkId issued, std::int16_t l
     row.first = open.first;
     row.microbatch = microbatch_;
     row.chunk = chunk_;
-    row.layer = layer;
+    row.layer = -1;
     row.peer = -1;
     row.issue = issued == kNoMark ? begin_mark : local(issued, begin_mark);
     row.begin = begin_mark;
     row.end = end_mark;
-    chunk_now_->rows.push_back(row);
-    return chunk_now_->rows.back();
+    return append_row(row);
 }
 
-void Recorder::begin(std::uint8_t name, MarkId at) { push(name, at == kNoMark ? append(mark_for(name)) : at); }
+void Recorder::begin(std::uint8_t name, MarkId at) {
+    const Stream stream = at == kNoMark ? stream_for(name) : nullptr;
+    const Lock lock(mutex_);
+    push(name, at == kNoMark ? append(take_mark(on_host_[name], stream)) : at);
+}
 
-MarkId Recorder::end() { return end_work(0, 0); }
+template <typename Fill>
+MarkId Recorder::end_innermost(MarkId issued, Fill fill_row) {
+    const Stream stream = stream_for(innermost_name());
+    const Lock lock(mutex_);
+    const Open open = pop();
+    const MarkId mark = append(take_mark(on_host_[open.name], stream));
+    fill_row(close(open, mark, issued));
+    return mark;
+}
 
 MarkId Recorder::end_work(std::int64_t tokens, std::int64_t length_squares) {
-    const Open open = pop();
-    const MarkId mark = append(mark_for(open.name));
-    Row& row = close(open, mark, kNoMark, -1);
-    row.tokens = tokens;
-    row.length_squares = length_squares;
-    return mark;
+    return end_innermost(kNoMark, [&](Row& row) {
+        row.tokens = tokens;
+        row.length_squares = length_squares;
+    });
 }
 
-MarkId Recorder::end_operation(
-    std::uint32_t communicator, std::int32_t peer, std::int64_t sequence, std::int64_t bytes, std::uint8_t stream,
-    MarkId issued) {
-    const Open open = pop();
-    const MarkId mark = append(mark_for(open.name));
-    Row& row = close(open, mark, issued, -1);
-    row.communicator = communicator;
-    row.peer = peer;
-    row.sequence = sequence;
-    row.bytes = bytes;
-    row.stream = stream;
-    return mark;
+MarkId Recorder::end_operation(const Operation& operation) {
+    return end_innermost(operation.issued, [&](Row& row) { fill(row, operation); });
 }
 
-MarkId Recorder::cancel() { return pop().begin; }
+MarkId Recorder::cancel() {
+    const Lock lock(mutex_);
+    return pop().begin;
+}
 
-void Recorder::restart() { begin(pop().name, kNoMark); }
+void Recorder::restart() {
+    const Stream stream = stream_for(innermost_name());
+    const Lock lock(mutex_);
+    const std::uint8_t name = pop().name;
+    push(name, append(take_mark(on_host_[name], stream)));
+}
 
 void Recorder::switch_to(int close_count, std::int16_t layer, int open_first, int open_second) {
-    const MarkId mark = append(stream_mark());
+    const Stream stream = stream_for(-1);
+    const Lock lock(mutex_);
+    const MarkId mark = append(take_mark(false, stream));
     for (int i = 0; i < close_count; ++i) {
-        close(pop(), mark, kNoMark, layer);
+        close(pop(), mark, kNoMark).layer = layer;
     }
     for (const int name : {open_first, open_second}) {
         if (name >= 0) {
@@ -130,44 +275,51 @@ void Recorder::switch_to(int close_count, std::int16_t layer, int open_first, in
 }
 
 void Recorder::add(std::uint8_t name, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t cpu_ns) {
-    const MarkId begin = append({begin_ns, 0, nullptr});
-    const MarkId end = append({end_ns, cpu_ns, nullptr});
-    const Open open{name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin};
-    Row& row = close(open, end, kNoMark, -1);
+    const Lock lock(mutex_);
+    const MarkId begin = append({begin_ns, 0, nullptr, nullptr});
+    const MarkId end = append({end_ns, cpu_ns, nullptr, nullptr});
+    const Open open{name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin, begin_ns};
+    Row& row = close(open, end, kNoMark);
     row.microbatch = -1;
     row.chunk = -1;
 }
 
-bool Recorder::done(MarkId mark) {
-    if (!cuda_) {
-        return true;
+void Recorder::add_operation(
+    std::uint8_t name, MarkId begin, MarkId end, const Operation& operation, std::int32_t microbatch,
+    std::int16_t chunk) {
+    const Lock lock(mutex_);
+    if (!chunk_now_->holds(end)) {
+        throw std::invalid_argument("no such mark in this step");
     }
-    const auto holds = [mark](const Chunk& chunk) {
-        return mark >= chunk.first_mark && mark < chunk.first_mark + static_cast<MarkId>(chunk.marks.size());
-    };
-    const auto query = [this, mark](const Chunk& chunk) {
-        const Event event = chunk.marks[static_cast<std::size_t>(mark - chunk.first_mark)].event;
-        cuda_->enter();
-        return event == nullptr || cuda_->done(event);
-    };
-    if (holds(*chunk_now_)) {
-        return query(*chunk_now_);
-    }
-    const auto found =
-        std::find_if(sealed_.begin(), sealed_.end(), [&holds](const Chunk* chunk) { return holds(*chunk); });
-    return found == sealed_.end() || query(**found);
+    const Open open{name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin, 0};
+    Row& row = close(open, end, operation.issued);
+    fill(row, operation);
+    row.microbatch = microbatch;
+    row.chunk = chunk;
 }
 
-std::pair<int, std::int64_t> Recorder::innermost() const {
-    if (open_.empty()) {
-        return {-1, 0};
-    }
-    const Open& open = open_.back();
-    const MarkId place = open.begin - chunk_now_->first_mark;
-    return {open.name, place < 0 ? 0 : chunk_now_->marks[static_cast<std::size_t>(place)].host_ns};
+std::pair<int, std::int64_t> Recorder::innermost() {
+    const Lock lock(mutex_);
+    return open_.empty() ? std::pair<int, std::int64_t>{-1, 0}
+                         : std::pair<int, std::int64_t>{open_.back().name, open_.back().begin_ns};
 }
 
-std::unique_ptr<Chunk> Recorder::seal() {
+std::size_t Recorder::depth() {
+    const Lock lock(mutex_);
+    return open_.size();
+}
+
+// ---- steps
+
+void Recorder::end_step(const common::StepEnd& end) {
+    if (std::unique_ptr<Chunk> refused = resolver_.put(seal(end))) {
+        const Lock lock(mutex_);
+        reuse(std::move(refused));
+    }
+}
+
+std::unique_ptr<Chunk> Recorder::seal(const common::StepEnd& end) {
+    const Lock lock(mutex_);
     std::unique_ptr<Chunk> sealed = std::move(chunk_now_);
     if (spare_.empty()) {
         chunk_now_ = new_chunk();
@@ -178,65 +330,52 @@ std::unique_ptr<Chunk> Recorder::seal() {
     chunk_now_->first_mark = sealed->first_mark + static_cast<MarkId>(sealed->marks.size());
     open_.clear();
     blocked_ = 0;
+    tell_activity();
+    sealed->end = end;
+    sealed->end.marks = sealed->marks.size();
+    state_.step_marks.store(sealed->marks.size(), kRelaxed);
     sealed_.push_back(sealed.get());
     return sealed;
 }
 
-bool Recorder::ready(const Chunk& chunk) const {
-    if (!cuda_) {
-        return true;
-    }
-    cuda_->enter();
-    // Backwards: the newest of a stream is mostly the last to be done.
-    return std::all_of(chunk.marks.rbegin(), chunk.marks.rend(), [this](const Mark& mark) {
-        return mark.event == nullptr || cuda_->done(mark.event);
-    });
-}
-
-Resolved Recorder::resolve(const Chunk& chunk) {
-    Resolved resolved;
-    std::vector<std::int64_t> times(chunk.marks.size());
-    Reference reference{};
-    if (cuda_) {
-        cuda_->enter();
-        reference = cuda_->reference();
-        resolved.reference_ns = reference.host_ns;
-        resolved.reference_error_ns = reference.error_ns;
-    }
-    std::transform(chunk.marks.begin(), chunk.marks.end(), times.begin(), [&](const Mark& mark) {
-        return mark.event == nullptr ? mark.host_ns
-                                     : reference.host_ns + cuda_->elapsed_ns(reference.event, mark.event);
-    });
-    for (auto& column : resolved.columns) {
-        column.resize(chunk.rows.size());
-    }
-    for (std::size_t i = 0; i < chunk.rows.size(); ++i) {
-        const Row& row = chunk.rows[i];
-        const Mark& begin = chunk.marks[row.begin];
-        const bool streamed = begin.event != nullptr;
-        const std::array<std::int64_t, kColumns> values = {
-            row.name, row.first, row.blocked, row.microbatch, row.chunk, row.layer, row.communicator, row.peer,
-            row.sequence, row.bytes, row.tokens, row.length_squares, row.stream, times[row.issue], times[row.begin],
-            times[row.end], streamed ? 0 : chunk.marks[row.end].cpu_ns - begin.cpu_ns,
-            streamed ? chunk.marks[row.issue].host_ns : 0,
-            streamed ? times[row.end] - chunk.marks[row.end].host_ns : 0};
-        for (std::size_t column = 0; column < kColumns; ++column) {
-            resolved.columns[column][i] = values[column];
-        }
-    }
-    return resolved;
-}
-
 void Recorder::recycle(std::unique_ptr<Chunk> chunk) {
-    sealed_.erase(std::remove(sealed_.begin(), sealed_.end(), chunk.get()), sealed_.end());
+    {
+        const Lock lock(mutex_);
+        forget(*chunk);
+    }
+    // Nobody asks to watch its events any more. Those that are watched have passed: before they are used again.
+    resolver_.poll_watches();
+    const Lock lock(mutex_);
+    reuse(std::move(chunk));
+}
+
+void Recorder::forget(const Chunk& chunk) {
+    sealed_.erase(std::remove(sealed_.begin(), sealed_.end(), &chunk), sealed_.end());
+}
+
+void Recorder::reuse(std::unique_ptr<Chunk> chunk) {
+    forget(*chunk);
     for (const Mark& mark : chunk->marks) {
         if (mark.event != nullptr) {
-            cuda_->give_back(mark.event);
+            events_.push_back(mark.event);
         }
     }
     chunk->marks.clear();
     chunk->rows.clear();
+    chunk->newest.clear();
     spare_.push_back(std::move(chunk));
 }
 
-}  // namespace megatronapp
+void Recorder::complete_at(std::uint32_t track, std::uint64_t ticket, MarkId mark) {
+    frontiers_.check(track);
+    {
+        const Lock lock(mutex_);
+        if (const Mark* found = pending(mark)) {
+            resolver_.watch(found->stream, found->event, track, ticket);
+            return;
+        }
+    }
+    frontiers_.complete(track, ticket);
+}
+
+}  // namespace megatronapp::scan

@@ -1,91 +1,95 @@
 // Spans and marks of one rank. Knows nothing of Python; see the protocol Recorder of the scan plug-in for the meaning.
+//
+// Threads that record only append to the chunk of the step that runs, under a lock that nobody holds for longer than an
+// append. A step's end hands the chunk to the resolver (resolver.h), a thread of its own that writes it into the ring
+// when the device has passed all of its marks.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "cuda.h"
+#include "chunk.h"
+#include "common/segment.h"
+#include "frontiers.h"
+#include "resolver.h"
 
-namespace megatronapp {
+namespace megatronapp::scan {
 
-// Counts all marks of a recorder, from 0.
-using MarkId = std::int64_t;
-constexpr MarkId kNoMark = -1;
-
-struct Mark {
-    std::int64_t host_ns;
-    std::int64_t cpu_ns;
-    Event event;  // null: a mark of the host
-};
-
-struct Row {
-    std::uint8_t name;
-    std::uint8_t blocked;
-    std::uint8_t stream;
-    std::int16_t chunk;
-    std::int16_t layer;
-    std::int32_t microbatch;
-    std::int32_t peer;
+struct Operation {
     std::uint32_t communicator;
-    std::uint32_t first;
+    std::int32_t peer;
     std::int64_t sequence;
     std::int64_t bytes;
-    std::int64_t tokens;
-    std::int64_t length_squares;
-    std::uint32_t issue, begin, end;  // marks of the same chunk
+    std::uint8_t stream;
+    MarkId issued;
+    std::int64_t message;
 };
 
-// What is recorded between two seals.
-struct Chunk {
-    MarkId first_mark = 0;
-    std::vector<Mark> marks;
-    std::vector<Row> rows;
-};
-
-constexpr std::size_t kColumns = 19;
-extern const std::array<const char*, kColumns> kColumnNames;
-
-struct Resolved {
-    std::int64_t reference_ns = 0;
-    std::int64_t reference_error_ns = 0;
-    std::array<std::vector<std::int64_t>, kColumns> columns;
+struct ControlWord {
+    std::uint64_t serial;
+    std::uint32_t enabled, interval, continuous, granularity;
 };
 
 class Recorder {
 public:
-    // Tells the raw stream that is current on the calling thread.
+    // Tells the raw stream that is current on the calling thread. May take the interpreter's lock: never called under
+    // this class's own.
     using CurrentStream = std::function<Stream()>;
 
-    Recorder(std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream);
+    // For the training thread. Throws as Segment does, and std::invalid_argument.
+    Recorder(
+        std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream,
+        std::size_t ring_bytes);
+    ~Recorder();
 
-    void context(std::int32_t microbatch, std::int16_t chunk) { microbatch_ = microbatch, chunk_ = chunk; }
+    // -- spans --
+    void context(std::int32_t microbatch, std::int16_t chunk);
     void begin(std::uint8_t name, MarkId at);
-    MarkId end();
+    MarkId end() { return end_work(0, 0); }
     MarkId end_work(std::int64_t tokens, std::int64_t length_squares);
-    MarkId end_operation(
-        std::uint32_t communicator, std::int32_t peer, std::int64_t sequence, std::int64_t bytes, std::uint8_t stream,
-        MarkId issued);
+    MarkId end_operation(const Operation& operation);
     MarkId cancel();
     void restart();
     void switch_to(int close, std::int16_t layer, int open_first, int open_second);
     void add(std::uint8_t name, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t cpu_ns);
-    MarkId mark() { return append(stream_mark()); }
+    void add_operation(
+        std::uint8_t name, MarkId begin, MarkId end, const Operation& operation, std::int32_t microbatch,
+        std::int16_t chunk);
+    MarkId mark();
     bool done(MarkId mark);
-    std::pair<int, std::int64_t> innermost() const;
-    std::size_t depth() const { return open_.size(); }
+    std::pair<int, std::int64_t> innermost();
+    std::size_t depth();
     std::size_t names() const { return on_host_.size(); }
+    std::int64_t marks() const { return static_cast<std::int64_t>(state_.marks.load(std::memory_order_relaxed)); }
 
-    std::unique_ptr<Chunk> seal();
-    // For side threads, one chunk at a time and by one thread only; these take no lock of Python's.
-    bool ready(const Chunk& chunk) const;
-    Resolved resolve(const Chunk& chunk);
-    // Back under Python's lock: the chunk's events and memory are used again.
-    void recycle(std::unique_ptr<Chunk> chunk);
+    // Hands over what has ended, and forgets what is open.
+    void end_step(const common::StepEnd& end);
+
+    // -- frontiers --
+    Frontiers& frontiers() { return frontiers_; }
+    void complete_at(std::uint32_t track, std::uint64_t ticket, MarkId mark);
+
+    // -- state --
+    void set_step(std::int64_t step);
+    void set_phase(std::uint32_t phase);
+    void set_closing();
+    void set_memory(std::uint64_t allocated, std::uint64_t reserved, std::uint64_t peak, std::uint64_t total);
+    ControlWord control();
+    int descriptor() const { return segment_.descriptor(); }
+    // Whether all was written by then. Afterwards nothing is.
+    bool close(double timeout_seconds) { return resolver_.close(timeout_seconds); }
+    // False after a close: its thread is stuck in the driver, and it must not be destroyed.
+    bool ended() { return resolver_.ended(); }
+
+    // -- around a fork; the child has no resolver, and its segment is its own --
+    void before_fork();
+    void after_fork_in_parent();
+    void after_fork_in_child();
 
 private:
     struct Open {
@@ -93,29 +97,56 @@ private:
         std::uint8_t blocked;
         std::uint32_t first;
         MarkId begin;
+        std::int64_t begin_ns;
     };
 
-    Mark host_mark() const;
-    Mark stream_mark();
-    Mark mark_for(std::uint8_t name) { return on_host_[name] ? host_mark() : stream_mark(); }
+    Mark take_mark(bool on_host, Stream stream);
     MarkId append(const Mark& mark);
+    // What a mark of this name needs to know before the lock is taken.
+    Stream stream_for(int name) const { return cuda_ && !(name >= 0 && on_host_[name]) ? current_stream_() : nullptr; }
+    int innermost_name() const;
     // A mark's place in this chunk; one of an earlier chunk is gone, and `otherwise` stands in.
     std::uint32_t local(MarkId mark, std::uint32_t otherwise) const;
     Open pop();
     void push(std::uint8_t name, MarkId begin);
-    Row& close(const Open& open, MarkId end, MarkId issued, std::int16_t layer);
+    void tell_activity();
+    // The innermost span ends at a new mark, and the rest of its row is filled in.
+    template <typename Fill>
+    MarkId end_innermost(MarkId issued, Fill fill_row);
+    Row& close(const Open& open, MarkId end, MarkId issued);
+    Row& append_row(const Row& row);
+    // Null: its step is resolved, or it is the host's.
+    const Mark* pending(MarkId mark) const;
+    std::unique_ptr<Chunk> seal(const common::StepEnd& end);
+    void recycle(std::unique_ptr<Chunk> chunk);
+    void forget(const Chunk& chunk);
+    void reuse(std::unique_ptr<Chunk> chunk);
+    void lose(std::uint64_t spans);
+    template <typename Write>
+    void write_state(Write write);
 
     std::string on_host_, blocking_;
+    common::Segment segment_;
+    common::State& state_;
+    Frontiers frontiers_;
     std::unique_ptr<Cuda> cuda_;
     CurrentStream current_stream_;
+
+    // Guards all of the following.
+    std::mutex mutex_;
     std::unique_ptr<Chunk> chunk_now_;
     std::vector<std::unique_ptr<Chunk>> spare_;
-    // Those not yet recycled. The marks of all others are done.
+    // Those not yet resolved. The marks of all others are done.
     std::vector<const Chunk*> sealed_;
+    std::vector<Event> events_;
     std::vector<Open> open_;
+    Row beyond_{};
     std::uint8_t blocked_ = 0;
     std::int32_t microbatch_ = -1;
     std::int16_t chunk_ = -1;
+    ControlWord control_{};
+
+    Resolver resolver_;
 };
 
-}  // namespace megatronapp
+}  // namespace megatronapp::scan

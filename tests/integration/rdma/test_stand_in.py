@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
 ROOT = Path(__file__).parents[3]
-STAND_IN = ROOT / "native/rdma/tests/stand_in/cuda.cpp"
+STAND_IN = ROOT / "native/common/tests/stand_in/cuda.cpp"
 
 
 def test_gpu_memory_arrives_in_any_order_and_no_late_copy_changes_anything_else(tmp_path: Path) -> None:

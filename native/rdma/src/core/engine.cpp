@@ -8,7 +8,7 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "api/clock.h"
+#include "common/clock.h"
 
 namespace megatronapp::rdma {
 
@@ -60,7 +60,8 @@ void Engine::watch(int descriptor, bool output, int how) {
 
 void Engine::attach(int rank, const Link& link) {
     Turn turn(*this);
-    const Limits limits{seconds_to_ns(options_.heartbeat_seconds), seconds_to_ns(options_.dead_after_seconds),
+    const Limits limits{common::seconds_to_ns(options_.heartbeat_seconds),
+                        common::seconds_to_ns(options_.dead_after_seconds),
                         options_.checksum, options_.chunk_bytes == 0 ? SIZE_MAX : options_.chunk_bytes};
     Link complete = link;
     complete.pool_bytes = divide_pool(link.cuda_ipc ? 1 : 0);
@@ -97,7 +98,7 @@ std::string Engine::open_ucx() {
 // ---- operations
 
 void Engine::post(const OperationPtr& operation, double deadline_seconds) {
-    operation->deadline_ns = now_ns() + seconds_to_ns(deadline_seconds);
+    operation->deadline_ns = common::now_ns() + common::seconds_to_ns(deadline_seconds);
     Turn turn(*this);
     const auto found = peers_.find(operation->peer);
     if (found == peers_.end()) {
@@ -107,7 +108,7 @@ void Engine::post(const OperationPtr& operation, double deadline_seconds) {
     operation->id = next_id_++;
     if (aborted_ || peer.lost()) {
         operation->reason = aborted_ ? abort_reason_ : peer.reason();
-        operation->done_ns = now_ns();
+        operation->done_ns = common::now_ns();
         operation->status.store(aborted_ ? Status::kAborted : Status::kPeerLost, std::memory_order_release);
         return;
     }
@@ -131,7 +132,7 @@ void Engine::gone(int descriptor) { epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor,
 bool Engine::wait(const OperationPtr& operation, double timeout_seconds) {
     Turn turn(*this);
     const bool ended = drive(
-        turn.lock(), now_ns() + seconds_to_ns(timeout_seconds), [&] { return !operation->pending(); });
+        turn.lock(), common::now_ns() + common::seconds_to_ns(timeout_seconds), [&] { return !operation->pending(); });
     if (ended) {
         completions_.forget(operation);
     }
@@ -150,7 +151,7 @@ bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
     if (reached(operation->flag)) {
         return true;
     }
-    drive(turn.lock(), now_ns() + seconds_to_ns(options_.launch_wait_seconds), [&] {
+    drive(turn.lock(), common::now_ns() + common::seconds_to_ns(options_.launch_wait_seconds), [&] {
         return !operation->pending() || std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
             return entry.second->holds_back();
         });
@@ -209,7 +210,7 @@ void Engine::abort(const std::string& reason) {
 }
 
 bool Engine::close(double timeout_seconds) {
-    const std::int64_t deadline = now_ns() + seconds_to_ns(timeout_seconds);
+    const std::int64_t deadline = common::now_ns() + common::seconds_to_ns(timeout_seconds);
     bool sent;
     {
         Turn turn(*this);
@@ -237,8 +238,8 @@ bool Engine::close(double timeout_seconds) {
 
 // Its streams were let go, so that it is soon through, unless other work of the program holds them up.
 void Engine::wait_for_gpu() {
-    const std::int64_t deadline = now_ns() + kSettleNs;
-    for (bool settled = false; !settled && now_ns() < deadline;) {
+    const std::int64_t deadline = common::now_ns() + kSettleNs;
+    for (bool settled = false; !settled && common::now_ns() < deadline;) {
         Turn turn(*this);
         settled = true;
         for (const auto& [rank, peer] : peers_) {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "api/clock.h"
+#include "common/clock.h"
 #include "lanes/leftovers.h"
 
 namespace megatronapp::rdma {
@@ -23,7 +23,7 @@ Message of_kind(MessageKind kind, std::uint64_t receive = 0, std::uint64_t tag =
 
 Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx)
     : rank_(rank), limits_(limits), listener_(listener), socket_(link.socket), wire_(*this, link.socket, limits.checksum, limits.chunk_bytes),
-      now_(now_ns()), silence_counts_from_ns_(now_) {
+      now_(common::now_ns()), silence_counts_from_ns_(now_) {
     if (link.inbound >= 0) {
         inbound_ = std::make_shared<const Segment>(link.inbound);
         outbound_ = std::make_shared<const Segment>(link.outbound);
@@ -141,7 +141,7 @@ void Peer::finished(const OperationPtr& operation, Status status, std::string re
         return;
     }
     operation->reason = std::move(reason);
-    operation->done_ns = now_ns();
+    operation->done_ns = common::now_ns();
     operation->status.store(status, std::memory_order_release);
     lane_for(operation->what.memory)->ended(*operation);
     pending_.erase(operation->id);

@@ -17,8 +17,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "api/clock.h"
 #include "api/pause.h"
+#include "common/clock.h"
 
 namespace megatronapp::rdma {
 
@@ -55,7 +55,7 @@ bool Engine::progress(bool sockets) {
     }
     tick();
     if (moved) {
-        moved_ns_ = now_ns();
+        moved_ns_ = common::now_ns();
         wake_helper();
     }
     return moved;
@@ -64,7 +64,7 @@ bool Engine::progress(bool sockets) {
 bool Engine::poll() { return progress(++polls_ % kPollsPerSocketPoll == 0); }
 
 void Engine::tick() {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = common::now_ns();
     if (now - ticked_ns_ < kTickNs) {
         return;
     }
@@ -103,12 +103,12 @@ bool Engine::end_polling(bool somebody_polls_soon) {
 bool Engine::drive(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
     ++helpers_;
-    while (!done() && now_ns() < deadline_ns) {
+    while (!done() && common::now_ns() < deadline_ns) {
         ++helps_;
         if (spin(lock, deadline_ns, done)) {
             break;
         }
-        const std::int64_t left_ns = deadline_ns - now_ns();
+        const std::int64_t left_ns = deadline_ns - common::now_ns();
         if (asleep_ == Sleeper::kNobody) {
             sleep(lock, Sleeper::kHelper, left_ns);
         } else {
@@ -127,11 +127,11 @@ bool Engine::drive(
 bool Engine::spin(
     std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const std::function<bool()>& done) {
     begin_polling();
-    const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
-    std::int64_t until_ns = now_ns() + spin_ns;
+    const std::int64_t spin_ns = common::seconds_to_ns(options_.spin_seconds);
+    std::int64_t until_ns = common::now_ns() + spin_ns;
     while (!done()) {
         const bool moved = poll();
-        const std::int64_t now = now_ns();
+        const std::int64_t now = common::now_ns();
         if (moved) {
             until_ns = now + spin_ns;
         }
@@ -155,21 +155,21 @@ bool Engine::spin(
 
 void Engine::run() {
     pthread_setname_np(pthread_self(), "rdma-progress");
-    const std::int64_t spin_ns = seconds_to_ns(options_.spin_seconds);
-    std::int64_t sleep_from = now_ns() + spin_ns;
+    const std::int64_t spin_ns = common::seconds_to_ns(options_.spin_seconds);
+    std::int64_t sleep_from = common::now_ns() + spin_ns;
     std::unique_lock<std::mutex> lock(mutex_);
     begin_polling();
     while (!stop_) {
         if (helpers_ > 0) {
             leave_to_helpers(lock);
-            sleep_from = now_ns() + spin_ns;
+            sleep_from = common::now_ns() + spin_ns;
         } else if (poll()) {
-            sleep_from = now_ns() + spin_ns;
-        } else if (now_ns() >= sleep_from) {
+            sleep_from = common::now_ns() + spin_ns;
+        } else if (common::now_ns() >= sleep_from) {
             end_polling(true);
             sleep(lock, Sleeper::kProgressThread, kSleepNs);
             begin_polling();
-            sleep_from = now_ns() + spin_ns;
+            sleep_from = common::now_ns() + spin_ns;
         }
         lock.unlock();
         pause_briefly();
@@ -236,7 +236,7 @@ void Engine::sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t
 
 int Engine::sleep_milliseconds(std::int64_t longest_ns) const {
     if (polled()) {
-        return now_ns() - moved_ns_ < kPolledSpinNs ? 0 : kPolledMilliseconds;
+        return common::now_ns() - moved_ns_ < kPolledSpinNs ? 0 : kPolledMilliseconds;
     }
     constexpr std::int64_t kMillisecondNs = 1'000'000;
     return static_cast<int>((std::clamp<std::int64_t>(longest_ns, 0, kSleepNs) + kMillisecondNs - 1) / kMillisecondNs);

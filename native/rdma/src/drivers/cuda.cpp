@@ -1,13 +1,9 @@
 #include "drivers/cuda.h"
 
-#include <stdexcept>
-
-#include "drivers/library.h"
-
 namespace megatronapp::rdma {
 
 CudaDriver::CudaDriver() {
-    const Library library("libcuda.so.1", "CUDA driver");
+    const common::Library library = common::open_cuda_driver();
     library.find(context_get, "cuCtxGetCurrent");
     library.find(context_set, "cuCtxSetCurrent");
     library.find(host_register, "cuMemHostRegister_v2");
@@ -43,12 +39,6 @@ CudaDriver::CudaDriver() {
 const CudaDriver& CudaDriver::get() {
     static const CudaDriver driver;
     return driver;
-}
-
-void check_cuda(int status, const char* call) {
-    if (status != 0) {
-        throw std::runtime_error(std::string(call) + " failed with CUDA driver error " + std::to_string(status));
-    }
 }
 
 }  // namespace megatronapp::rdma

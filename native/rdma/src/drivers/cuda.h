@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+
+#include "common/cuda.h"
 
 namespace megatronapp::rdma {
 
@@ -74,7 +75,7 @@ struct CudaDriver {
     int (*event_query)(void*);
     int (*priorities)(int*, int*);
 
-    static constexpr int kNotReady = 600;
+    static constexpr int kNotReady = common::kCudaNotReady;
     static constexpr unsigned kPortableMapped = 1 | 2;       // CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
     static constexpr int kFileDescriptor = 1;                // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     static constexpr unsigned kAtLeast = 0;                  // CU_STREAM_WAIT_VALUE_GEQ
@@ -85,7 +86,6 @@ private:
     CudaDriver();
 };
 
-// Throws std::runtime_error that names the call.
-void check_cuda(int status, const char* call);
+using common::check_cuda;
 
 }  // namespace megatronapp::rdma

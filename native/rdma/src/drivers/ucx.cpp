@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "drivers/library.h"
+#include "common/library.h"
 
 namespace megatronapp::rdma {
 
@@ -10,7 +10,7 @@ UcxLibrary::UcxLibrary() {
     // Signals belong to the program.
     setenv("UCX_HANDLE_ERRORS", "none", 0);
     setenv("UCX_ERROR_SIGNALS", "", 0);
-    const Library library("libucp.so.0", "UCX");
+    const common::Library library("libucp.so.0", "UCX");
     library.find(version, "ucp_get_version");
     library.find(config_read, "ucp_config_read");
     library.find(config_release, "ucp_config_release");

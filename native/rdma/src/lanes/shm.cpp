@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/clock.h"
+#include "common/clock.h"
 
 namespace megatronapp::rdma {
 
@@ -77,10 +77,10 @@ bool ShmLane::write_chunk() {
     const std::size_t left = send->what.bytes - send->offset;
     const Kernel kernel = left >= kTimedBytes ? choice_.next() : choice_.preferred();
     const std::size_t bytes = std::min({left, choice_.chunk_bytes(kernel), most_bytes_});
-    const std::int64_t since_ns = bytes >= kTimedBytes ? now_ns() : 0;
+    const std::int64_t since_ns = bytes >= kTimedBytes ? common::now_ns() : 0;
     copy(kernel, out_->slots[slot], send->data + send->offset, bytes);
     if (bytes >= kTimedBytes) {
-        written_[slot] = {kernel, bytes, now_ns() - since_ns};
+        written_[slot] = {kernel, bytes, common::now_ns() - since_ns};
     }
     const bool last = bytes == left;
     const std::uint32_t checksum = checksum_ ? crc32c(out_->slots[slot], bytes) : 0;
@@ -119,9 +119,9 @@ bool ShmLane::read_chunk() {
                           chunk.bytes <= receive->what.bytes - chunk.offset;
         corrupt = !fits || (checksum_ && crc32c(slot, chunk.bytes) != chunk.checksum);
         if (!corrupt) {
-            const std::int64_t since_ns = chunk.bytes >= kTimedBytes ? now_ns() : 0;
+            const std::int64_t since_ns = chunk.bytes >= kTimedBytes ? common::now_ns() : 0;
             copy(Kernel::kCached, receive->data + chunk.offset, slot, chunk.bytes);
-            shared.read_ns = chunk.bytes >= kTimedBytes ? static_cast<std::uint32_t>(now_ns() - since_ns) : 0;
+            shared.read_ns = chunk.bytes >= kTimedBytes ? static_cast<std::uint32_t>(common::now_ns() - since_ns) : 0;
         }
     }
     in_->data.tail.store(tail + 1, kRelease);

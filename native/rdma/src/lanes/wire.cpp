@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "api/clock.h"
+#include "common/clock.h"
 #include "lanes/copy.h"
 
 namespace megatronapp::rdma {
@@ -23,7 +23,7 @@ bool again(int number) { return number == EAGAIN || number == EWOULDBLOCK || num
 
 Wire::Wire(Matcher& core, int descriptor, bool checksum, std::size_t most_bytes)
     : core_(core), descriptor_(descriptor), checksum_(checksum), frame_bytes_(std::min(most_bytes, kFrameBytes)),
-      heard_ns_(now_ns()), buffer_(kBufferBytes) {
+      heard_ns_(common::now_ns()), buffer_(kBufferBytes) {
     fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
 }
 
@@ -137,7 +137,7 @@ bool Wire::read_some() {
         close(got == 0 || errno == ECONNRESET ? "its process has ended" : std::strerror(errno));
         return true;
     }
-    heard_ns_ = now_ns();
+    heard_ns_ = common::now_ns();
     if (direct) {
         expected_ -= static_cast<std::uint64_t>(got);
         if (expected_ == 0) {

@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_makes_the_line_begin_anew() -> None:
 
 
 def test_the_native_recorder_places_alike() -> None:
-    native = pytest.importorskip("megatronapp_scan", reason="the native recorder is not installed")
+    native = pytest.importorskip("megatronapp.scan", reason="the native recorder is not installed")
     made, _ = brackets(100, seed=2)
     line = HostLine()
 

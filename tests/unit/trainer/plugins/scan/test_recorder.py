@@ -1,9 +1,8 @@
-"""One suite over the recorder in Python and the native one, where its wheel is installed."""
+"""The recorder in Python. The native one: tests/unit/scan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,11 +10,9 @@ import torch
 from megatronapp.trainer.plugins.scan.clock import now_ns
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.recorder import Recorder, Spans
-from megatronapp.trainer.plugins.scan.recorders import WHEEL, NativeRecorder, make_python_recorder
+from megatronapp.trainer.plugins.scan.recorders import make_recorder
 
-MAKERS: list[Callable[[torch.device], Recorder]] = [make_python_recorder]
-if find_spec(WHEEL):
-    MAKERS.append(NativeRecorder)
+MAKERS: list[Callable[[torch.device], Recorder]] = [make_recorder]
 
 
 @pytest.fixture(params=MAKERS, ids=lambda maker: maker.__name__)
@@ -190,22 +187,3 @@ def test_recorders_go_on_over_many_steps(recorder: Recorder) -> None:
 
 def test_on_a_cpu_every_mark_is_done(recorder: Recorder) -> None:
     assert recorder.done(recorder.mark())
-
-
-if find_spec(WHEEL):
-
-    def test_the_native_recorder_refuses_what_would_corrupt_it() -> None:
-        recorder = NativeRecorder(torch.device("cpu"))
-
-        with pytest.raises(ValueError, match="no span is open"):
-            recorder.end()
-        with pytest.raises(ValueError, match="no such name"):
-            recorder.begin(10_000)
-        with pytest.raises(ValueError, match="wrong number"):
-            recorder.end_work(1)
-        with pytest.raises(TypeError):
-            recorder.begin("forward")
-        sealed = recorder.seal()
-        sealed.resolve()
-        with pytest.raises(ValueError, match="already resolved"):
-            sealed.resolve()

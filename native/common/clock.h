@@ -1,9 +1,10 @@
+// The clocks of a rank. CLOCK_MONOTONIC is the one that everything of one host is placed on.
 #pragma once
 
 #include <cstdint>
 #include <ctime>
 
-namespace megatronapp {
+namespace megatronapp::common {
 
 inline std::int64_t read_clock(clockid_t clock) {
     timespec time;
@@ -14,4 +15,6 @@ inline std::int64_t read_clock(clockid_t clock) {
 inline std::int64_t now_ns() { return read_clock(CLOCK_MONOTONIC); }
 inline std::int64_t thread_cpu_ns() { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 
-}  // namespace megatronapp
+inline std::int64_t seconds_to_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+}  // namespace megatronapp::common

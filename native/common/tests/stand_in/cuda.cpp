@@ -1,6 +1,6 @@
-// A CUDA driver whose GPU memory is the process's own and whose streams are threads: for tests, without a GPU, of what the
-// lanes do around the driver. It says nothing about GPUs. Built as libcuda.so.1. Memory that is handed
-// to others is an anonymous file.
+// A CUDA driver whose GPU memory is the process's own and whose streams are threads: for tests, without a GPU, of what
+// the lanes and the recorder do around the driver. It says nothing about GPUs. Built as libcuda.so.1. Memory that is
+// handed to others is an anonymous file.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,10 +21,17 @@ using Address = std::uint64_t;
 constexpr int kNotReady = 600;
 constexpr std::size_t kPage = 4096;
 
+struct Reached {
+    std::atomic<int> left{0};  // records that are not reached yet
+    std::atomic<std::int64_t> at_ns{0};
+};
+
 // May be destroyed before it is reached.
 struct Event {
-    std::shared_ptr<std::atomic<int>> left = std::make_shared<std::atomic<int>>(0);  // records that are not reached yet
+    std::shared_ptr<Reached> reached = std::make_shared<Reached>();
 };
+
+std::atomic<int> failure{0};
 
 class Stream {
 public:
@@ -91,7 +98,7 @@ std::atomic<std::uint32_t>& word(Address address) { return *reinterpret_cast<std
 
 extern "C" {
 
-int cuCtxGetCurrent(void** context) { return *context = nullptr, 0; }
+int cuCtxGetCurrent(void** context) { return *context = &failure, 0; }
 int cuCtxSetCurrent(void*) { return 0; }
 int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return 0; }
 int cuMemHostUnregister(void*) { return 0; }
@@ -129,13 +136,14 @@ int cuMemUnmap(Address address, std::size_t bytes) {
 }
 
 int cuStreamCreateWithPriority(void** stream, unsigned, int) { return *stream = new Stream, 0; }
+int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream, 0; }
 int cuStreamDestroy_v2(void* stream) { return delete static_cast<Stream*>(stream), 0; }
 int cuStreamSynchronize(void* stream) { return of(stream).synchronize(), 0; }
 int cuStreamQuery(void* stream) { return of(stream).idle() ? 0 : kNotReady; }
 
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
-    const auto left = static_cast<Event*>(event)->left;
-    return of(stream).push([left] { wait_until([&] { return *left == 0; }); }), 0;
+    const auto reached = static_cast<Event*>(event)->reached;
+    return of(stream).push([reached] { wait_until([&] { return reached->left == 0; }); }), 0;
 }
 
 struct Write {
@@ -170,11 +178,30 @@ int cuMemcpyAsync(Address to, Address from, std::size_t bytes, void* stream) {
 
 int cuEventCreate(void** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
-int cuEventQuery(void* event) { return *static_cast<Event*>(event)->left == 0 ? 0 : kNotReady; }
+int cuEventQuery(void* event) {
+    return failure != 0 ? failure.load() : static_cast<Event*>(event)->reached->left == 0 ? 0 : kNotReady;
+}
+int cuEventSynchronize(void* event) {
+    return wait_until([=] { return static_cast<Event*>(event)->reached->left == 0; }), failure.load();
+}
 
 int cuEventRecord(void* event, void* stream) {
-    const auto left = static_cast<Event*>(event)->left;
-    ++*left;
-    return of(stream).push([left] { --*left; }), 0;
+    const auto reached = static_cast<Event*>(event)->reached;
+    ++reached->left;
+    return of(stream).push([reached] {
+        reached->at_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+        --reached->left;
+    }), 0;
 }
+
+int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+    const Reached &first = *static_cast<Event*>(from)->reached, &second = *static_cast<Event*>(to)->reached;
+    if (first.left != 0 || second.left != 0) {
+        return kNotReady;
+    }
+    return *milliseconds = static_cast<float>(static_cast<double>(second.at_ns - first.at_ns) / 1e6), failure.load();
+}
+
+// From now on the device answers with this error; 0: no more.
+void stand_in_fail(int error) { failure = error; }
 }

@@ -1,0 +1,46 @@
+"""What `megatronapp doctor` says of the recorder."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+
+import pytest
+
+pytest.importorskip("megatronapp.scan", reason="the recorder's wheel is not installed: pip install native/scan")
+
+from megatronapp.scan import Recorder, mark_cost_ns
+from megatronapp.scan.running import RunningRank, running_ranks
+from tests.support.segment import SegmentReader
+
+
+def test_costs_are_told_by_what_is_recorded() -> None:
+    costs = mark_cost_ns()
+
+    assert list(costs) == ["host mark", "begin and end", "span under full"]
+    assert all(cost > 0 for cost in costs.values())
+    assert costs["begin and end"] > costs["host mark"]
+
+
+def test_a_rank_that_runs_here_is_found_with_the_marks_of_its_newest_step() -> None:
+    recorder = Recorder(bytes(1), bytes(1), None, 0, 4096)
+    recorder.set_step(12)
+    for _ in range(3):
+        recorder.mark()
+    recorder.end_step(11, 0, 0, 0, False, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    recorder.mark()
+    held_by_an_agent = SegmentReader(recorder.fd)
+
+    found = list(running_ranks())
+
+    assert found.count(RunningRank(os.getpid(), 12, 3)) == 1
+    assert held_by_an_agent.marks() == (4, 3)
+    recorder.close(1.0)
+
+
+def test_the_doctor_finds_the_recorders_checks() -> None:
+    (entry,) = [entry for entry in entry_points(group="megatronapp.doctor") if entry.name == "scan"]
+    lines = list(entry.load()())
+
+    assert lines[0][0] == "cost of a mark"
+    assert "host mark" in lines[0][2]
