@@ -2,6 +2,7 @@
 
 MegatronAppError
 ├── UsageError            wrong flag, wrong value, wrong combination
+│   └── PluginMissingError   a plug-in that this image or machine lacks
 ├── ConfigError           wrong settings or file content
 ├── NotFoundError         a job, run, file or rank that is not there
 ├── DataError             a file or message that can't be understood
@@ -20,6 +21,12 @@ class MegatronAppError(Exception):
 
 class UsageError(MegatronAppError):
     exit_code = 2
+
+
+class PluginMissingError(UsageError):
+    """Starting again on the same image does not help; the exit code is the operator's word for it."""
+
+    exit_code = 69  # EX_UNAVAILABLE of sysexits.h: a support program does not exist
 
 
 class ConfigError(MegatronAppError):

@@ -109,6 +109,14 @@ class Plugins(Model):
     fbd: FbdPlugin = FbdPlugin()
     faults: FaultsPlugin = FaultsPlugin()
 
+    @property
+    def enabled(self) -> list[str]:
+        """Names of those that are on."""
+        switched = {"scan": self.scan, "scope": self.scope, "dpp": self.dpp, "fbd": self.fbd}
+        names = [name for name, plugin in switched.items() if plugin.enabled]
+        injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
+        return [*names, "faults"] if injects else names
+
 
 class Resources(Model):
     limits: dict[str, Quantity] = Field(default_factory=dict)
@@ -339,6 +347,10 @@ class Spec(Model):
             flags += ["--continuous-trace-iterations", str(scan.continuous_iterations)]
         if scenario_file:
             flags += ["--fault-scenario", scenario_file]
+        # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
+        required = [name for name in self.plugins.enabled if name not in {"scan", "faults"}]
+        if required:
+            flags += ["--require-plugins", *required]
         return [*flags, *self.args]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.message_id import NO_MESSAGE
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
 from megatronapp.trainer.plugins.scan.recorder import (
     COLUMNS,
@@ -55,10 +56,24 @@ class NativeRecorder:
         native = import_module(WHEEL).Recorder(bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0)
         self._native = native
         self.context, self.begin, self.end = native.context, native.begin, native.end
-        self.end_work, self.end_operation = native.end_work, native.end_operation
+        self.end_work = native.end_work
         self.cancel, self.restart, self.switch = native.cancel, native.restart, native.switch
         self.add, self.mark, self.done = native.add, native.mark, native.done
         self.innermost, self.depth = native.innermost, native.depth
+
+    def end_operation(
+        self,
+        communicator: int,
+        peer: int,
+        sequence: int,
+        size: int,
+        stream: int,
+        issued: Any = None,
+        message: int = NO_MESSAGE,
+        /,
+    ) -> Any:
+        """The wheel has no column for a message's name: it is left out."""
+        return self._native.end_operation(communicator, peer, sequence, size, stream, issued)
 
     def seal(self) -> Sealed:
         return _NativeSealed(self._native.seal())
@@ -76,7 +91,7 @@ class _NativeSealed:
             for name, column in zip(import_module(WHEEL).COLUMNS, data, strict=True)
         }
         return Spans(
-            columns={name: arrays[name] for name in COLUMNS},
+            columns={name: arrays[name] if name in arrays else np.zeros_like(arrays["issue"]) for name in COLUMNS},
             start=arrays["issue"],
             duration=arrays["end"] - arrays["issue"],
             exposed=arrays["end"] - arrays["begin"],
