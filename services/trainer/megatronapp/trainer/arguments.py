@@ -73,7 +73,7 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
 
 
 def _add_requirement(parser: Any) -> None:
-    text = "end with exit code 69 unless these plug-ins are installed"
+    text = "end with exit code 69 unless these plug-ins are there"
     parser.add_argument(REQUIRE, nargs="+", action="extend", default=[], metavar="NAME", help=text)
 
 
