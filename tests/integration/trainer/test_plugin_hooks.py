@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
 import torch
+from torch.distributed import PrefixStore
 
 from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
+from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
 
@@ -137,7 +141,8 @@ def context_of() -> PluginContext:
     train(f"{TINY} --train-iters 1 --pipeline-model-parallel-size 2", plugins=(Outer,))
     context = contexts[0]
     context.timers.listeners.clear()
-    return context
+    assert context.pipeline is not None
+    return replace(context, pipeline=None, request_border=print)  # what a pipe can take
 
 
 def test_the_context_tells_who_and_where_each_rank_is() -> None:
@@ -165,6 +170,182 @@ def test_ranks_agree_on_the_name_of_a_nameless_run() -> None:
 
     assert first.identity.run
     assert first.identity.run == second.identity.run
+
+
+class Bordered(Plugin):
+    """Asks for borders where `ASKS` says, as (rank, step), and remembers where it was let in."""
+
+    name = "bordered"
+    ASKS = ((1, 2), (0, 5), (1, 5))
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        plugin = cls()
+        plugin.context = context
+        return plugin
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        self.chunks = chunks
+
+    def step_begin(self, step: int) -> None:
+        if (self.context.identity.rank, step) in self.ASKS:
+            self.context.request_border()
+
+    def border(self, step: int) -> bool:
+        calls.append(f"border({step})")
+        total = torch.stack([p.double().sum() for c in self.chunks for p in c.parameters()]).sum()
+        everywhere = [torch.zeros_like(total) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(everywhere, total)  # all ranks are here
+        sums.append([float(each) for each in everywhere])
+        return False
+
+    def phase_begin(self, phase: Phase) -> None:
+        calls.append(f"phase_begin({phase.name})")
+
+    def phase_end(self, phase: Phase) -> None:
+        calls.append(f"phase_end({phase.name})")
+
+
+sums: list[list[float]] = []
+
+
+def bordered(flags: str) -> tuple[list[str], list[list[float]], list[float]]:
+    losses = train(f"{TINY} --train-iters 8 {flags}", plugins=(Bordered,)).losses
+    return calls, sums, losses
+
+
+def test_every_rank_comes_to_a_border_after_the_same_step_when_one_asks() -> None:
+    pipeline = "--pipeline-model-parallel-size 2"
+    first, second = run_forked(2, bordered, pipeline)
+    plain = run_forked(2, train, f"{TINY} --train-iters 8 {pipeline}")[-1]
+
+    pause = ["phase_begin(PAUSE)", "border({})", "phase_end(PAUSE)"]
+    assert first[0] == second[0] == [c.format(3) for c in pause] + [c.format(6) for c in pause] + pause[:1]
+    assert second[2] == plain.losses
+
+
+def test_replicas_hold_the_newest_weights_at_a_border_also_when_gathers_overlap() -> None:
+    flags = "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 10000"
+    gathered, _ = run_forked(2, bordered, f"{flags} --overlap-param-gather")
+    waited, _ = run_forked(2, bordered, flags)
+
+    assert all(first == second for first, second in gathered[1])
+    assert gathered[1] == waited[1]
+
+
+class Zeroing(Bordered):
+    """Sets all weights to zero at its border."""
+
+    ASKS = ((0, 2),)
+
+    def border(self, step: int) -> bool:
+        with torch.no_grad():
+            for chunk in self.chunks:
+                for parameter in chunk.parameters():
+                    parameter.zero_()
+        return True
+
+    def step_end(self, step: int, progress: Progress | None) -> None:
+        largest.append(max(float(p.detach().abs().max()) for c in self.chunks for p in c.parameters()))
+
+
+largest: list[float] = []
+
+
+def zeroing(flags: str) -> list[float]:
+    train(f"{TINY} --train-iters 5 {flags}", plugins=(Zeroing,))
+    return largest
+
+
+@pytest.mark.parametrize("flags", ["", "--bf16", "--bf16 --use-distributed-optimizer"])
+def test_weights_changed_at_a_border_are_changed_in_the_optimizer_too(flags: str) -> None:
+    before, *_, after_one_step, after_two = run_forked(2, zeroing, flags)[-1]
+
+    assert before > 0.1
+    assert after_one_step < after_two < 0.01  # a learning rate of 0.001 from zero
+
+
+def looks_into_the_store(flags: str) -> Counter[str]:
+    """Calls of Python's on a store during ten steps."""
+    seen: Counter[str] = Counter()
+    for name in ("check", "get", "set", "wait", "add"):
+        method = getattr(PrefixStore, name)
+
+        def counted(*args: Any, name: str = name, method: Callable[..., Any] = method) -> Any:
+            seen[name] += 1
+            return method(*args)
+
+        setattr(PrefixStore, name, counted)
+
+    class Counting(Bordered):
+        ASKS = ()
+
+        def step_begin(self, step: int) -> None:
+            if step == 1:
+                seen.clear()
+
+    train(f"{TINY} --train-iters 10 {flags}", plugins=(Counting,))
+    return seen
+
+
+def test_a_run_in_which_nobody_asks_looks_into_the_store_once_a_step() -> None:
+    for seen in run_forked(2, looks_into_the_store, "--pipeline-model-parallel-size 2"):
+        assert seen == {"check": 10}
+
+
+class Preparing(Outer):
+    name = "preparing"
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        assert not torch.distributed.is_initialized()
+        layout = replace(preparation.layout, tensor=2, data=1, microbatches=4)
+        role = f"rank {preparation.environment.rank}"
+        return replace(preparation, layout=layout, role=role, variables={"NCCL_CUMEM_ENABLE": "0"})
+
+
+class Unbalanced(Preparing):
+    name = "unbalanced"
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        if preparation.environment.rank == 0:
+            return preparation
+        return super().prepare(args, preparation)
+
+
+class Oversized(Preparing):
+    name = "oversized"
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        return replace(preparation, layout=replace(preparation.layout, pipeline=3))
+
+
+def prepared() -> tuple[str, int, str | None]:
+    train(f"{TINY} --train-iters 1", plugins=(Preparing,))
+    context = contexts[0]
+    return context.role, context.placement.sizes.tensor, os.environ.get("NCCL_CUMEM_ENABLE")
+
+
+def test_a_plugin_prepares_environment_layout_and_role_before_groups_exist() -> None:
+    assert run_forked(2, prepared) == [("rank 0", 2, "0"), ("rank 1", 2, "0")]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "says"),
+    [
+        (Unbalanced, "rank 1 trains with Layout.*tensor=2"),
+        (Oversized, "plug-in oversized lays out 6 ranks, but 2 were"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused_before_ranks_wait_for_each_other(plugin: type, says: str) -> None:
+    with pytest.raises(RankFailedError, match=says):
+        run_forked(2, train_with, plugin)
+
+
+def train_with(plugin: type) -> None:
+    train(f"{TINY} --train-iters 1", plugins=(plugin,))
 
 
 def failing() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from megatronapp.trainer import checkpoint
+from megatronapp.trainer import main as trainer_main
 from megatronapp.trainer.main import main
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
@@ -80,6 +81,32 @@ def test_wrong_use_is_one_line_and_exit_code_two(flags: str, environment: dict[s
     assert code == 2
     assert output.startswith(said)
     assert output.count("\n") == 1
+
+
+def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
+    log.touch()
+    trainer_main.TERMINATION_LOG = log
+    return *exit_code_and_output(flags), log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--require-plugins scan dpp", "--require-plugins dpp asks for the plug-in dpp, which is not installed here"),
+        ("--use-dpp --workload 4096", "--use-dpp asks for the plug-in dpp, which is not installed here (scan, faults"),
+    ],
+)
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_missing_plugin_is_refused_with_a_code_and_reason_of_its_own(
+    flags: str, says: str, rank: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "termination-log"
+
+    [(code, output, left)] = run_forked(1, missing_plugin, flags, log, environment={"RANK": rank})
+
+    assert code == 69
+    assert left.startswith(f"error: {says}")
+    assert output.strip() == (left if rank == "0" else "")
 
 
 @pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="Transformer Engine is installed")

@@ -123,6 +123,18 @@ def test_other_exit_codes_can_be_made_final() -> None:
     assert isinstance(choose(failed(3, failurePolicy={"nonRetriableExitCodes": [3]})), Finish)
 
 
+def test_a_plugin_that_the_image_lacks_ends_the_job_with_the_reason() -> None:
+    said = "error: --require-plugins dpp asks for the plug-in dpp, which is not installed here"
+    pods = (pod(0, phase="Failed", exit_code=69, termination_message=said),)
+    job = training_job(None, failurePolicy={"nonRetriableExitCodes": []}, plugins={"dpp": {"enabled": True}})
+
+    move = choose(observation(job, children=(child(failed=True, failing=True),), pods=pods))
+
+    assert isinstance(move, Finish)
+    assert (move.phase, move.reason) == (Phase.FAILED, Reason.PLUGIN_MISSING)
+    assert said in move.message
+
+
 def test_a_failure_whose_pods_are_gone_is_told_by_the_job() -> None:
     job = child(failed=True, reason="PodFailurePolicy", message="exit code 2 matching FailJob")
 

@@ -2,7 +2,8 @@
 
 MegatronAppError
 ├── UsageError            wrong flag, wrong value, wrong combination
-│   └── PortInUseError    somebody else listens there
+│   ├── PortInUseError    somebody else listens there
+│   └── PluginMissingError   a plug-in that this image or machine lacks
 ├── ConfigError           wrong settings or file content
 ├── NotFoundError         a job, run, file or rank that is not there
 ├── DataError             a file or message that can't be understood
@@ -35,6 +36,12 @@ class PortInUseError(UsageError):
     def chosen_by(self, flag: str) -> PortInUseError:
         """The same, where another flag chooses the port."""
         return PortInUseError(self.host, self.port, flag, self.reason)
+
+
+class PluginMissingError(UsageError):
+    """Starting again on the same image does not help; the exit code is the operator's word for it."""
+
+    exit_code = 69  # EX_UNAVAILABLE of sysexits.h: a support program does not exist
 
 
 class ConfigError(MegatronAppError):

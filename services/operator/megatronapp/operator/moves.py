@@ -98,7 +98,7 @@ def _last(observation: Observation, end: Outcome) -> Finish | None:
     """The failure after which there is no other attempt."""
     limit = observation.spec.failure_policy.max_restarts
     if not end.retriable:
-        return Finish(Phase.FAILED, Reason.NON_RETRIABLE_EXIT_CODE, f"{end.message}, which is not retried")
+        return Finish(Phase.FAILED, end.reason, f"{end.message}, which is not retried")
     if observation.status.restarts >= limit:
         return Finish(Phase.FAILED, Reason.RESTARTS_EXHAUSTED, f"{end.message}, after {limit} restarts")
     return None

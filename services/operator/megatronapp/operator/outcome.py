@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trainingjob import Reason
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.observed import ChildJob, Pod
@@ -67,6 +68,8 @@ def _failed(job: ChildJob, observation: Observation) -> Outcome:
     text = f"attempt {job.attempt}: {pod.name} on {_where(pod)} ended with exit code {pod.exit_code}"
     if pod.termination_message:
         text += f" ({pod.termination_message})"
+    if pod.exit_code == PluginMissingError.exit_code:
+        return Outcome(Ending.FAILED, Reason.PLUGIN_MISSING, text, retriable=False)
     if pod.exit_code in policy.non_retriable_exit_codes:
         return Outcome(Ending.FAILED, Reason.NON_RETRIABLE_EXIT_CODE, text, retriable=False)
     return Outcome(Ending.FAILED, Reason.RANK_FAILED, text)

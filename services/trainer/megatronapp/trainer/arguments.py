@@ -10,12 +10,21 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.trainer.config import HELP, MINIMUM, SECTIONS, TrainerConfig
 from megatronapp.trainer.plugins.base import Plugin
 
 NEAR = 0.75
 """How alike two flags are, from 0 to 1, when one may have been meant by the other."""
+REQUIRE = "--require-plugins"
+FLAGS_OF_PLUGINS = {
+    "scan": ("--trace", "--trace-dir", "--trace-interval", "--continuous-trace-iterations", "--trace-granularity"),
+    "scope": ("--training-ws-port", "--enable-ws-server"),
+    "dpp": ("--use-dpp",),
+    "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
+    "faults": ("--fault-scenario",),
+}
+"""What tells, where a plug-in is not installed, that a flag is its."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -38,6 +47,8 @@ def build_parser(plugins: Sequence[type[Plugin]] = ()) -> ArgumentParser:
         hints = typing.get_type_hints(section)
         for field in dataclasses.fields(section):
             _add_flag(group, field, hints[field.name])
+    group = parser.add_argument_group("Plug-ins", "each has its own flags")
+    _add_requirement(group)
     for plugin in plugins:
         plugin.add_arguments(parser)
     return parser
@@ -46,9 +57,12 @@ def build_parser(plugins: Sequence[type[Plugin]] = ()) -> ArgumentParser:
 def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[TrainerConfig, argparse.Namespace]:
     """The trainer's settings, and the namespace that also holds the plug-ins' flags.
 
-    Raises UsageError for an unknown flag, naming the nearest known one, and for a value that does not fit its flag.
+    Raises UsageError for an unknown flag, naming the nearest known one, and for a value that does not fit its flag;
+    PluginMissingError for a plug-in that is asked for, by name or by one of its flags, and not among `plugins`.
     """
     parser = build_parser(plugins)
+    names = [plugin.name for plugin in plugins]
+    _refuse_missing_plugins(argv, names)
     _refuse_unknown(parser, argv)
     namespace, left = parser.parse_known_args(argv)
     if left:
@@ -72,6 +86,26 @@ def check_required(argv: Sequence[str]) -> None:
     missing = [name for name in required if name not in given]
     if missing and known and not given & {"-h", "--help"}:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
+def _add_requirement(parser: Any) -> None:
+    text = "end with exit code 69 unless these plug-ins are there"
+    parser.add_argument(REQUIRE, nargs="+", action="extend", default=[], metavar="NAME", help=text)
+
+
+def _refuse_missing_plugins(argv: Sequence[str], installed: Sequence[str]) -> None:
+    """First of all: flags of a plug-in that is missing are unknown."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_requirement(parser)
+    asked = [(name, f"{REQUIRE} {name}") for name in parser.parse_known_args(argv)[0].require_plugins]
+    given = {argument.split("=", 1)[0] for argument in argv}
+    asked += [(name, flag) for name, flags in FLAGS_OF_PLUGINS.items() for flag in flags if flag in given]
+    for name, flag in asked:
+        if name not in installed:
+            raise PluginMissingError(
+                f"{flag} asks for the plug-in {name}, which is not installed here "
+                f"({', '.join(installed) or 'none'} installed): install the package that brings it, or leave it out"
+            )
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,9 @@ import torch.distributed as dist
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Schedule
-from megatronapp.trainer import arguments, checkpoint, cpu, model, native_p2p, parallel
+from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
 from megatronapp.trainer.batches import Batches
+from megatronapp.trainer.borders import Borders
 from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
@@ -24,13 +25,10 @@ from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.loop import Trainer
 from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
-from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerHub, discover
+from megatronapp.trainer.pipeline import schedule
+from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.recipe import RunRecipe, library_versions
-from megatronapp.trainer.stop import StopSignal
-
-if TYPE_CHECKING:
-    from megatronapp.rdma import Engine
 
 log = get_logger(__name__)
 
@@ -43,16 +41,20 @@ def run(
     config, namespace = arguments.parse(argv, kinds)
     environment = Environment.read()
     layout = Layout.of(config, environment.world_size)
+    prepared = PluginChain.prepare(kinds, namespace, Preparation(environment=environment, layout=layout))
+    layout = prepared.layout
+    os.environ.update(prepared.variables)
     tokenizer = build_tokenizer(config.data)
     cpu.install()
     if config.training.deterministic_mode:
         parallel.be_deterministic()
     device, store = parallel.start(environment, config.parallel, layout)
-    with StopSignal(store) as stop:
+    with Borders(store) as borders:
         identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device))
         start.check(recipe)
+        pipeline = schedule.open_pipeline(config.parallel, environment, store)
         context = PluginContext(
             identity=identity,
             placement=parallel.placement(environment, layout, device),
@@ -62,15 +64,17 @@ def run(
             collector_address=environment.collector_address,
             token_file=environment.token_file,
             recipe=recipe.to_value(),
+            request_border=borders.request,
+            pipeline=pipeline,
+            role=prepared.role,
         )
         chain = PluginChain.create(kinds, namespace, context)
         reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
-        engine = native_p2p.open_engine(config.parallel, environment, store)
         try:
-            trainer = _build(config, layout, tokenizer, device, start, recipe, chain, context, reporters, engine)
-            trainer.train(stop)
-            if engine is not None:
-                engine.close()
+            trainer = _build(config, layout, tokenizer, device, start, recipe, chain, context, reporters)
+            trainer.train(borders)
+            if pipeline is not None:
+                pipeline.close()
         finally:
             chain.close()
             for reporter in reporters:
@@ -121,7 +125,6 @@ def _build(
     chain: PluginChain,
     context: PluginContext,
     reporters: Sequence[Reporter],
-    engine: Engine | None,
 ) -> Trainer:
     """Model, optimizer, checkpoint and data, in the order in which plug-ins see them."""
     parallel.seed_everything(config.training.seed)
@@ -161,7 +164,8 @@ def _build(
         flops_per_step=layout.global_batch_size
         * flops_per_sequence(config.model, config.training.seq_length, vocabulary),
         claim=claim,
-        schedule=native_p2p.schedule(transformer, engine),
+        schedule=schedule.build(transformer, context.pipeline),
+        pipeline=context.pipeline,
     )
     if context.timers.listeners:
         transformer.timers = context.timers

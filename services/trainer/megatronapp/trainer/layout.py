@@ -28,6 +28,11 @@ class Layout:
     global_batch_size: int
 
     @property
+    def ranks(self) -> int:
+        """How many ranks the axes need."""
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
     def schedule(self) -> str:
         if self.pipeline == 1:
             return "none"

@@ -19,13 +19,14 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import checkpoint
 from megatronapp.trainer.batches import Batches, Split
+from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.checkpoint import Claim, TrainingState
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
+from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import ScheduleFunction
 from megatronapp.trainer.plugins.chain import PluginChain
-from megatronapp.trainer.stop import StopSignal
 
 log = get_logger(__name__)
 
@@ -56,6 +57,7 @@ class Trainer:
         flops_per_step: float,
         claim: Claim | None,
         schedule: ScheduleFunction,
+        pipeline: PipelineMessages | None,
     ) -> None:
         self._config = config
         self._transformer = transformer
@@ -66,6 +68,7 @@ class Trainer:
         self._device = device
         self._flops_per_step = flops_per_step
         self._claim = claim
+        self._pipeline = pipeline
         self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self._window = self._new_window()
         self._forward_step = plugins.forward_step(build_forward_step(device))
@@ -73,7 +76,7 @@ class Trainer:
         self._schedule = plugins.schedule(schedule)
         self._optimizer_step = plugins.optimizer(state.optimizer.step)
 
-    def train(self, stop: StopSignal) -> None:
+    def train(self, borders: Borders) -> None:
         """Train to the last step or to SIGTERM; a checkpoint is left at the end.
 
         Raises TrainingError when the loss is no number any more.
@@ -84,11 +87,13 @@ class Trainer:
             self._step(state.step + 1)
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
                 self._evaluate("valid")
-            last = stop.after(state.step)
+            border = borders.after(state.step)
+            if Border.PLUGINS in border:
+                self._border()
             if self._due(intervals.checkpoint.save_interval):
                 self._save()
                 saved_at = state.step
-            if last:
+            if Border.STOP in border:
                 break
         if saved_at < state.step:
             self._save()
@@ -102,6 +107,8 @@ class Trainer:
     # ---- one step
 
     def _step(self, step: int) -> None:
+        if self._pipeline is not None:
+            self._pipeline.begin_step(step)
         self._plugins.step_begin(step)
         start = time.perf_counter()
         for chunk in self._state.chunks:
@@ -193,6 +200,11 @@ class Trainer:
                 for chunk in self._state.chunks:
                     chunk.enable_forward_pre_hook()
             self._plugins.phase_end(phase)
+
+    def _border(self) -> None:
+        with self._phase(Phase.PAUSE):
+            if self._plugins.border(self._state.step):
+                self._state.optimizer.reload_model_params()
 
     def _evaluate(self, split: Split) -> None:
         if not self._batches.has(split):

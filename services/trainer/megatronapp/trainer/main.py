@@ -6,6 +6,8 @@ import logging as stdlib_logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import MegatronAppError, UsageError
@@ -14,9 +16,15 @@ from megatronapp.trainer import arguments
 # Here, not in main(): a checkpoint's helper process imports this module alone.
 library_warnings.silence()
 
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads what a pod says of its end (its default terminationMessagePath)."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the flags say. Returns the exit code: 0 also after SIGTERM, 2 on wrong flags, 1 on other errors."""
+    """Train as the flags say.
+
+    Returns the exit code: 0 also after SIGTERM, 2 on wrong flags, 69 when a plug-in is missing, 1 on other errors.
+    """
     logging.configure()
     # megatron-core tells at every import that Transformer Engine and Apex are not installed.
     stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
@@ -31,5 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Wrong flags are wrong on every rank: one says so.
         if not isinstance(error, UsageError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr)
+        _leave_reason(f"error: {error}")
         return error.exit_code
     return 0
+
+
+def _leave_reason(text: str) -> None:
+    """In a pod: from whichever rank fails first, as torchrun ends the others and has the last word in the log."""
+    if TERMINATION_LOG.is_file():
+        with suppress(OSError):
+            TERMINATION_LOG.write_text(text)

@@ -18,7 +18,7 @@ from megatron.core import parallel_state, tensor_parallel
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from megatronapp.core.errors import MegatronAppError, UsageError
+from megatronapp.core.errors import MegatronAppError, TrainingError, UsageError
 from megatronapp.core.trace.values import Identity, ParallelSizes, Placement
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
@@ -32,6 +32,7 @@ def start(environment: Environment, config: ParallelConfig, layout: Layout) -> t
     device = _device(environment)
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     store = _store(environment, timeout)
+    _agree(environment, layout, store)
     dist.init_process_group(
         config.distributed_backend or ("nccl" if device.type == "cuda" else "gloo"),
         store=PrefixStore("world", store),
@@ -49,6 +50,14 @@ def start(environment: Environment, config: ParallelConfig, layout: Layout) -> t
         distributed_timeout_minutes=config.distributed_timeout_minutes,
     )
     return device, PrefixStore("trainer", store)
+
+
+def _agree(environment: Environment, layout: Layout, store: Store) -> None:
+    """Ranks that lay out the world differently would wait for each other for ever. Raises TrainingError."""
+    if environment.rank == 0:
+        store.set("layout", repr(layout))
+    elif (first := store.get("layout").decode()) != repr(layout):
+        raise TrainingError(f"rank {environment.rank} trains with {layout}, but rank 0 with {first}: see its plug-ins")
 
 
 def on_first_rank(action: Callable[[], T]) -> T:

@@ -105,6 +105,13 @@ def test_trainer_args_carry_layout_and_tracing() -> None:
     )
 
 
+def test_plugins_that_are_on_and_have_no_flags_of_their_own_are_required_of_the_image() -> None:
+    plugins = {"scan": {"enabled": False}, "dpp": {"enabled": True}, "scope": {"enabled": True}}
+
+    assert job({"plugins": plugins}).spec.trainer_args() == ["--require-plugins", "scope", "dpp"]
+    assert job({"plugins": {"scan": {"enabled": False}}}).spec.trainer_args() == []
+
+
 def test_an_inline_scenario_is_checked_and_read() -> None:
     fault = {"kind": "slow_compute", "ranks": [1], "from_step": 30, "effect_ratio": 1.2}
 

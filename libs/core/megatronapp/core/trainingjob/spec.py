@@ -109,6 +109,19 @@ class Plugins(Model):
     fbd: FbdPlugin = FbdPlugin()
     faults: FaultsPlugin = FaultsPlugin()
 
+    @property
+    def enabled(self) -> list[str]:
+        """Names of those that are on."""
+        switches = {
+            "scan": self.scan.enabled,
+            "scope": self.scope.enabled,
+            "dpp": self.dpp.enabled,
+            "fbd": self.fbd.enabled,
+        }
+        names = [name for name, on in switches.items() if on]
+        injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
+        return [*names, "faults"] if injects else names
+
 
 class Resources(Model):
     limits: dict[str, Quantity] = Field(default_factory=dict)
@@ -339,6 +352,10 @@ class Spec(Model):
             flags += ["--continuous-trace-iterations", str(scan.continuous_iterations)]
         if scenario_file:
             flags += ["--fault-scenario", scenario_file]
+        # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
+        required = [name for name in self.plugins.enabled if name not in {"scan", "faults"}]
+        if required:
+            flags += ["--require-plugins", *required]
         return [*flags, *self.args]
 
 

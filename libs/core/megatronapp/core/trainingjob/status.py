@@ -51,6 +51,7 @@ class Reason(StrEnum):
     HEALTHY = "Healthy"
     COMPLETED = "Completed"
     NON_RETRIABLE_EXIT_CODE = "NonRetriableExitCode"
+    PLUGIN_MISSING = "PluginMissing"
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     TEMPLATE_REFUSED = "TemplateRefused"

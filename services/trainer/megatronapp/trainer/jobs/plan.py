@@ -11,10 +11,11 @@ from pathlib import Path
 
 import yaml
 
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.core.trainingjob.reserved import is_reserved_env
 from megatronapp.core.trainingjob.spec import Spec
+from megatronapp.trainer.plugins.base import installed
 
 IGNORED = (
     "image",
@@ -62,12 +63,10 @@ class LocalPlan:
         collector_address: str = "",
         token_file: Path | None = None,
     ) -> LocalPlan:
-        """Raises UsageError when the job needs what a single machine has not."""
+        """Raises UsageError when the job needs what a single machine has not, PluginMissingError for a plug-in."""
         _check_storage(job.spec, storage)
         plugins = job.spec.plugins
-        for name, plugin in (("scope", plugins.scope), ("dpp", plugins.dpp), ("fbd", plugins.fbd)):
-            if plugin.enabled:
-                raise UsageError(f"plugins.{name} is not part of this version: set plugins.{name}.enabled to false")
+        _check_plugins(plugins.enabled)
         if plugins.faults.scenario_from is not None:
             raise UsageError("plugins.faults.scenarioFrom names a ConfigMap: give the scenario inline on a laptop")
         run = job.metadata.uid or uuid.uuid4().hex
@@ -143,6 +142,17 @@ class LocalPlan:
             if value == mount or value.startswith(mount + "/"):
                 return f"{flag}{equals}{self.storage[volume.name].resolve()}{value[len(mount) :]}"
         return text
+
+
+def _check_plugins(enabled: list[str]) -> None:
+    found = installed()
+    for name in enabled:
+        if name not in found:
+            turn_off = "leave its scenario out" if name == "faults" else f"set plugins.{name}.enabled to false"
+            raise PluginMissingError(
+                f"plugins.{name}: this machine has no plug-in {name} ({', '.join(found) or 'none'} installed): "
+                f"install the package that brings it, or {turn_off}"
+            )
 
 
 def _check_storage(spec: Spec, storage: Mapping[str, Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import psutil
 
-from megatronapp.core.errors import UnavailableError
+from megatronapp.core.errors import PluginMissingError, UnavailableError
 from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.trainer.jobs.plan import LocalPlan
 
@@ -85,7 +85,7 @@ class _Supervisor:
             code = await self._attempt(attempt)
             if code == 0 or self._stop.is_set():
                 return self._end(code, attempt, "saved and stopped" if self._stop.is_set() else "finished")
-            if code in policy.non_retriable_exit_codes:
+            if code in {*policy.non_retriable_exit_codes, PluginMissingError.exit_code}:
                 return self._end(code, attempt, f"exit code {code} is not retried")
             if attempt > policy.max_restarts:
                 return self._end(code, attempt, f"exit code {code} after {policy.max_restarts} restarts")

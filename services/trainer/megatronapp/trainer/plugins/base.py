@@ -1,25 +1,37 @@
 """The plug-in protocol: everything a plug-in may hook, in the order in which the trainer calls it.
 
-    add_arguments → create → configure → models → forward_step → data → schedule
-        → (step_begin → [timers] → step_end | phase_begin → phase_end)* → phase_begin(pause) → close
+    add_arguments → prepare → [process groups, the port to the neighbouring stages]
+        → create → configure → models → forward_step → data → schedule → optimizer
+        → (step_begin → [timers, messages] → step_end
+           | phase_begin → phase_end
+           | phase_begin(pause) → border → phase_end(pause))*
+        → phase_begin(pause) → close
+
+`prepare` is called for every installed plug-in, the hooks from `configure` on for those that `create` made. Between two
+steps the order is: evaluation, border, checkpoint; each only where it is due.
 
 Plug-ins nest: the first one discovered (scan) is the outermost, so that it sees what the others do. With none on,
-no hook exists and training is stock megatron-core.
+no hook exists and training is stock megatron-core. docs/plugins.md says how to write one.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trace.values import Identity, Phase, Placement, Progress, Recipe, Schedule
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.layout import Layout
 
 if TYPE_CHECKING:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
+
+    from megatronapp.trainer.pipeline.port import PipelineMessages
 
 ENTRY_POINT_GROUP = "megatronapp.trainer.plugins"
 ORDER = ("scan", "scope", "dpp", "fbd", "faults")
@@ -62,6 +74,19 @@ class _Timer:
             listener.stop(self.name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What is known before the first process group exists; a plug-in hands it on, changed by `dataclasses.replace`."""
+
+    environment: Environment
+    layout: Layout
+    """Sizes of the parallel axes. Their product must be the number of ranks, and all ranks must come to the same."""
+    role: str = ""
+    """What this rank does beyond its place in the layout, such as "forward": the plug-in's own word."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables to set before the device, NCCL and torch.distributed are first used."""
+
+
 @dataclass(frozen=True)
 class PluginContext:
     """What the trainer knows when distributed groups exist and no model is built yet."""
@@ -73,6 +98,13 @@ class PluginContext:
     timers: TimerHub
     collector_address: str
     token_file: str
+    request_border: Callable[[], None]
+    """Lets all ranks come to a border (`Plugin.border`): after the step that follows the one now running. From any
+    thread of any rank."""
+    pipeline: PipelineMessages | None = None
+    """The port to the stages before and after this one: to post messages and to observe them. None: one stage."""
+    role: str = ""
+    """As `Preparation.role` in the end."""
     recipe: Recipe = field(default=Recipe())
 
 
@@ -86,8 +118,16 @@ class Plugin:
         """Declare the plug-in's flags in a group of its own."""
 
     @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        """Set environment variables, change the layout, take a role: before process groups exist, and whether or not
+        `create` will make the plug-in: look at the flags. Raises UsageError, and PluginMissingError for a machine that
+        lacks what the plug-in needs."""
+        return preparation
+
+    @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        """The plug-in for this run, or None when the flags leave it off. Raises UsageError on wrong flags."""
+        """The plug-in for this run, or None when the flags leave it off. Raises UsageError on wrong flags, and
+        PluginMissingError where the machine lacks what the plug-in needs."""
         raise NotImplementedError
 
     def configure(self, config: TransformerConfig) -> None:
@@ -129,12 +169,36 @@ class Plugin:
     def phase_end(self, phase: Phase) -> None:
         """It ended."""
 
+    def border(self, step: int) -> bool:
+        """A border after this step, which somebody asked for: every rank is in it after the same step, no message is
+        on its way, and every rank holds the newest weights. It may wait, generate, and change parameters, alike on all
+        data-parallel replicas; whatever collectives it calls, all ranks must call, and none may keep the others waiting
+        longer than --distributed-timeout-minutes. Returns whether it changed parameters, which the optimizer then takes
+        over."""
+        return False
+
     def close(self) -> None:
         """Training ended, well or not. Must not raise and must return within seconds."""
 
 
+def installed() -> list[str]:
+    """Names of the installed plug-ins, outermost first; foreign ones come after ours, by name. Loads none."""
+    found = entry_points(group=ENTRY_POINT_GROUP).names
+    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+
+
 def discover() -> list[type[Plugin]]:
-    """All installed plug-ins, outermost first; foreign ones come after ours, by name."""
-    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    names = [n for n in ORDER if n in found] + sorted(found.keys() - set(ORDER))
-    return [found[name].load() for name in names]
+    """All installed plug-ins, in the order of `installed`. Raises PluginMissingError for one that can't be loaded."""
+    found = entry_points(group=ENTRY_POINT_GROUP)
+    return [_load(found[name]) for name in installed()]
+
+
+def _load(entry: EntryPoint) -> type[Plugin]:
+    try:
+        plugin: type[Plugin] = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist else entry.value
+        raise PluginMissingError(
+            f"the plug-in {entry.name} of {package} can't be loaded ({error}): install what it needs, or uninstall it"
+        ) from error
+    return plugin

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase, Progress
-from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, ScheduleFunction
+from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 
 log = get_logger(__name__)
 
@@ -27,6 +28,16 @@ class PluginChain:
         """Those of the plug-ins that the flags turn on."""
         created = (kind.create(args, context) for kind in kinds)
         return cls([plugin for plugin in created if plugin is not None])
+
+    @staticmethod
+    def prepare(kinds: Sequence[type[Plugin]], args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        """What all of the plug-ins make of it, outermost first. Raises UsageError when the layout does not fit."""
+        for kind in kinds:
+            preparation = kind.prepare(args, preparation)
+            layout, world = preparation.layout, preparation.environment.world_size
+            if layout.ranks != world or layout.world != world:
+                raise UsageError(f"the plug-in {kind.name} lays out {layout.ranks} ranks, but {world} were started")
+        return preparation
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +91,11 @@ class PluginChain:
     def phase_end(self, phase: Phase) -> None:
         for plugin in reversed(self.plugins):
             plugin.phase_end(phase)
+
+    def border(self, step: int) -> bool:
+        """Whether any of them changed parameters."""
+        changed = [plugin.border(step) for plugin in self.plugins]
+        return any(changed)
 
     def close(self) -> None:
         """Never raises: a plug-in that fails to close must not hide how training ended."""

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatronapp.core.trace.message_id import NO_MESSAGE
 from megatronapp.trainer.plugins.scan.clock import now_ns
 from megatronapp.trainer.plugins.scan.operations import NAMES
 from megatronapp.v1 import trace_pb2
+
+MAX_OPEN = 16
+"""Messages that a frontier names, at most."""
 
 
 @dataclass(slots=True)
@@ -24,6 +28,9 @@ class Pending:
     end: Any = None
     finished: Callable[[], bool] | None = None
     """Tells of an asynchronous operation nobody has waited for yet."""
+    step: int = 0
+    message: int = NO_MESSAGE
+    posted_at_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -43,11 +50,11 @@ class Track:
     completed_at_ns: int = 0
     pending: deque[Pending] = field(default_factory=deque)
 
-    def enter(self, operation: int) -> Pending:
-        """The next operation is handed over now."""
+    def enter(self, operation: int, step: int = 0, message: int = NO_MESSAGE) -> Pending:
+        """The next operation is handed over now; of a message of this step with this packed name."""
         self.enqueued += 1
         self.enqueued_at_ns = now_ns()
-        entry = Pending(self.enqueued, operation)
+        entry = Pending(self.enqueued, operation, step=step, message=message, posted_at_ns=self.enqueued_at_ns)
         self.pending.append(entry)
         return entry
 
@@ -75,6 +82,11 @@ class Track:
             operation=NAMES[oldest.operation] if oldest else "",
             peer=self.peer,
             sending=self.sending,
+            open=[
+                trace_pb2.OpenMessage(step=entry.step, message=entry.message, posted_at_ns=entry.posted_at_ns)
+                for entry in list(self.pending)[:MAX_OPEN]
+                if entry.message != NO_MESSAGE
+            ],
         )
 
 
@@ -113,6 +125,18 @@ class Frontiers:
             with self._lock:
                 self._tracks[key] = track
         return track
+
+    def enqueue(self, track: Track, operation: int, step: int, message: int) -> Pending:
+        """A message is handed over now. Returns what `complete` and `complete_at` want."""
+        return track.enter(operation, step, message)
+
+    def complete(self, track: Track, ticket: Pending) -> None:
+        """It is through."""
+        ticket.finished = lambda: True
+
+    def complete_at(self, track: Track, ticket: Pending, mark: Any) -> None:
+        """It is through when the device has passed this mark."""
+        ticket.end = mark
 
     def poll(self) -> None:
         """From side threads."""

@@ -92,7 +92,7 @@ class ScanPlugin(Plugin):
             self._telemetry,
         )
         self._microbatches = MicrobatchHooks(self._probe)
-        self._p2p = P2PHooks(self._probe)
+        self._p2p = P2PHooks(self._probe, context.pipeline)
         self._hooks = (
             self._microbatches,
             self._p2p,

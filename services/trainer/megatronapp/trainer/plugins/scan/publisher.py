@@ -27,7 +27,10 @@ MAX_BATCH_ROWS = 16_384
 """Keeps a message below the 4 MiB that a gRPC server takes by default."""
 
 _KINDS = np.array(KINDS, np.uint8)
-_COPIED = ("communicator", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares")
+_COPIED = (
+    *("communicator", "microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares"),
+    "message",
+)
 
 
 @dataclass(frozen=True, slots=True)

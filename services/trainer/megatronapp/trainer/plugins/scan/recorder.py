@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.trace.message_id import NO_MESSAGE
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
 
@@ -39,6 +40,7 @@ COLUMNS = (
     "tokens",
     "length_squares",
     "stream",
+    "message",
 )
 
 
@@ -97,9 +99,18 @@ class Recorder(Protocol):
         """The same for a span of a microbatch's work."""
 
     def end_operation(
-        self, communicator: int, peer: int, sequence: int, size: int, stream: int, issued: Any = None, /
+        self,
+        communicator: int,
+        peer: int,
+        sequence: int,
+        size: int,
+        stream: int,
+        issued: Any = None,
+        message: int = NO_MESSAGE,
+        /,
     ) -> Any:
-        """The same for a collective or message of `size` bytes; `issued` is the mark of an asynchronous one's start."""
+        """The same for a collective or message of `size` bytes; `issued` is the mark of an asynchronous one's start,
+        `message` a message's packed name."""
 
     def cancel(self) -> Any:
         """The innermost open span never was; returns the mark of its beginning."""
@@ -198,15 +209,23 @@ class PythonRecorder:
         self._push(name, at or (self._host_mark() if ON_HOST[name] else self._stream_mark()))
 
     def end(self) -> Mark:
-        return self._end(_NO_OPERATION, _NO_WORK, 0, None)
+        return self._end(_NO_OPERATION, _NO_WORK, 0, None, NO_MESSAGE)
 
     def end_work(self, tokens: int, length_squares: int, /) -> Mark:
-        return self._end(_NO_OPERATION, (tokens, length_squares), 0, None)
+        return self._end(_NO_OPERATION, (tokens, length_squares), 0, None, NO_MESSAGE)
 
     def end_operation(
-        self, communicator: int, peer: int, sequence: int, size: int, stream: int, issued: Mark | None = None, /
+        self,
+        communicator: int,
+        peer: int,
+        sequence: int,
+        size: int,
+        stream: int,
+        issued: Mark | None = None,
+        message: int = NO_MESSAGE,
+        /,
     ) -> Mark:
-        return self._end((communicator, peer, sequence, size), _NO_WORK, stream, issued)
+        return self._end((communicator, peer, sequence, size), _NO_WORK, stream, issued, message)
 
     def cancel(self) -> Mark:
         _, begin, _, self._blocked = self._open.pop()
@@ -220,14 +239,16 @@ class PythonRecorder:
         mark = self._stream_mark()
         for _ in range(close):
             name, begin, first, self._blocked = self._open.pop()
-            self._rows.append((name, first, self._blocked, *self._context, layer, *_NO_OPERATION, *_NO_WORK, 0))
+            self._rows.append(
+                (name, first, self._blocked, *self._context, layer, *_NO_OPERATION, *_NO_WORK, 0, NO_MESSAGE)
+            )
             self._marks.append((begin, begin, mark))
         for name in (open_first, open_second):
             if name >= 0:
                 self._push(name, mark)
 
     def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
-        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0))
+        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0, NO_MESSAGE))
         begin = (begin_ns, 0)
         self._marks.append((begin, begin, (end_ns, cpu_ns)))
 
@@ -252,11 +273,16 @@ class PythonRecorder:
             self._blocked += 1
 
     def _end(
-        self, operation: tuple[int, int, int, int], work: tuple[int, int], stream: int, issued: Mark | None
+        self,
+        operation: tuple[int, int, int, int],
+        work: tuple[int, int],
+        stream: int,
+        issued: Mark | None,
+        message: int,
     ) -> Mark:
         name, begin, first, self._blocked = self._open.pop()
         end = self._host_mark() if ON_HOST[name] else self._stream_mark()
-        self._rows.append((name, first, self._blocked, *self._context, -1, *operation, *work, stream))
+        self._rows.append((name, first, self._blocked, *self._context, -1, *operation, *work, stream, message))
         self._marks.append((issued or begin, begin, end))
         return end
 

@@ -1,0 +1,84 @@
+"""Borders: what all ranks do after the same step when one of them is asked to: end, or let the plug-ins in.
+
+No collective is needed. A rank that is asked writes "after the next step" to the store. No rank can finish the next
+step before this one has taken part in it, so all of them read the same when they come to its end; whoever is asked in
+the same step writes the same step. A wish that another rank's overwrote stays with its rank and is written again after
+that. Each border has a key of its own, as some ranks still read it when others have gone on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from enum import IntFlag
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from torch._C._distributed_c10d import Store
+
+from megatronapp.core.logging import get_logger
+
+log = get_logger(__name__)
+
+
+class Border(IntFlag):
+    NOTHING = 0
+    PLUGINS = 1
+    """The plug-ins' `border` is called."""
+    STOP = 2
+    """Training ends, with a checkpoint."""
+
+
+class Borders:
+    """SIGTERM asks for STOP, plug-ins ask for PLUGINS by `request`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked = Border.NOTHING
+        self._lock = threading.RLock()  # a signal may come while the same thread holds it
+        self._held = 0
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def request(self) -> None:
+        """Let all ranks come to a border soon. From any thread; asked several times before it comes, it is one."""
+        self._ask(Border.PLUGINS)
+
+    def after(self, step: int) -> Border:
+        """What follows this step. Every rank asks once at the end of every step; unless something is asked for, that is
+        one look into the store."""
+        key = f"border/{self._held}"
+        if self._store.check([key]):
+            at, wanted = self._store.get(key).decode().split()
+            if step < int(at):
+                return Border.NOTHING
+            self._held += 1
+            return self._granted(Border(int(wanted)))
+        asked = self._asked
+        if asked:
+            if Border.STOP in asked:
+                log.info("stopping", reason="SIGTERM", after_step=step + 1)
+            self._store.set(key, f"{step + 1} {int(asked)}")
+        return Border.NOTHING
+
+    def _ask(self, what: Border) -> None:
+        with self._lock:
+            self._asked |= what
+
+    def _granted(self, border: Border) -> Border:
+        with self._lock:
+            self._asked &= ~border
+        return border
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._ask(Border.STOP)

@@ -1,0 +1,139 @@
+"""Messages over the native transport (`--p2p-transport native`, the wheel megatronapp-rdma), by tag and in any order.
+
+A tag is the message's name and the number of the pass, which both ends count: with it, names may come again in every
+batch of an evaluation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer.config import ParallelConfig
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.pipeline.port import Handle, Message, Post
+
+if TYPE_CHECKING:
+    from megatronapp import rdma
+
+log = get_logger(__name__)
+
+WHEEL = "megatronapp.rdma"
+
+
+class SendHandle:
+    """The engine keeps what is sent until it is read: nothing has to wait, not even for the memory to be given up."""
+
+    def __init__(self, handle: rdma.Handle) -> None:
+        self.is_completed = handle.is_completed
+
+    def wait(self) -> None:
+        pass
+
+
+class ReceiveHandle:
+    """On a GPU the current stream waits, on a CPU the host."""
+
+    def __init__(self, handle: rdma.Handle, forget: Callable[[int], object]) -> None:
+        self._handle = handle
+        self._forget = forget
+        self.is_completed = handle.is_completed
+
+    def wait(self) -> None:
+        self._handle.wait_stream()
+        if self._handle.done():
+            self._forget(self._handle.id)
+
+
+class NativeTransport:
+    """Over an engine that is connected with the neighbours."""
+
+    ordered = False
+
+    def __init__(self, engine: rdma.Engine) -> None:
+        module = import_module(WHEEL)
+        self.engine = engine
+        self.errors: tuple[type[Exception], ...] = (module.TransportError,)
+        self._tag: Any = module.Tag
+        self._pass = 0
+        self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
+
+    def begin(self) -> None:
+        self._pass += 1
+
+    def end(self) -> None:
+        while self._receives:
+            self._receives.popitem()[1].wait()
+        self._take_ended()
+        self.engine.check()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def post(self, posts: Sequence[Post], *, batch: bool) -> list[Handle]:
+        self._take_ended()
+        handles: dict[int, Handle] = {}
+        # Receives first: a sender that comes now need not wait.
+        for number, post in sorted(enumerate(posts), key=lambda each: each[1].message.sends):
+            handles[number] = self._send(post) if post.message.sends else self._receive(post)
+        return [handles[number] for number in range(len(posts))]
+
+    def tag(self, message: Message) -> rdma.Tag:
+        direction, microbatch, chunk, part = message.id
+        tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, step=self._pass, slot=part)
+        return tag
+
+    def _send(self, post: Post) -> SendHandle:
+        return SendHandle(self.engine.isend(post.tensor.contiguous(), post.message.peer, self.tag(post.message)))
+
+    def _receive(self, post: Post) -> ReceiveHandle:
+        handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))
+        self._receives[handle.id] = handle
+        return ReceiveHandle(handle, lambda number: self._receives.pop(number, None))
+
+    def _take_ended(self) -> None:
+        for completion in self.engine.poll():
+            completion.handle.raise_for_status()
+            self._receives.pop(completion.handle.id, None)
+
+
+def open_engine(config: ParallelConfig, environment: Environment, group: dist.ProcessGroup, store: Any) -> rdma.Engine:
+    """This rank's engine, connected with its neighbours in the pipeline's `group`.
+
+    Raises UsageError without the wheel, and TrainingError when a neighbour can't be reached.
+    """
+    try:
+        module = import_module(WHEEL)
+    except ImportError as error:
+        raise UsageError("--p2p-transport native needs the wheel: pip install megatronapp-rdma") from error
+    try:
+        settings = module.flags.settings(
+            rank=environment.rank,
+            workload=config.workload,
+            num_gpus=config.num_gpus,
+            multi_node=config.multi_node,
+            node_ips=config.node_ips,
+            ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", environment.world_size)),
+            world_size=environment.world_size,
+        )
+        engine: rdma.Engine = module.Engine(
+            environment.rank,
+            environment.world_size,
+            store,
+            job=environment.job,
+            epoch=environment.attempt,
+            config=module.Config(deadline_seconds=config.distributed_timeout_minutes * 60, **settings),
+        )
+        engine.connect(module.neighbours(dist.get_process_group_ranks(group), environment.rank))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except module.TransportError as error:
+        raise TrainingError(f"the native transport can't reach the neighbours: {error}") from error
+    log.info("native_transport", lanes={peer: str(route) for peer, route in engine.lanes().items()})
+    return engine
