@@ -181,7 +181,6 @@ void Recorder::push(std::uint8_t name, MarkId begin) {
     const std::int64_t begin_ns = chunk_now_->holds(begin) ? chunk_now_->at(begin).host_ns : common::now_ns();
     open_.push_back({name, blocked_, static_cast<std::uint32_t>(chunk_now_->rows.size()), begin, begin_ns});
     blocked_ = static_cast<std::uint8_t>(blocked_ + (blocking_[name] ? 1 : 0));
-    tell_activity();
 }
 
 Recorder::Open Recorder::pop() {
@@ -191,7 +190,6 @@ Recorder::Open Recorder::pop() {
     const Open open = open_.back();
     open_.pop_back();
     blocked_ = open.blocked;
-    tell_activity();
     return open;
 }
 
@@ -225,6 +223,7 @@ void Recorder::begin(std::uint8_t name, MarkId at) {
     const Stream stream = at == kNoMark ? stream_for(name) : nullptr;
     const Lock lock(mutex_);
     push(name, at == kNoMark ? append(take_mark(on_host_[name], stream)) : at);
+    tell_activity();
 }
 
 template <typename Fill>
@@ -234,6 +233,7 @@ MarkId Recorder::end_innermost(MarkId issued, Fill fill_row) {
     const Open open = pop();
     const MarkId mark = append(take_mark(on_host_[open.name], stream));
     fill_row(close(open, mark, issued));
+    tell_activity();
     return mark;
 }
 
@@ -250,7 +250,9 @@ MarkId Recorder::end_operation(const Operation& operation) {
 
 MarkId Recorder::cancel() {
     const Lock lock(mutex_);
-    return pop().begin;
+    const MarkId begin = pop().begin;
+    tell_activity();
+    return begin;
 }
 
 void Recorder::restart() {
@@ -258,11 +260,15 @@ void Recorder::restart() {
     const Lock lock(mutex_);
     const std::uint8_t name = pop().name;
     push(name, append(take_mark(on_host_[name], stream)));
+    tell_activity();
 }
 
 void Recorder::switch_to(int close_count, std::int16_t layer, int open_first, int open_second) {
     const Stream stream = stream_for(-1);
     const Lock lock(mutex_);
+    if (close_count > static_cast<int>(open_.size())) {
+        throw std::logic_error("no span is open");
+    }
     const MarkId mark = append(take_mark(false, stream));
     for (int i = 0; i < close_count; ++i) {
         close(pop(), mark, kNoMark).layer = layer;
@@ -272,6 +278,7 @@ void Recorder::switch_to(int close_count, std::int16_t layer, int open_first, in
             push(static_cast<std::uint8_t>(name), mark);
         }
     }
+    tell_activity();
 }
 
 void Recorder::add(std::uint8_t name, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t cpu_ns) {

@@ -38,6 +38,7 @@ Resolver::Resolver(
     std::function<void(std::uint64_t)> lose)
     : ring_(ring), cuda_(cuda), frontiers_(frontiers), recycle_(std::move(recycle)), lose_(std::move(lose)) {
     thread_ = start_without_signals([this] { run(); });
+    pthread_setname_np(thread_->native_handle(), "scan-resolver");
 }
 
 Resolver::~Resolver() {
@@ -96,7 +97,6 @@ bool Resolver::ended() {
 }
 
 void Resolver::run() {
-    pthread_setname_np(pthread_self(), "scan-resolver");
     try {
         if (cuda_ != nullptr) {
             cuda_->enter();

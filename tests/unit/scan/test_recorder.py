@@ -255,6 +255,10 @@ def test_a_forked_child_goes_on_and_leaves_the_segment_alone() -> None:
 def test_what_would_corrupt_it_is_refused(recorder: Recorder) -> None:
     with pytest.raises(ValueError, match="no span is open"):
         recorder.end()
+    recorder.begin(OUTER)
+    with pytest.raises(ValueError, match="no span is open"):
+        recorder.switch(2, 0, WORK, -1)
+    assert recorder.depth() == 1
     with pytest.raises(ValueError, match="no such name"):
         recorder.begin(10_000)
     with pytest.raises(ValueError, match="wrong number"):
