@@ -91,7 +91,7 @@ class Detector:
                 arrived_unix_ns = self._take(message.value)
                 if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                     self._settle(self._backlog)
-                if self._outbox:
+                if self._outbox.has_news:
                     await self._outbox.send()
                 # Many messages come at once, and time must be looked at between them.
                 await asyncio.sleep(0)
