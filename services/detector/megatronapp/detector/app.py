@@ -58,7 +58,8 @@ class Detector:
         """While what was kept is read."""
         self._awaited = Awaited()
         self._started_unix_ns = 0
-        self._outbox = FindingsOutbox(store or FindingsStore(MemoryBackend(), registry=registry), bus)
+        store = store or FindingsStore(MemoryBackend(), settings.findings_limits, registry)
+        self._outbox = FindingsOutbox(store, bus)
         self._ticked = 0.0
         """When time was looked at last, of the monotonic clock."""
         self.tasks: list[asyncio.Task[None]] = []
