@@ -98,6 +98,7 @@ def names(findings: list[Finding]) -> list[str]:
 async def test_what_was_put_is_found_by_another_process(place: Place) -> None:
     await place.open().put(finding("a"))
     await place.open().put(finding("b", job="team/other", state=State.RESOLVED))
+    stored = place.registry.get_sample_value("megatronapp_findings_stored")
 
     reader = place.open()
 
@@ -106,7 +107,7 @@ async def test_what_was_put_is_found_by_another_process(place: Place) -> None:
     assert await reader.get("nobody") is None
     assert names(await reader.find(run="run-of-gpt")) == ["a"]
     assert names(await reader.find(state=State.RESOLVED)) == ["b"]
-    assert place.registry.get_sample_value("megatronapp_findings_stored") == 2
+    assert stored == 2
 
 
 async def test_a_later_word_replaces_an_earlier_one_and_never_the_other_way_round(place: Place) -> None:

@@ -65,7 +65,7 @@ async def judged(bus: RedisBus, detector: Detector, step: int) -> None:
     async with asyncio.timeout(60):
         while not any(e.newest and e.newest.step >= step for e in detector._engines.running.values()):
             await asyncio.sleep(0.05)
-        while detector._backlog or detector._outbox:
+        while detector._backlog or not detector._outbox.empty:
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
 from structlog.testing import capture_logs
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.findings import Finding, State
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend, Row
+from megatronapp.gateway.state import JobStore
 from tests.integration.gateway.conftest import Served, Start, next_event
 from tests.integration.gateway.support import FOUND_UNIX_NS, finding, hello, message
 
@@ -126,3 +128,20 @@ async def test_a_store_that_is_away_is_read_when_it_is_back_and_said_to_be_away_
 
     assert (status, said["error"]["code"]) == (503, "unavailable")  # type: ignore[index]
     await served.until("/api/v1/findings", lambda found: len(found) == 2)
+
+
+async def test_a_finding_that_makes_trouble_here_hides_no_other_and_stops_nobody(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = JobStore.apply_finding
+
+    def unless_first(job_store: JobStore, found: Finding) -> bool:
+        if found.id == "finding-1":
+            raise RuntimeError("nobody has thought of this")
+        return apply(job_store, found)
+
+    monkeypatch.setattr(JobStore, "apply_finding", unless_first)
+    served = await start(findings=await store_of(finding(1), finding(2)))
+
+    await served.until("/api/v1/findings", lambda found: [f["id"] for f in found] == ["finding-2"])
+    assert served.gateway.ready()

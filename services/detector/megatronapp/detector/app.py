@@ -58,7 +58,8 @@ class Detector:
         """While what was kept is read."""
         self._awaited = Awaited()
         self._started_unix_ns = 0
-        self._outbox = FindingsOutbox(store or FindingsStore(MemoryBackend(), registry=registry), bus)
+        store = store or FindingsStore(MemoryBackend(), settings.findings_limits, registry)
+        self._outbox = FindingsOutbox(store, bus)
         self._ticked = 0.0
         """When time was looked at last, of the monotonic clock."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -91,7 +92,7 @@ class Detector:
                 arrived_unix_ns = self._take(message.value)
                 if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                     self._settle(self._backlog)
-                if self._outbox:
+                if self._outbox.has_news:
                     await self._outbox.send()
                 # Many messages come at once, and time must be looked at between them.
                 await asyncio.sleep(0)

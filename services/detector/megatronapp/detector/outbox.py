@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.errors import DataError, UnavailableError
@@ -29,9 +30,17 @@ class FindingsOutbox:
         self._untold: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
         """Run and message."""
         self._sending = asyncio.Lock()
+        self._failing: set[str] = set()
+        """What does not work now; it is logged when it begins and when it has ended."""
 
-    def __len__(self) -> int:
-        return len(self._unstored) + len(self._untold)
+    @property
+    def has_news(self) -> bool:
+        """Whether something waits to be told."""
+        return bool(self._untold)
+
+    @property
+    def empty(self) -> bool:
+        return not self._unstored and not self._untold
 
     def put(self, finding: Finding) -> None:
         """Line up a finding for the next `send`. Raises ValueError for one that no message can carry."""
@@ -46,14 +55,8 @@ class FindingsOutbox:
         """Store and tell what waits; what can't be now stays in line. A store that takes nothing keeps no news from
         the bus. One at a time: two senders would each take the other's finding out of the line."""
         async with self._sending:
-            try:
-                await self._store_all()
-            except UnavailableError as error:
-                log.warning("finding_not_stored", error=str(error), waiting=len(self._unstored))
-            try:
-                await self._tell_all()
-            except UnavailableError as error:
-                log.warning("finding_not_published", error=str(error), waiting=len(self._untold))
+            await self._try("store", self._store_all)
+            await self._try("bus", self._tell_all)
 
     async def found_before(self) -> list[Finding]:
         """What was found before this start, the oldest word first. Raises UnavailableError.
@@ -75,6 +78,18 @@ class FindingsOutbox:
             except UnavailableError as error:
                 log.warning("findings_not_expired", error=str(error))
             await asyncio.sleep(EXPIRE_SECONDS)
+
+    async def _try(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await action()
+        except UnavailableError as error:
+            if what not in self._failing:
+                log.warning("findings_wait", what=what, error=str(error))
+            self._failing.add(what)
+            return
+        if what in self._failing:
+            log.info("findings_go_on", what=what)
+            self._failing.discard(what)
 
     async def _store_all(self) -> None:
         while self._unstored:

@@ -119,7 +119,10 @@ class Feed:
     async def _apply_findings(self) -> None:
         """What was found before this start."""
         for finding in await self._findings.find():
-            self._apply_finding(finding)
+            try:
+                self._apply_finding(finding)
+            except Exception:
+                log.exception("finding_not_understood", id=finding.id)
 
     def _apply_finding(self, finding: Finding) -> None:
         if self._job_store.apply_finding(finding):

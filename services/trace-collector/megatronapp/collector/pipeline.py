@@ -372,8 +372,6 @@ class Pipeline:
             log.exception("store_not_expired")
             return
         self._metrics.count_expired(expired.age_bytes, expired.size_bytes)
-        if expired.size_bytes:
-            log.warning("traces_dropped_for_size", bytes=expired.size_bytes, retention_bytes=settings.retention_bytes)
         live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
         ended = [key for key in expired.attempts if key not in live]
         self._jobs.forget(ended)

@@ -192,6 +192,8 @@ class Store:
         if touched:
             attempts, size_bytes = len(expired.attempts), expired.size_bytes
             log.info("store_expired", attempts=attempts, age_bytes=expired.age_bytes, size_bytes=size_bytes, left=total)
+        if expired.size_bytes:
+            log.warning("traces_dropped_for_size", bytes=expired.size_bytes, retention_bytes=max_bytes)
         return expired
 
     def _path(self, key: AttemptKey) -> Path:

@@ -72,6 +72,7 @@ def test_a_damaged_finding_is_a_finding_or_a_data_error(data: st.DataObject) -> 
         {"id": "a/b"},
         {"run": "manifest.json"},
         {"run": "../x"},
+        {"run": "\ud800"},
         {"job": "gpt"},
         {"attempt": 0},
         {"attempt": -1},

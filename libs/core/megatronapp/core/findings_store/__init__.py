@@ -24,8 +24,10 @@ def connect(
     where: str, redis_url: str | None, registry: CollectorRegistry | None = None, limits: Limits | None = None
 ) -> FindingsStore:
     """Open the store. `where`: memory, sqlite:PATH, redis (at the bus's URL), or empty for Redis where there is one,
-    else memory. Raises ConfigError for anything else, UnavailableError when the file can't be opened."""
-    return FindingsStore(_backend(where, redis_url), limits or Limits(), registry)
+    else memory. `limits` are for the writer to give. Raises ConfigError for any other place, and UnavailableError when
+    the file can't be opened.
+    """
+    return FindingsStore(_backend(where, redis_url), limits, registry)
 
 
 def _backend(where: str, redis_url: str | None) -> Backend:

@@ -23,11 +23,11 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def encode(finding: Finding) -> bytes:
     """Raises DataError for a finding that can't be true or is too large."""
-    _check(finding)
     try:
+        _check(finding)
         body = finding.to_proto().SerializeToString()
     except (ValueError, TypeError, EncodeError) as error:
-        raise DataError(f"finding {finding.id} can't be written: {error}") from error
+        raise DataError(f"finding {finding.id!r} can't be written: {error}") from error
     return _bounded(body)
 
 

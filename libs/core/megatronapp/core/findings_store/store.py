@@ -27,9 +27,13 @@ MAX_KNOWN_BAD = 10_000
 
 
 class FindingsStoreMetrics:
-    def __init__(self, registry: CollectorRegistry | None) -> None:
-        self.findings = Gauge("megatronapp_findings_stored", "Findings in the store.", registry=registry)
-        self.bytes = Gauge("megatronapp_findings_stored_bytes", "Size of the findings in the store.", registry=registry)
+    def __init__(self, registry: CollectorRegistry | None, *, sizes: bool = True) -> None:
+        """sizes: whether it is told how much is stored, which the writer alone always knows."""
+        of_writer = registry if sizes else None
+        self.findings = Gauge("megatronapp_findings_stored", "Findings in the store.", registry=of_writer)
+        self.bytes = Gauge(
+            "megatronapp_findings_stored_bytes", "Size of the findings in the store.", registry=of_writer
+        )
         self.dropped = Counter(
             "megatronapp_findings_dropped",
             "Findings that left the store, or could not enter; reason: age, size, unreadable.",
@@ -50,11 +54,11 @@ class FindingsStore:
         registry: CollectorRegistry | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`clock` tells Unix time in ns."""
+        """`limits` None: those by default, for one who only reads. `clock` tells Unix time in ns."""
         self._backend = backend
         self._limits = limits or Limits()
         self._clock = clock
-        self._metrics = FindingsStoreMetrics(registry)
+        self._metrics = FindingsStoreMetrics(registry, sizes=limits is not None)
         self._writing = asyncio.Lock()
         self._rows: dict[str, Row] | None = None
         """What the writer knows is there; None: it must look."""
@@ -89,7 +93,6 @@ class FindingsStore:
         """All findings, or those of one run or in one state, the one written first first. What can't be read is
         logged, counted and left out."""
         rows = await self._backend.index()
-        self._show(rows)
         chosen = [
             row
             for row in sorted(rows, key=lambda row: row.stored_unix_ns)
