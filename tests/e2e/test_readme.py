@@ -1,4 +1,4 @@
-"""The README's commands, as somebody types them, in a checkout of their own and with a home of their own."""
+"""The documents' commands, as somebody types them, in a checkout of their own and with a home of their own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UP_SECONDS = 60.0
+LIBRARY_WARNING = re.compile(r"(User|Future|Deprecation)Warning")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -25,10 +26,16 @@ def typed(block: str) -> list[str]:
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-def blocks() -> list[list[str]]:
-    """All blocks of the README that hold commands."""
-    found = [typed(block) for block in re.findall(r"^```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)]
-    return [commands for commands in found if commands[0].startswith(("make ", ".venv/bin/"))]
+def blocks(file: Path, language: str) -> list[list[str]]:
+    """The lines of all blocks of a language, "" for none, in a document."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)
+    return [typed(text) for name, text in found if name == language]
+
+
+README = ROOT / "README.md"
+DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+RUN = [file for file in DOCUMENTS if blocks(file, "bash")]
+PROGRAMS = ("megatronapp", ".venv/", "make", "python", "pip", "torchrun", "kubectl", "helm", "docker", "scripts/", "$ ")
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def up(checkout: Path, home: dict[str, str], tmp_path: Path) -> Iterator[Path]:
     """The platform, as the README's first terminal has it; gives the file of what it prints."""
-    (command,) = next(commands for commands in blocks() if "megatronapp up" in commands[0])
+    (command,) = next(commands for commands in blocks(README, "bash") if "megatronapp up" in commands[0])
     printed = tmp_path / "up.log"
     with printed.open("w") as output:
         process = subprocess.Popen(
@@ -74,29 +81,58 @@ def up(checkout: Path, home: dict[str, str], tmp_path: Path) -> Iterator[Path]:
             process.wait(30)
 
 
-def test_every_command_of_the_second_terminal_works_as_typed(checkout: Path, home: dict[str, str], up: Path) -> None:
-    commands = next(found for found in blocks() if "preprocess" in found[0])
+def run_typed(commands: list[str], checkout: Path, environment: dict[str, str]) -> dict[str, str]:
+    """What the commands print, by their second word."""
     printed = {}
     for command in commands:
-        done = subprocess.run(["sh", "-c", command], cwd=checkout, env=home, capture_output=True, text=True)
+        done = subprocess.run(["bash", "-c", command], cwd=checkout, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert not LIBRARY_WARNING.search(done.stdout + done.stderr), f"{command}\n{done.stdout}\n{done.stderr}"
         printed[command.split()[1]] = done.stdout
+    return printed
+
+
+def test_every_command_of_the_second_terminal_works_as_typed(checkout: Path, home: dict[str, str], up: Path) -> None:
+    commands = next(found for found in blocks(README, "bash") if "preprocess" in found[0])
+    printed = run_typed(commands, checkout, home)
 
     assert "traced by the platform on this machine" in printed["run"]
     stored = Path(home["HOME"], ".local/share/megatronapp/collector/store")
     assert list(stored.rglob("*.parquet"))
     assert "1 ranks, 20 steps" in printed["analyze"]
     assert (checkout / "run.pftrace").stat().st_size > 0
+    assert printed["token"].strip() in up.read_text()
     assert "Traceback" not in up.read_text()
+    assert not LIBRARY_WARNING.search(up.read_text())
+
+
+@pytest.mark.parametrize("document", RUN, ids=[file.stem for file in RUN])
+def test_every_command_of_a_document_works_as_typed(document: Path, checkout: Path, home: dict[str, str]) -> None:
+    activated = home | {"PATH": f"{checkout / '.venv/bin'}:{home['PATH']}"}
+
+    for commands in blocks(document, "bash"):
+        run_typed(commands, checkout, activated)
 
 
 def test_the_two_commands_are_targets() -> None:
-    for command in blocks()[0]:
-        words = command.split("#")[0].split()
+    for command in blocks(README, "console")[0]:
+        words = command.removeprefix("$ ").split("#")[0].split()
         assert subprocess.run([*words, "-n"], cwd=ROOT, capture_output=True, check=False).returncode == 0, words
 
 
-def test_no_other_block_of_commands_is_left_out() -> None:
-    kinds = [commands[0].split()[0:2] for commands in blocks()]
+def test_the_readmes_other_blocks_are_what_two_terminals_type() -> None:
+    assert [commands[0].split()[0:2] for commands in blocks(README, "bash")] == [
+        [".venv/bin/megatronapp", "up"],
+        [".venv/bin/megatronapp", "data"],
+    ]
 
-    assert kinds == [["make", "demo"], [".venv/bin/megatronapp", "up"], [".venv/bin/megatronapp", "data"]]
+
+@pytest.mark.parametrize("document", [README, ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=lambda file: file.stem)
+def test_commands_stand_in_blocks_that_say_whether_they_are_run(document: Path) -> None:
+    """CONTRIBUTING.md's rule: bash is run here, console is not and shows a prompt; nothing else holds commands."""
+    for lines in blocks(document, ""):
+        assert not [line for line in lines if line.startswith(PROGRAMS)], document
+    for lines in blocks(document, "console"):
+        assert lines[0].startswith("$ "), document
+    for language in ("sh", "shell"):
+        assert blocks(document, language) == [], document
