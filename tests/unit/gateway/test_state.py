@@ -119,6 +119,51 @@ def test_a_step_counts_as_long_as_its_slowest_rank() -> None:
     assert views.metrics_view(result.jobs[RUN], 0, 10).step_seconds == [0.7]
 
 
+def test_a_job_tells_its_recipe_and_evaluations_and_a_rank_its_device_and_memory() -> None:
+    greeting = hello()
+    greeting.placement.device_id, greeting.placement.device_name = "cpu:node-a/0", "Xeon"
+    greeting.recipe.settings.add(name="seed", value="7")
+    greeting.recipe.versions.add(name="torch", value="2.11")
+    step = summary(10)
+    step.memory.host_bytes = 5
+    step.evaluations.add(split="valid", loss=2.5, microbatches=4, step=10)
+    step.evaluations.add(split="test", loss=math.nan, microbatches=4, step=10)
+    silent = summary(10)
+    silent.evaluations.add(split="valid", microbatches=4, step=10)
+
+    result = job_store(said(greeting), said(step), said(silent, 1))
+
+    detail = views.job_detail(result.jobs[RUN], [], NOW)
+    assert detail.recipe is not None
+    assert (detail.recipe.settings, detail.recipe.versions) == ({"seed": "7"}, {"torch": "2.11"})
+    assert [(e.split, e.step, e.loss) for e in detail.evaluations] == [("test", 10, None), ("valid", 10, 2.5)]
+    rank = views.rank_view(result.jobs[RUN].ranks[0], NOW)
+    assert (rank.device_id, rank.device_name) == ("cpu:node-a/0", "Xeon")
+    assert rank.memory is not None
+    assert rank.memory.host_bytes == 5
+
+
+def test_evaluations_are_bounded_and_those_that_are_done_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_EVALUATIONS", 3)
+    result = job_store(said(hello()))
+    for number in range(1, 6):
+        told = summary(number)
+        told.evaluations.add(split="valid", loss=1.0, step=number)
+        result.apply_message(said(told))
+    job = result.jobs[RUN]
+    assert [step for step, _ in job.evaluations] == [3, 4, 5]
+
+    result.apply_message(said(hello(first_step=4), attempt=2, incarnation=8))
+
+    assert [step for step, _ in job.evaluations] == [3]
+
+
+def test_an_ordinary_step_is_no_reason_for_standing_still() -> None:
+    messages = [said(hello()), said(summary(1), seconds_ago=60), said(heartbeat(phase=trace_pb2.PHASE_STEP))]
+
+    assert job_now(job_store(*messages)).state is JobState.STALLED
+
+
 def test_a_message_that_names_no_run_is_refused() -> None:
     with pytest.raises(DataError):
         JobStore().apply_message(trace_pb2.RankMessage())

@@ -139,6 +139,27 @@ class Job(Model):
     updated_unix_seconds: float
 
 
+class Recipe(Model):
+    """What the run was started with, by name: enough to compare two runs."""
+
+    settings: dict[str, str] = Field(description="flags without dashes")
+    versions: dict[str, str] = Field(description="libraries")
+
+
+class Evaluation(Model):
+    split: str = Field(description="valid or test")
+    step: int
+    loss: float | None = Field(description="null: not known, or not finite")
+    microbatches: int
+
+
+class JobDetail(Job):
+    """A job with what lists and events leave out."""
+
+    recipe: Recipe | None = Field(description="null: no rank has told it")
+    evaluations: list[Evaluation] = Field(description="the newest, ordered by step")
+
+
 class RankPlacement(Model):
     tensor: int
     pipeline: int
@@ -160,11 +181,24 @@ class GpuTelemetry(Model):
     other_processes: int
 
 
+class Memory(Model):
+    """Of the device: by tensors, reserved by the allocator, the most by tensors in the last step, and all there is; of
+    the process: what is resident. 0: not known."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int
+    device_bytes: int
+    host_bytes: int
+
+
 class Rank(Model):
     rank: int
     node: str
     gpu_uuid: str
     device: Literal["cpu", "cuda", "unknown"]
+    device_id: str = Field(description="of the physical device, equal over attempts; empty: not known")
+    device_name: str = Field(description="its model; empty: not known")
     local_rank: int
     placement: RankPlacement
     connected: bool
@@ -174,6 +208,7 @@ class Rank(Model):
     heartbeat_age_seconds: float | None
     dropped: int = Field(description="events that the rank could not keep")
     gpu: GpuTelemetry | None
+    memory: Memory | None
 
 
 class Metrics(Model):

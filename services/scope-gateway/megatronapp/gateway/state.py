@@ -17,6 +17,8 @@ from megatronapp.v1 import trace_pb2
 MAX_JOBS = 500
 MAX_STEPS = 2_000
 MAX_FINDINGS = 5_000
+MAX_EVALUATIONS = 1_000
+"""Of one job, the newest."""
 
 
 @dataclass(slots=True)
@@ -29,6 +31,14 @@ class TrackedStep:
     grad_norm: float | None = None
     tokens_per_second: float | None = None
     tflops_per_gpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedEvaluation:
+    split: str
+    step: int
+    loss: float | None
+    microbatches: int
 
 
 PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
@@ -49,6 +59,8 @@ class TrackedJob:
     seen_unix_ns: int = 0
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
+    evaluations: dict[tuple[int, str], TrackedEvaluation] = field(default_factory=dict)
+    """By step and split."""
     hidden: bool = False
     """It could not be shown when that was tried last."""
 
@@ -169,8 +181,11 @@ def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
     job.sizes = copied(hello.placement.sizes)
     job.total_steps = hello.schedule.total_steps or job.total_steps
     if job.step == 0:
-        for step in [step for step in job.steps if step >= max(1, hello.schedule.first_step)]:
+        first = max(1, hello.schedule.first_step)
+        for step in [step for step in job.steps if step >= first]:
             del job.steps[step]
+        for key in [key for key in job.evaluations if key[0] >= first]:
+            del job.evaluations[key]
 
 
 def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
@@ -182,6 +197,18 @@ def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: 
         if summary.progress.HasField(name):
             setattr(row, name, getattr(summary.progress, name))
     job.total_steps = summary.progress.total_steps or job.total_steps
+    for evaluation in summary.evaluations:
+        _evaluation(job, evaluation)
+
+
+def _evaluation(job: TrackedJob, told: trace_pb2.Evaluation) -> None:
+    """Of several ranks that tell one, that which knows its loss counts."""
+    loss = told.loss if told.HasField("loss") else None
+    if loss is None and (told.step, told.split) in job.evaluations:
+        return
+    job.evaluations[told.step, told.split] = TrackedEvaluation(told.split, told.step, loss, told.microbatches)
+    if len(job.evaluations) > MAX_EVALUATIONS:
+        del job.evaluations[min(job.evaluations)]
 
 
 def _row(job: TrackedJob, step: int, received_unix_ns: int) -> TrackedStep:

@@ -69,6 +69,20 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
     )
 
 
+def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.JobDetail:
+    """The job with what lists and events leave out."""
+    evaluations = [
+        models.Evaluation(split=e.split, step=e.step, loss=_finite(e.loss), microbatches=e.microbatches)
+        for e in sorted(job.evaluations.values(), key=lambda e: (e.step, e.split))
+    ]
+    recipe = job.membership.recipe
+    return models.JobDetail(
+        **dict(job_view(job, findings, now_ns)),
+        recipe=_recipe(recipe) if recipe is not None else None,
+        evaluations=evaluations,
+    )
+
+
 def job_state(job: TrackedJob, now_ns: int) -> JobState:
     """Where the job stands."""
     if not any(connected(rank, now_ns) for rank in job.ranks.values()):
@@ -121,6 +135,8 @@ def rank_view(rank: Process, now_ns: int) -> models.Rank:
         node=rank.placement.node,
         gpu_uuid=rank.placement.gpu_uuid,
         device=DEVICES.get(rank.device, "unknown"),
+        device_id=rank.placement.device_id,
+        device_name=rank.placement.device_name,
         local_rank=rank.placement.local_rank,
         placement=models.RankPlacement(
             tensor=rank.placement.tensor,
@@ -136,6 +152,7 @@ def rank_view(rank: Process, now_ns: int) -> models.Rank:
         heartbeat_age_seconds=_seconds(max(0, now_ns - rank.heartbeat_unix_ns)) if heartbeat else None,
         dropped=rank.dropped,
         gpu=_gpu(heartbeat.gpu) if heartbeat and heartbeat.HasField("gpu") else None,
+        memory=_memory(rank.memory) if rank.memory is not None else None,
     )
 
 
@@ -250,6 +267,17 @@ def _sizes(sizes: trace_pb2.ParallelSizes) -> models.Sizes:
 def _gpu(gpu: trace_pb2.GpuTelemetry) -> models.GpuTelemetry:
     values = {field: getattr(gpu, field) for field in models.GpuTelemetry.model_fields}
     return models.GpuTelemetry(**values | {"power_watts": _finite(gpu.power_watts)})
+
+
+def _memory(memory: trace_pb2.Memory) -> models.Memory:
+    return models.Memory(**{field: getattr(memory, field) for field in models.Memory.model_fields})
+
+
+def _recipe(recipe: trace_pb2.Recipe) -> models.Recipe:
+    return models.Recipe(
+        settings={each.name: each.value for each in recipe.settings},
+        versions={each.name: each.value for each in recipe.versions},
+    )
 
 
 def _finite(value: float | None) -> float | None:

@@ -242,11 +242,12 @@ class Jobs:
         rank = attempt.ranks.get(identity.rank) if attempt else None
         return rank is not None and rank.process.identity == identity
 
-    def hello_unix_ns(self, identity: trace_pb2.Identity) -> int:
-        """When the rank's last Hello arrived, 0 where none has."""
+    def arrival_of_hello(self, identity: trace_pb2.Identity, unix_ns: int) -> int:
+        """When a Hello that comes now has arrived: never before the rank's last one, since the newer process is the
+        one that is believed, also after a clock was set back."""
         attempt = self._attempts.get((identity.run, identity.attempt))
         rank = attempt.ranks.get(identity.rank) if attempt else None
-        return rank.process.hello_unix_ns if rank else 0
+        return max(unix_ns, rank.process.hello_unix_ns + 1) if rank else unix_ns
 
     def forget(self, keys: Iterable[AttemptKey]) -> None:
         """Drop attempts. Their runs stay their jobs', the newest MAX_OWNERS of them."""

@@ -109,9 +109,8 @@ class Pipeline:
         return self._jobs.knows(identity)
 
     def arrival_of_hello(self, identity: trace_pb2.Identity, unix_ns: int) -> int:
-        """When a Hello that comes now has arrived: never before the rank's last one, since the newer process is the
-        one that is believed, also after a clock was set back."""
-        return max(unix_ns, self._jobs.hello_unix_ns(identity) + 1)
+        """When a Hello that comes now has arrived."""
+        return self._jobs.arrival_of_hello(identity, unix_ns)
 
     def replay(self) -> int:
         """Apply what the journal holds beyond the store and the bus; returns the number of records."""

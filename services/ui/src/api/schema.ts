@@ -424,6 +424,23 @@ export interface components {
         ErrorResponse: {
             error: components["schemas"]["ErrorBody"];
         };
+        /** Evaluation */
+        Evaluation: {
+            /**
+             * Split
+             * @description valid or test
+             */
+            split: string;
+            /** Step */
+            step: number;
+            /**
+             * Loss
+             * @description null: not known, or not finite
+             */
+            loss: number | null;
+            /** Microbatches */
+            microbatches: number;
+        };
         Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["PingEvent"];
         /**
          * Evidence
@@ -708,6 +725,79 @@ export interface components {
             updated_unix_seconds: number;
         };
         /**
+         * JobDetail
+         * @description A job with what lists and events leave out.
+         */
+        JobDetail: {
+            /** Run */
+            run: string;
+            /**
+             * Job
+             * @description <namespace>/<name>
+             */
+            job: string;
+            /** Namespace */
+            namespace: string;
+            /** Name */
+            name: string;
+            /** Attempt */
+            attempt: number;
+            state: components["schemas"]["JobState"];
+            sizes: components["schemas"]["Sizes"];
+            /**
+             * Step
+             * @description newest step that a rank has finished; 0: none
+             */
+            step: number;
+            /**
+             * Total Steps
+             * @description 0: not known
+             */
+            total_steps: number;
+            /**
+             * Step Seconds
+             * @description median of the newest steps, slowest rank of each
+             */
+            step_seconds: number | null;
+            /** Loss */
+            loss: number | null;
+            /** Learning Rate */
+            learning_rate: number | null;
+            /** Grad Norm */
+            grad_norm: number | null;
+            /** Tokens Per Second */
+            tokens_per_second: number | null;
+            /** Tflops Per Gpu */
+            tflops_per_gpu: number | null;
+            /**
+             * Non Finite
+             * @description which of the values above are NaN or infinite in the newest step
+             */
+            non_finite: string[];
+            /** Eta Seconds */
+            eta_seconds: number | null;
+            /** Ranks Connected */
+            ranks_connected: number;
+            /**
+             * Slow Ranks
+             * @description ranks of open findings that name who is slow or hangs
+             */
+            slow_ranks: number[];
+            /** Open Findings */
+            open_findings: number;
+            /** @description in force */
+            trace_control: components["schemas"]["TraceControl"] | null;
+            /** Updated Unix Seconds */
+            updated_unix_seconds: number;
+            /** @description null: no rank has told it */
+            recipe: components["schemas"]["Recipe"] | null;
+            /**
+             * Evaluations
+             * @description the newest, ordered by step
+             */
+            evaluations: components["schemas"]["Evaluation"][];
+        };
+        /**
          * JobEvent
          * @description A job as it is now. A slow viewer gets the newest state only.
          */
@@ -763,6 +853,23 @@ export interface components {
              * @description resolved − opened, of those that are resolved
              */
             mean_seconds_to_resolve: number | null;
+        };
+        /**
+         * Memory
+         * @description Of the device: by tensors, reserved by the allocator, the most by tensors in the last step, and all there is; of
+         *     the process: what is resident. 0: not known.
+         */
+        Memory: {
+            /** Allocated Bytes */
+            allocated_bytes: number;
+            /** Reserved Bytes */
+            reserved_bytes: number;
+            /** Peak Allocated Bytes */
+            peak_allocated_bytes: number;
+            /** Device Bytes */
+            device_bytes: number;
+            /** Host Bytes */
+            host_bytes: number;
         };
         /**
          * Metrics
@@ -835,6 +942,16 @@ export interface components {
              * @enum {string}
              */
             device: "cpu" | "cuda" | "unknown";
+            /**
+             * Device Id
+             * @description of the physical device, equal over attempts; empty: not known
+             */
+            device_id: string;
+            /**
+             * Device Name
+             * @description its model; empty: not known
+             */
+            device_name: string;
             /** Local Rank */
             local_rank: number;
             placement: components["schemas"]["RankPlacement"];
@@ -863,6 +980,7 @@ export interface components {
              */
             dropped: number;
             gpu: components["schemas"]["GpuTelemetry"] | null;
+            memory: components["schemas"]["Memory"] | null;
         };
         /** RankPlacement */
         RankPlacement: {
@@ -876,6 +994,26 @@ export interface components {
             context: number;
             /** Expert */
             expert: number;
+        };
+        /**
+         * Recipe
+         * @description What the run was started with, by name: enough to compare two runs.
+         */
+        Recipe: {
+            /**
+             * Settings
+             * @description flags without dashes
+             */
+            settings: {
+                [key: string]: string;
+            };
+            /**
+             * Versions
+             * @description libraries
+             */
+            versions: {
+                [key: string]: string;
+            };
         };
         /**
          * Report
@@ -1351,7 +1489,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Job"];
+                    "application/json": components["schemas"]["JobDetail"];
                 };
             };
             /** @description what went wrong, and what to do */

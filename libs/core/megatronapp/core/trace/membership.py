@@ -99,7 +99,8 @@ class Process:
             self.memory, self.memory_seq = copied(body.memory), seq
 
     @property
-    def _order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, int, int]:
+        """The largest of a rank's processes is believed."""
         return self.hello_unix_ns, self.heard_unix_ns, self.identity.incarnation
 
 
@@ -173,9 +174,10 @@ class Membership:
     def _elected(self, process: Process) -> Process | None:
         """The process, if it is its rank's."""
         known = self._processes[process.rank]
-        self._ranks[process.rank] = newest = max(known.values(), key=lambda each: each._order)
+        newest = process if len(known) == 1 else max(known.values(), key=lambda each: each.order)
+        self._ranks[process.rank] = newest
         if len(known) > KEPT_PROCESSES:
-            del known[min(known.values(), key=lambda each: each._order).identity.incarnation]
+            del known[min(known.values(), key=lambda each: each.order).identity.incarnation]
         return process if newest is process else None
 
     def _learn_recipe(self, rank: int, received_unix_ns: int, recipe: trace_pb2.Recipe) -> None:

@@ -10,7 +10,7 @@ from megatronapp.core.bus import Topic
 from megatronapp.gateway import views
 from megatronapp.gateway.deps import GatewayParts, KnownJob, Now, operator
 from megatronapp.gateway.errors import ConflictError
-from megatronapp.gateway.models import ENDED, Job, Metrics, Rank, TraceControl, TraceControlStatus
+from megatronapp.gateway.models import ENDED, Job, JobDetail, Metrics, Rank, TraceControl, TraceControlStatus
 from megatronapp.gateway.state import MAX_STEPS
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -23,8 +23,8 @@ async def list_jobs(gateway: GatewayParts, now: Now) -> list[Job]:
 
 
 @router.get("/{run}")
-async def get_job(job: KnownJob, gateway: GatewayParts, now: Now) -> Job:
-    return views.job_view(job, gateway.job_store.findings_of(job.run), now)
+async def get_job(job: KnownJob, gateway: GatewayParts, now: Now) -> JobDetail:
+    return views.job_detail(job, gateway.job_store.findings_of(job.run), now)
 
 
 @router.get("/{run}/ranks")
