@@ -40,6 +40,7 @@ SPAN_DTYPES: dict[str, Dtype] = {
         "bytes": "<u8",
         "tokens": "<u8",
         "length_squares": "<u8",
+        "message": "<u8",
     }.items()
 }
 

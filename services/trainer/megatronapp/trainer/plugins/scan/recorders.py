@@ -4,85 +4,47 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
-import numpy as np
 import torch
 
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
-from megatronapp.trainer.plugins.scan.recorder import (
-    COLUMNS,
-    CpuTimebase,
-    PythonRecorder,
-    Recorder,
-    Sealed,
-    Spans,
-)
+from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, CpuTimebase, PythonRecorder, Recorder
 
 log = get_logger(__name__)
 
-WHEEL = "megatronapp_scan"
+WHEEL = "megatronapp.scan"
 
 
 def make_recorder(device: torch.device) -> Recorder:
     """A recorder for the calling thread's work on a device."""
+    reason = "the wheel megatronapp-scan is not installed (pip install ./native/scan)"
     if find_spec(WHEEL) is not None:
         try:
-            return NativeRecorder(device)
-        except RuntimeError as error:
-            log.warning("native_recorder_unusable", reason=str(error))
+            return make_native_recorder(device)
+        except (RuntimeError, OSError) as error:
+            reason = str(error)
+    if device.type == "cuda":
+        log.warning("slower_recorder", reason=reason, consequence="events are read back by the training thread")
     return make_python_recorder(device)
 
 
-def make_python_recorder(device: torch.device) -> Recorder:
+def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
+    """Raises OSError without memory for its segment."""
     if device.type == "cuda":
         from megatronapp.trainer.plugins.scan.cuda import CudaTimebase
 
-        return PythonRecorder(CudaTimebase(device))
-    return PythonRecorder(CpuTimebase())
+        return PythonRecorder(CudaTimebase(device), ring_bytes)
+    return PythonRecorder(CpuTimebase(), ring_bytes)
 
 
-class NativeRecorder:
-    """The wheel's recorder. Its methods are C functions, handed on as they are."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Raises RuntimeError when the CUDA driver does not play along."""
-        current_stream = None
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
-            current_stream = torch._C._cuda_getCurrentRawStream
-        native = import_module(WHEEL).Recorder(bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0)
-        self._native = native
-        self.context, self.begin, self.end = native.context, native.begin, native.end
-        self.end_work, self.end_operation = native.end_work, native.end_operation
-        self.cancel, self.restart, self.switch = native.cancel, native.restart, native.switch
-        self.add, self.mark, self.done = native.add, native.mark, native.done
-        self.innermost, self.depth = native.innermost, native.depth
-
-    def seal(self) -> Sealed:
-        return _NativeSealed(self._native.seal())
-
-
-class _NativeSealed:
-    def __init__(self, native: Any) -> None:
-        self._native = native
-        self.wait = native.wait
-
-    def resolve(self) -> Spans:
-        _, reference_ns, reference_error_ns, data = self._native.resolve()
-        arrays = {
-            name: np.frombuffer(column, np.int64)
-            for name, column in zip(import_module(WHEEL).COLUMNS, data, strict=True)
-        }
-        return Spans(
-            columns={name: arrays[name] for name in COLUMNS},
-            start=arrays["issue"],
-            duration=arrays["end"] - arrays["issue"],
-            exposed=arrays["end"] - arrays["begin"],
-            cpu=arrays["cpu"],
-            enqueue=arrays["enqueue"],
-            behind=arrays["behind"],
-            reference_ns=reference_ns,
-            reference_error_ns=reference_error_ns,
-        )
+def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
+    """The wheel's recorder, as it is. Raises RuntimeError when the CUDA driver does not play along, and OSError."""
+    current_stream = None
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
+        current_stream = torch._C._cuda_getCurrentRawStream
+    native: Recorder = import_module(WHEEL).Recorder(
+        bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0, ring_bytes
+    )
+    return native
