@@ -56,7 +56,7 @@ class AgentLink:
         self._socket: socket.socket | None = None
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
-        self._tried_at = -AGAIN_SECONDS
+        self._looked_at = -AGAIN_SECONDS
         self._said = False
 
     @property
@@ -64,9 +64,13 @@ class AgentLink:
         return self._socket is not None
 
     def border(self, *, last: bool = False) -> None:
-        """Between two steps: send what waits, or try to connect when it is time; at the last one at once."""
-        if self._socket is None and (last or time.monotonic() - self._tried_at >= AGAIN_SECONDS):
-            self._connect()
+        """Between two steps: send what waits; when it is time see whether the agent is there, or try to connect; at the
+        last one at once."""
+        if last or time.monotonic() - self._looked_at >= AGAIN_SECONDS:
+            self._looked_at = time.monotonic()
+            self._look()
+            if self._socket is None:
+                self._connect()
         self._send()
 
     def communicators(self, new: list[Communicator]) -> None:
@@ -98,7 +102,6 @@ class AgentLink:
     def _connect(self) -> None:
         if self._path is None:
             return
-        self._tried_at = time.monotonic()
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         link.setblocking(False)
         try:
@@ -114,6 +117,17 @@ class AgentLink:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})
+
+    def _look(self) -> None:
+        """An agent never says anything: what can be read is its end."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            try:
+                self._socket.recv(1)
+                self._lose("it has ended")
+            except ConnectionError as error:
+                self._lose(error.strerror or str(error))
 
     def _put(self, document: dict[str, Any]) -> None:
         """What is said to nobody is part of the next hello, or lost."""
