@@ -95,10 +95,6 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
             self._began = time.perf_counter()
             super().step_begin(step)
 
-        def close(self) -> None:
-            facts["dropped"] = self._outbox.dropped
-            super().close()
-
     try:
         train(flags, plugins=[WatchedScan])
     finally:

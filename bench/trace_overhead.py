@@ -39,7 +39,6 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     from megatronapp.trainer.plugins.scan import ScanPlugin
     from megatronapp.trainer.plugins.scan.flags import ScanSettings
     from megatronapp.trainer.plugins.scan.window import Window
-    from megatronapp.v1 import trace_pb2
 
     timings = Timings(BLOCKS)
     facts: dict[str, Any] = {}
@@ -74,17 +73,12 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
                 self.detach()
                 return
             self.attach()
-            granularity = trace_pb2.GRANULARITY_FULL if mode == "full" else trace_pb2.GRANULARITY_BASE
-            self._control.request(trace_pb2.TraceControl(enabled=True, granularity=granularity))
+            self._window = Window(enabled=True, interval=1, continuous=1, full=mode == "full")
             super().step_begin(step)
 
         def step_end(self, step: int, progress: Progress | None) -> None:
             if self._mode != "off":
                 super().step_end(step, progress)
-
-        def close(self) -> None:
-            facts["dropped"] = self._outbox.dropped
-            super().close()
 
     train(flags, plugins=[SwitchedScan])
     if facts.pop("rank") != 0:

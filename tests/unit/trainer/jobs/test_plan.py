@@ -8,7 +8,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.trainer.jobs import LocalPlan
-from megatronapp.trainer.jobs.agent import exit_code
+from megatronapp.trainer.jobs.torchrun import exit_code
 
 VOLUME = {"name": "data", "claimName": "corpus", "mountPath": "/data"}
 

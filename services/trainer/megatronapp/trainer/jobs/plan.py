@@ -109,7 +109,7 @@ class LocalPlan:
 
     def command(self) -> list[str]:
         """torchrun's agent over all ranks; --standalone listens on loopback and a free port."""
-        agent = [sys.executable, "-u", "-m", "megatronapp.trainer.jobs.agent"]
+        agent = [sys.executable, "-u", "-m", "megatronapp.trainer.jobs.torchrun"]
         ranks = ["--standalone", "--nnodes=1", f"--nproc-per-node={self.job.spec.world_size}", "--max-restarts=0"]
         scenario = str(self.scenario_file) if self.scenario_file else ""
         flags = [self._local(argument) for argument in self.job.spec.trainer_args(scenario)]

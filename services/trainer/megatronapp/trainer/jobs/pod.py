@@ -13,6 +13,8 @@ from types import FrameType
 
 import psutil
 
+from megatronapp.trainer.jobs.torchrun import launch
+
 ASKED_TO_STOP = 128 + signal.SIGTERM
 
 
@@ -36,8 +38,6 @@ def run(argv: list[str]) -> int:
     """Run torchrun with `argv`. Returns the exit code of the rank that failed, 143 after SIGTERM."""
     # The first process of a pod has no default handlers: without this one SIGTERM would be lost while torch loads.
     stop = Stop()
-    from megatronapp.trainer.jobs.agent import launch
-
     code = launch(["--signals-to-handle=SIGINT", *argv])
     return ASKED_TO_STOP if stop.asked else code
 

@@ -21,8 +21,7 @@ from megatronapp.trainer import launch  # noqa: F401  (imported once, before the
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import trace_pb2
-from tests.integration.trainer.plugins.scan.traced import RankTrace, losses_of, read
-from tests.support.forked import run_forked
+from tests.integration.trainer.plugins.scan.traced import RankTrace, losses_of, read, run_traced
 
 SLOW_SECONDS = 2.5
 VERY_SLOW_SECONDS = 8.0
@@ -68,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the traces of two ranks."""
     made = tmp_path_factory.mktemp("run")
     flags = f"{FLAGS} --save {made / 'checkpoints'} --trace-dir {made / 'trace'} --trace"
-    run_forked(2, losses_of, flags, (ScanPlugin, Slow), timeout=180)
+    run_traced(2, losses_of, flags, (ScanPlugin, Slow), timeout=180)
     return made / "trace"
 
 

@@ -78,7 +78,6 @@ def test_with_the_collector_absent_training_runs_as_ever() -> None:
 
 def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
     flags = f"{TINY} --train-iters 500 --trace --trace-dir {tmp_path}"
-    # Not a fork of this process: one with gRPC's threads gone waits for them for ever.
     process = multiprocessing.get_context("forkserver").Process(
         target=train, args=(flags,), kwargs={"plugins": (ScanPlugin,)}
     )

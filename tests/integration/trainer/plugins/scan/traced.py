@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from megatronapp.core.trace import columns
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import trace_pb2
+from tests.support.agents import agent
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -109,9 +112,15 @@ def losses_of(flags: str, plugins: tuple[type, ...]) -> list[float]:
 def train_traced(folder: Path, world: int, flags: str, *, steps: int = 3) -> tuple[list[RankTrace], list[float]]:
     """Every rank's trace of a short run with the plug-in on, and the last rank's losses."""
     scan = f"--train-iters {steps} --trace --trace-dir {folder} --trace-interval 2 --continuous-trace-iterations 1"
-    results = run_forked(world, losses_of, f"{flags} {scan}", (ScanPlugin,))
+    results = run_traced(world, losses_of, f"{flags} {scan}", (ScanPlugin,))
     files = [trace_file.path_for(folder, "local/train", 1, rank) for rank in range(world)]
     return [read(file) for file in files], results[-1]
+
+
+def run_traced(world: int, target: Callable[..., T], *args: Any, **options: Any) -> list[T]:
+    """`run_forked` with an agent, which has done with all ranks when this returns."""
+    with agent() as environment:
+        return run_forked(world, target, *args, environment=environment, **options)
 
 
 def train_plain(world: int, flags: str, *, steps: int = 3) -> list[float]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from megatronapp.core.errors import ConfigError, UsageError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 from megatronapp.core.trace.values import ParallelSizes
-from megatronapp.trainer.plugins.faults.plugin import check_targets
+from megatronapp.trainer.plugins.faults.injection import check_targets
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "scenarios"
 SLOW: dict[str, Any] = {"kind": "slow_compute", "ranks": [1], "from_step": 3, "effect_ratio": 1.2}

@@ -62,3 +62,19 @@ def test_granularity_base() -> None:
 def test_wrong_values_are_refused(line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         settings(line)
+
+
+def test_the_trace_folder_is_made_and_absolute_since_the_agent_may_stand_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert flags.writable(Path("made/here")) == tmp_path / "made/here"
+    assert (tmp_path / "made/here").is_dir()
+
+
+def test_a_trace_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(UsageError, match="--trace-dir"):
+        flags.writable(tmp_path / "file" / "folder")

@@ -1,10 +1,20 @@
+"""What the hooks say of operations, as the agent reads it from the segment."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
+import torch
+
+from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.plugins.scan.frontier import Frontiers, finished_of
 from megatronapp.trainer.plugins.scan.operations import Operation
+from megatronapp.trainer.plugins.scan.recorder import PythonRecorder, Recorder
 from megatronapp.v1 import trace_pb2
+from tests.unit.trainer.plugins.scan.recorded import Reader, end_step
+from tests.unit.trainer.plugins.scan.test_recorder import MAKERS
 
 
 @dataclass
@@ -15,63 +25,122 @@ class Work:
         return self.finished
 
 
-def only(frontiers: Frontiers) -> trace_pb2.Frontier:
-    (message,) = frontiers.messages()
-    return message
+@pytest.fixture(params=MAKERS, ids=lambda maker: maker.__name__)
+def recorder(request: pytest.FixtureRequest) -> Recorder:
+    make: Callable[[torch.device], Recorder] = request.param
+    return make(torch.device("cpu"))
 
 
-def test_an_operation_is_enqueued_then_started_then_completed() -> None:
-    passed: set[str] = set()
-    frontiers = Frontiers(passed.__contains__)
-    track = frontiers.track(1)
+def only(recorder: Recorder) -> trace_pb2.Frontier:
+    (frontier,) = Reader(recorder).heartbeat().frontiers
+    return frontier
 
+
+def test_an_operation_is_enqueued_then_completed(recorder: Recorder) -> None:
+    track = Frontiers(recorder).track(1)
     entry = track.enter(Operation.ALL_REDUCE)
-    entry.begin, entry.end = "begin", "end"
+    under_way = only(recorder)
 
-    seen = []
-    for mark in ("nothing", "begin", "end"):
-        passed.add(mark)
-        message = only(frontiers)
-        seen.append((message.enqueued, message.started, message.completed, message.operation))
-    assert seen == [(1, 0, 0, "all_reduce"), (1, 1, 0, "all_reduce"), (1, 1, 1, "")]
+    entry.end = recorder.mark()
+
+    assert (under_way.enqueued, under_way.started, under_way.completed, under_way.operation) == (1, 1, 0, "all_reduce")
+    frontier = only(recorder)
+    assert (frontier.enqueued, frontier.started, frontier.completed, frontier.operation) == (1, 1, 1, "")
+    assert 0 < frontier.enqueued_at_ns <= frontier.completed_at_ns
 
 
-def test_an_operation_whose_call_does_not_return_stays_incomplete() -> None:
-    frontiers = Frontiers(lambda mark: True)
-    track = frontiers.track(2, peer=3, sending=True)
-    done = track.enter(Operation.FORWARD_SEND)
-    done.end = object()
+def test_an_operation_whose_call_does_not_return_stays_incomplete(recorder: Recorder) -> None:
+    track = Frontiers(recorder).track(2, peer=3, sending=True)
+    track.enter(Operation.FORWARD_SEND).end = recorder.mark()
     track.enter(Operation.BACKWARD_SEND)
 
-    message = only(frontiers)
+    frontier = only(recorder)
 
-    assert (message.enqueued, message.completed, message.operation) == (2, 1, "backward_send")
-    assert (message.communicator, message.peer, message.sending) == (2, 3, True)
-    assert message.enqueued_at_ns > 0
+    assert (frontier.enqueued, frontier.completed, frontier.operation) == (2, 1, "backward_send")
+    assert (frontier.communicator, frontier.peer, frontier.sending) == (2, 3, True)
 
 
-def test_an_asynchronous_operation_completes_with_its_work_also_before_anyone_waits() -> None:
-    frontiers, work = Frontiers(lambda mark: True), Work()
+def test_an_asynchronous_operation_completes_with_its_work_also_before_anyone_waits(recorder: Recorder) -> None:
+    frontiers, work = Frontiers(recorder), Work()
     frontiers.track(1).enter(Operation.REDUCE_SCATTER).finished = finished_of(work)
 
-    assert only(frontiers).completed == 0
+    frontiers.poll()
+    assert only(recorder).completed == 0
     work.finished = True
-    assert only(frontiers).completed == 1
+    frontiers.poll()
+    assert only(recorder).completed == 1
 
 
-def test_an_operation_whose_handle_was_dropped_holds_nothing_up() -> None:
-    frontiers, work = Frontiers(lambda mark: True), Work()
+def test_an_operation_whose_handle_was_dropped_holds_nothing_up(recorder: Recorder) -> None:
+    frontiers, work = Frontiers(recorder), Work()
     frontiers.track(1).enter(Operation.ALL_GATHER).finished = finished_of(work)
 
     del work
+    frontiers.track(1).enter(Operation.ALL_GATHER)
 
-    assert only(frontiers).completed == 1
+    frontier = only(recorder)
+    assert (frontier.enqueued, frontier.completed) == (2, 1)
 
 
-def test_completion_does_not_overtake_an_older_operation() -> None:
-    frontiers = Frontiers(lambda mark: mark == "passed")
-    track = frontiers.track(1)
-    track.enter(Operation.ALL_REDUCE).end = "not yet"
-    track.enter(Operation.ALL_REDUCE).end = "passed"
+def test_messages_that_end_out_of_order_are_open_by_name(recorder: Recorder) -> None:
+    frontiers = Frontiers(recorder)
+    track = frontiers.track(1, peer=0, sending=False)
+    names = [MessageId(Direction.FORWARD, microbatch).pack() for microbatch in range(3)]
+    tickets = [frontiers.enqueue(track, Operation.FORWARD_RECV, 9, name) for name in names]
 
-    assert only(frontiers).completed == 0
+    frontiers.complete(track, tickets[1])
+
+    frontier = only(recorder)
+    assert (frontier.enqueued, frontier.completed) == (3, 0)
+    assert [(message.step, message.message) for message in frontier.open] == [(9, names[0]), (9, names[2])]
+    frontiers.complete_at(track, tickets[0], recorder.mark())
+    assert (only(recorder).completed, [message.message for message in only(recorder).open]) == (2, [names[2]])
+
+
+def test_of_many_open_messages_the_oldest_are_told(recorder: Recorder) -> None:
+    frontiers = Frontiers(recorder)
+    track = frontiers.track(1, peer=0, sending=False)
+
+    for message in range(1, 41):
+        frontiers.enqueue(track, Operation.FORWARD_RECV, 1, message)
+
+    assert [message.message for message in only(recorder).open] == list(range(1, 17))
+
+
+class LateTimebase:
+    """A device that is as far as the test says."""
+
+    passed = 0
+    count = 0
+
+    def mark(self) -> tuple[int, int]:
+        LateTimebase.count += 1
+        return LateTimebase.count, 0
+
+    host = mark
+
+    def done(self, mark: tuple[int, int]) -> bool:
+        return mark[0] <= self.passed
+
+    def resolve(self, rows: list[object]) -> object:
+        from megatronapp.trainer.plugins.scan.recorder import CpuTimebase
+
+        return CpuTimebase.resolve(rows)  # type: ignore[arg-type]
+
+
+def test_a_step_is_written_when_the_device_has_done_it_and_its_operations_end_then() -> None:
+    device = LateTimebase()
+    recorder = PythonRecorder(device)  # type: ignore[arg-type]
+    reader, frontiers = Reader(recorder), Frontiers(recorder)
+    recorder.begin(Operation.ALL_REDUCE)
+    entry = frontiers.track(1).enter(Operation.ALL_REDUCE)
+    entry.end = recorder.end_operation(1, -1, entry.sequence, 8, 0)
+
+    end_step(recorder, 1)
+    behind = (reader.steps(), reader.heartbeat().frontiers[0].completed)
+    device.passed = 100
+    end_step(recorder, 2)
+
+    assert behind == ([], 0)
+    assert [step.end.step for step in reader.steps()] == [1, 2]
+    assert reader.heartbeat().frontiers[0].completed == 1

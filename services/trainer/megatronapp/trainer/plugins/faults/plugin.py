@@ -1,22 +1,16 @@
-"""The plug-in: which faults hit this rank, and when they act."""
+"""The plug-in. What a scenario is, and with it pydantic, is imported when one is given."""
 
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from megatronapp.core.errors import UsageError
-from megatronapp.core.logging import get_logger
-from megatronapp.core.scenario import Fault, FaultKind, HangSide, Scenario
-from megatronapp.core.trace.values import ParallelSizes
-from megatronapp.trainer.plugins.base import Plugin, PluginContext, TimerListener
-from megatronapp.trainer.plugins.faults.compute import slow_compute
-from megatronapp.trainer.plugins.faults.waits import ComputeHang, LateData, LateLink, keep_host_busy, stand_still
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
 
-log = get_logger(__name__)
+if TYPE_CHECKING:
+    from megatronapp.trainer.plugins.faults.injection import Injection
 
 
 class FaultsPlugin(Plugin):
@@ -33,64 +27,19 @@ class FaultsPlugin(Plugin):
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
         if args.fault_scenario is None:
             return None
-        scenario = Scenario.load(args.fault_scenario)
-        check_targets(scenario, context.placement.sizes)
-        rank, place = context.identity.rank, context.placement
-        mine = [f for f in scenario.faults if f.hits(rank=rank, stage=place.pipeline, node=place.node)]
-        return cls(mine, f"{scenario.seed}/{rank}", context) if mine else None
+        from megatronapp.trainer.plugins.faults.injection import Injection
 
-    def __init__(self, faults: list[Fault], seed: str, context: PluginContext) -> None:
-        self._faults = faults
-        self._random = random.Random(seed)
-        self._acting: set[FaultKind] = set()
-        self._compute = slow_compute(context.device)
-        self._link = LateLink(context.device, context.placement.sizes.pipeline)
-        self._hang = ComputeHang(context.device)
-        self._data = LateData()
-        self._listeners: tuple[TimerListener, ...] = (self._compute, self._link, self._hang)
-        # Last of all listeners: what is injected lies inside the spans that the others measure.
-        context.timers.listeners.extend(self._listeners)
-        self._timers = context.timers
+        injection = Injection.of(args.fault_scenario, context)
+        return cls(injection) if injection else None
+
+    def __init__(self, injection: Injection) -> None:
+        self._injection = injection
 
     def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        return self._data.wrap(iterator)
+        return self._injection.data(iterator)
 
     def step_begin(self, step: int) -> None:
-        active = [fault for fault in self._faults if fault.active(step)]
-        self._tell(step, {fault.kind for fault in active})
-        self._compute.extra = self._size(active, FaultKind.SLOW_COMPUTE)
-        self._link.seconds = self._size(active, FaultKind.LATE_LINK)
-        self._data.seconds = self._size(active, FaultKind.DATA_STALL)
-        hangs = {fault.side or HangSide.DEVICE for fault in active if fault.kind is FaultKind.HANG}
-        self._hang.active = HangSide.DEVICE in hangs
-        if HangSide.HOST in hangs:
-            stand_still()
-        keep_host_busy(self._size(active, FaultKind.HOST_STALL))
+        self._injection.step_begin(step)
 
     def close(self) -> None:
-        for listener in self._listeners:
-            self._timers.listeners.remove(listener)
-
-    def _size(self, active: list[Fault], kind: FaultKind) -> float:
-        """Seconds, or extra work over base work, of all active faults of a kind together."""
-        total = 0.0
-        for fault in active:
-            if fault.kind is kind:
-                size = fault.effect_ratio - 1 if fault.effect_ratio else fault.seconds or 0.0
-                total += size * (1 + fault.jitter_ratio * self._random.uniform(-1, 1))
-        return total
-
-    def _tell(self, step: int, acting: set[FaultKind]) -> None:
-        """Log a kind's first step; those that act in every n-th step only would fill the log."""
-        for kind in sorted(acting - self._acting):
-            log.warning("fault_injected", kind=str(kind), step=step)
-        self._acting |= acting
-
-
-def check_targets(scenario: Scenario, sizes: ParallelSizes) -> None:
-    """Raises UsageError for a fault that could never act."""
-    for number, fault in enumerate(scenario.faults, start=1):
-        for what, values, size in (("rank", fault.ranks, sizes.world), ("stage", fault.stages, sizes.pipeline)):
-            outside = [value for value in values if value >= max(size, 1)]
-            if outside:
-                raise UsageError(f"--fault-scenario: fault {number} names {what} {outside[0]}, but there are {size}")
+        self._injection.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch.distributed as dist
 
-from megatronapp.v1 import trace_pb2
+from megatronapp.core.trace.values import Communicator
 
 KIND_OF_DESCRIPTION = {
     "default_pg": "world",
@@ -37,12 +36,14 @@ def kind_of(description: str) -> str:
 
 
 class Communicators:
-    """Numbers process groups from 1 in the order of their first use. Written by the training thread alone."""
+    """Numbers process groups from 1 in the order of their first use. For the training thread, or autograd's while that
+    one waits."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, on_new: Callable[[Communicator], None]) -> None:
+        """`on_new` hears of each before its first operation."""
+        self._on_new = on_new
         self._index: dict[dist.ProcessGroup, int] = {}
-        self._table: list[trace_pb2.Communicator] = []
+        self._table: list[Communicator] = []
 
     def index(self, group: dist.ProcessGroup | None) -> int:
         """The number of a group, None being the world; 0 for a group of one rank, which has nobody to talk to."""
@@ -50,26 +51,22 @@ class Communicators:
         index = self._index.get(known)
         return index if index is not None else self._add(known)
 
-    def since(self, count: int) -> Sequence[trace_pb2.Communicator]:
-        """All but the first `count`."""
-        with self._lock:
-            return self._table[count:]
-
-    def id(self, index: int) -> str:
-        return self._table[index - 1].id
+    def table(self) -> tuple[Communicator, ...]:
+        """All so far."""
+        return tuple(self._table)
 
     def _add(self, group: dist.ProcessGroup) -> int:
         if group.size() == 1:
             self._index[group] = 0
             return 0
         kind = kind_of(group.group_desc)
-        ranks = sorted(dist.get_process_group_ranks(group))
-        with self._lock:
-            name = self._unique(f"{kind}:{'-'.join(map(str, ranks))}")
-            index = len(self._table) + 1
-            self._table.append(trace_pb2.Communicator(index=index, id=name, kind=kind, ranks=ranks))
-        self._index[group] = index
-        return index
+        ranks = tuple(sorted(dist.get_process_group_ranks(group)))
+        name = self._unique(f"{kind}:{'-'.join(map(str, ranks))}")
+        new = Communicator(index=len(self._table) + 1, id=name, kind=kind, ranks=ranks)
+        self._table.append(new)
+        self._index[group] = new.index
+        self._on_new(new)
+        return new.index
 
     def _unique(self, name: str) -> str:
         """Two groups of one kind over the same ranks are told apart by their order of use, alike on all members."""

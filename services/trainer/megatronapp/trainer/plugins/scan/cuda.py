@@ -1,4 +1,4 @@
-"""The timebase of a GPU rank: pooled CUDA events on the current stream, placed on the host's clock by a side thread."""
+"""The timebase of a GPU rank: pooled CUDA events on the current stream, placed on the host's clock afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BRACKETS = 5
 class CudaTimebase:
     """A mark is (host time, event), or (host time, CPU time) for spans of the host.
 
-    `mark` and `host` are for the training thread, `done` and `resolve` for side threads. An event's time is float32
+    An event's time is float32
     milliseconds after a reference; so each step has a fresh reference (0.06 us of rounding after 1 s).
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def parse(args: argparse.Namespace, collector_address: str) -> ScanSettings | No
     )
     folder = args.trace_dir or (None if address else Path("trace_output"))
     return ScanSettings(window=window, folder=folder, collector_address=address)
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made, by its absolute path: the agent writes to it, from wherever it was started.
+
+    Raises UsageError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--trace-dir: {folder} can't be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"--trace-dir: {folder} can't be written")
+    return folder.resolve()
 
 
 def _check_address(address: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from typing import Any
 
-from megatronapp.v1.trace_pb2 import SpanKind
+from megatronapp.core.trace.values import SpanKind
 
 
 class Operation(IntEnum):
@@ -65,12 +66,12 @@ _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
 
 def _kind(operation: Operation) -> SpanKind:
     if operation in P2P:
-        return SpanKind.SPAN_KIND_P2P
+        return SpanKind.P2P
     if operation in COLLECTIVES:
-        return SpanKind.SPAN_KIND_COLLECTIVE
+        return SpanKind.COLLECTIVE
     if operation in _HOST:
-        return SpanKind.SPAN_KIND_HOST
-    return SpanKind.SPAN_KIND_PHASE if operation in _PHASES else SpanKind.SPAN_KIND_COMPUTE
+        return SpanKind.HOST
+    return SpanKind.PHASE if operation in _PHASES else SpanKind.COMPUTE
 
 
 NAMES: tuple[str, ...] = tuple(operation.name.lower() for operation in Operation)
@@ -81,3 +82,14 @@ ON_HOST: tuple[bool, ...] = tuple(operation in _HOST | {Operation.STEP, Operatio
 
 BLOCKING: tuple[bool, ...] = tuple(operation in P2P | COLLECTIVES | _HOST for operation in Operation)
 """Taken out of the compute and phase rows around them, so that these count self time."""
+
+
+def document() -> dict[str, Any]:
+    """The table of names as a rank tells it to its agent."""
+    return {
+        "names": NAMES,
+        "kinds": KINDS,
+        "on_host": ON_HOST,
+        "blocking": BLOCKING,
+        "summarized": tuple(Operation.STEP < operation < FIRST_OF_FULL for operation in Operation),
+    }

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 
-from megatronapp.core.trace.values import Phase, Progress
-from megatronapp.core.trace.wire import to_proto
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Device, Granularity, Hello, Phase, Progress, TraceControl
+from megatronapp.trainer.agent import layout
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
-from megatronapp.trainer.plugins.scan import flags
+from megatronapp.trainer.plugins.scan import flags, operations
+from megatronapp.trainer.plugins.scan.agent_link import AgentLink, find_agent
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
 from megatronapp.trainer.plugins.scan.communicators import Communicators
-from megatronapp.trainer.plugins.scan.files import TraceFile
 from megatronapp.trainer.plugins.scan.flags import ScanSettings
 from megatronapp.trainer.plugins.scan.frontier import Frontiers
-from megatronapp.trainer.plugins.scan.heartbeat import Heartbeat, Position
 from megatronapp.trainer.plugins.scan.hooks.collectives import CollectiveHooks
 from megatronapp.trainer.plugins.scan.hooks.data import TracedData
 from megatronapp.trainer.plugins.scan.hooks.garbage import GarbageHooks
@@ -28,15 +29,14 @@ from megatronapp.trainer.plugins.scan.hooks.microbatches import MicrobatchHooks
 from megatronapp.trainer.plugins.scan.hooks.p2p import P2PHooks
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.hooks.timers import GradSyncListener
+from megatronapp.trainer.plugins.scan.memory import MemoryGauge
 from megatronapp.trainer.plugins.scan.operations import Operation
-from megatronapp.trainer.plugins.scan.outbox import Outbox, Sink
-from megatronapp.trainer.plugins.scan.publisher import Publisher, Step
+from megatronapp.trainer.plugins.scan.position import Position
 from megatronapp.trainer.plugins.scan.recorder import Recorder
 from megatronapp.trainer.plugins.scan.recorders import make_recorder
-from megatronapp.trainer.plugins.scan.stream import CollectorStream
-from megatronapp.trainer.plugins.scan.telemetry import GpuTelemetry
-from megatronapp.trainer.plugins.scan.window import WindowControl
-from megatronapp.v1 import trace_pb2
+from megatronapp.trainer.plugins.scan.window import Window
+
+log = get_logger(__name__)
 
 FLUSH_SECONDS = 2.0
 OPERATION_OF_PHASE = {
@@ -54,9 +54,9 @@ class _StepStart:
 
 
 class ScanPlugin(Plugin):
-    """Records what the rank does, summarises each step, and sends it to the collector and to files.
+    """Records what the rank does, into memory that its agent reads (docs/agent.md).
 
-    Work on the training thread is limited to marks; everything else happens in side threads.
+    Nothing of it runs in a thread of its own that takes the interpreter, and nothing waits for the agent.
     """
 
     name: ClassVar[str] = "scan"
@@ -72,25 +72,20 @@ class ScanPlugin(Plugin):
 
     def __init__(self, settings: ScanSettings, context: PluginContext) -> None:
         self._context = context
-        self._on_cuda = context.device.type == "cuda"
-        self._control = WindowControl(settings.window)
+        self._settings = settings
+        self._folder = flags.writable(settings.folder) if settings.folder else None
+        self._window = settings.window
+        self._serial = 0
         self._position = Position()
         self._recorder: Recorder = make_recorder(context.device)
-        self._communicators = Communicators()
-        self._frontiers = Frontiers(self._recorder.done)
+        self._recorder.set_phase(self._position.phase)
+        identity, first = context.identity, context.placement.local_rank == 0
+        agent = find_agent(identity.run, identity.attempt, first_of_node=first)
+        self._link = AgentLink(agent, self._recorder.fd, self._hello)
+        self._communicators = Communicators(lambda new: self._link.communicators([new]))
+        self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
-        self._outbox = Outbox(self._sinks(settings))
-        self._publisher = Publisher(self._communicators, self._frontiers, self._outbox, self._on_cuda)
-        self._telemetry = GpuTelemetry(context.placement.gpu_uuid) if self._on_cuda else None
-        self._heartbeat = Heartbeat(
-            self._recorder,
-            self._frontiers,
-            self._communicators,
-            self._control,
-            self._position,
-            self._outbox,
-            self._telemetry,
-        )
+        self._memory = MemoryGauge(context.device) if context.device.type == "cuda" else None
         self._microbatches = MicrobatchHooks(self._probe)
         self._p2p = P2PHooks(self._probe, context.pipeline)
         self._hooks = (
@@ -99,12 +94,14 @@ class ScanPlugin(Plugin):
             CollectiveHooks(self._probe),
             GarbageHooks(self._probe),
         )
+        self._listeners = (GradSyncListener(self._probe), self._p2p)
         self._layers = LayerHooks(self._probe)
         self._phases: list[Phase] = []
         self._current: _StepStart | None = None
         self._first = True
         self._closed = self._attached = False
-        self._start()
+        self.attach()
+        self._link.border()
 
     # -- what the trainer calls --
 
@@ -115,12 +112,12 @@ class ScanPlugin(Plugin):
         return TracedData(self._probe, iterator)
 
     def step_begin(self, step: int) -> None:
-        window = self._control.at_border()
+        self._recorder.set_step(step)
+        window = self._controlled()
         traced = window.contains(step)
         self._layers.attach(traced and window.full)
         self._microbatches.step_begin()
         self._probe.works.clear()
-        self._position.step = step
         if self._first:
             self._phases.append(Phase.FIRST_STEP)
             self._first = False
@@ -135,19 +132,21 @@ class ScanPlugin(Plugin):
         self._p2p.step_end()
         self._probe.on = False
         self._recorder.end()
-        record = Step(
-            number=step,
-            start_ns=current.start_ns,
-            duration_ns=now_ns() - current.start_ns,
-            cpu_ns=cpu_ns() - current.cpu_ns,
-            traced=current.traced,
-            phases=tuple(dict.fromkeys(self._phases)),  # type: ignore[arg-type]
-            progress=to_proto(progress) if progress else None,
-            recorded=self._recorder.seal(),
+        self._frontiers.poll()
+        if self._memory is not None:
+            self._recorder.set_memory(*self._memory.read())
+        self._link.border()  # names of communicators before the rows that need them
+        self._recorder.end_step(
+            step,
+            current.start_ns,
+            now_ns() - current.start_ns,
+            cpu_ns() - current.cpu_ns,
+            current.traced,
+            sum(1 << phase for phase in set(self._phases)),
+            *_known(progress),
         )
         self._phases.clear()
-        self._publisher.put(record)
-        self._position.leave(Phase.START)
+        self._leave(Phase.START)
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         probe = self._probe
@@ -177,7 +176,7 @@ class ScanPlugin(Plugin):
     def phase_begin(self, phase: Phase) -> None:
         self._phases.append(phase)
         self._position.enter(phase)
-        self._heartbeat.send_now()
+        self._recorder.set_phase(self._position.phase)
         self._probe.on = False
         if phase in OPERATION_OF_PHASE:
             self._recorder.begin(OPERATION_OF_PHASE[phase])
@@ -185,7 +184,7 @@ class ScanPlugin(Plugin):
     def phase_end(self, phase: Phase) -> None:
         if phase in OPERATION_OF_PHASE and self._recorder.depth():
             self._recorder.end()
-        self._position.leave(phase)
+        self._leave(phase)
         self._probe.on = self._current is not None
 
     def close(self) -> None:
@@ -195,19 +194,15 @@ class ScanPlugin(Plugin):
         self._probe.on = False
         self.detach()
         deadline = time.monotonic() + FLUSH_SECONDS
-        self._publisher.close(FLUSH_SECONDS / 2)
-        self._heartbeat.close()
-        if self._telemetry is not None:
-            self._telemetry.close()
-        self._outbox.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
+        self._frontiers.poll()
+        self._link.border(last=True)
+        self._recorder.set_closing()
+        whole = self._recorder.close(FLUSH_SECONDS / 2)
+        heard = self._link.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
+        if not (whole and heard):
+            log.warning("trace_cut", recorded=whole, agent_done=heard)
 
     # -- how it is put together --
-
-    def _start(self) -> None:
-        self._listeners = (GradSyncListener(self._probe), self._p2p)
-        self.attach()
-        self._publisher.start()
-        self._heartbeat.start()
 
     def attach(self) -> None:
         """Put all hooks in place, but for those of granularity full, which come and go with the windows."""
@@ -227,31 +222,57 @@ class ScanPlugin(Plugin):
             for listener in self._listeners:
                 self._context.timers.listeners.remove(listener)
 
-    def _sinks(self, settings: ScanSettings) -> list[Sink]:
-        sinks: list[Sink] = []
-        if settings.folder is not None:
-            sinks.append(TraceFile(settings.folder, to_proto(self._context.identity)))
-            sinks[0].put(self._hello())
-        if settings.collector_address:
-            sinks.append(
-                CollectorStream(
-                    settings.collector_address,
-                    hello=self._hello,
-                    on_control=self._control.request,
-                    token_file=self._context.token_file,
+    def _controlled(self) -> Window:
+        """The window from here on: what the agent asks for comes into force between two steps."""
+        serial, enabled, interval, continuous, granularity = self._recorder.control()
+        if serial not in (0, self._serial):
+            self._serial = serial
+            self._window = Window.of(
+                TraceControl(
+                    enabled=bool(enabled),
+                    interval=interval,
+                    continuous_iterations=continuous,
+                    granularity=Granularity(granularity),
                 )
             )
-        return sinks
+        return self._window
 
-    def _hello(self) -> trace_pb2.TraceMessage:
+    def _leave(self, phase: Phase) -> None:
+        before = self._position.phase
+        self._position.leave(phase)
+        if self._position.phase is not before:
+            self._recorder.set_phase(self._position.phase)
+
+    def _hello(self) -> dict[str, Any]:
         context = self._context
-        return trace_pb2.TraceMessage(
-            hello=trace_pb2.Hello(
-                identity=to_proto(context.identity),
-                placement=to_proto(context.placement),
-                communicators=self._communicators.since(0),
-                device=trace_pb2.DEVICE_CUDA if self._on_cuda else trace_pb2.DEVICE_CPU,
-                schedule=to_proto(context.schedule),
-                recipe=to_proto(context.recipe),
-            )
+        hello = Hello(
+            identity=context.identity,
+            placement=context.placement,
+            schedule=context.schedule,
+            device=Device.CUDA if context.device.type == "cuda" else Device.CPU,
+            communicators=self._communicators.table(),
+            recipe=context.recipe,
         )
+        return {
+            **asdict(hello),
+            "spans": operations.document(),
+            "control": asdict(self._window.control()),
+            "collector_address": self._settings.collector_address,
+            "trace_dir": str(self._folder) if self._folder else "",
+        }
+
+
+def _known(progress: Progress | None) -> tuple[float, float, float, float, float, int, int]:
+    """Loss, learning rate, gradient norm, tokens per second, teraflops; bits of those that are known; total steps."""
+    if progress is None:
+        return 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0
+    values = (
+        progress.loss,
+        progress.learning_rate,
+        progress.grad_norm,
+        progress.tokens_per_second,
+        progress.tflops_per_gpu,
+    )
+    bits = sum(1 << bit for bit, value in enumerate(values) if value is not None)
+    loss, rate, norm, speed, teraflops = (math.nan if value is None else value for value in values)
+    return loss, rate, norm, speed, teraflops, bits | layout.KNOWN_TOTAL_STEPS, progress.total_steps

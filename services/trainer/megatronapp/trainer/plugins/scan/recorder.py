@@ -1,90 +1,59 @@
-"""The recorder in Python: spans of the training thread, a mark at each border, resolved later by a side thread.
+"""The recorder in Python: spans of the training thread, a mark at each border, written into the segment step by step.
 
 A mark is (host time, what else): thread CPU time on a CPU, a CUDA event on a GPU. Which of the two is the timebase's
-matter. The native recorder (native/scan) has the same methods and the same columns.
+matter. There is no thread beside the training thread: on a GPU a step is written at a later step's border, when the
+device has done it. The native recorder (native/scan) has the same methods, writes the same segment (docs/agent.md), and
+resolves events in a thread that never takes the interpreter.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.core.trace.message_id import NO_MESSAGE
+from megatronapp.trainer.agent import layout
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
+from megatronapp.trainer.plugins.scan.frontier_table import FrontierTable
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
+from megatronapp.trainer.plugins.scan.segment_writer import SegmentWriter
 
 Ints = npt.NDArray[np.int64]
 Mark = tuple[int, Any]
 """Opaque outside of recorder and timebase."""
+Row = tuple[tuple[int, ...], Mark, Mark, Mark]
+"""The columns up to `message`; the marks of issue, begin and end."""
 
-POLL_SECONDS = 0.02
+RING_BYTES = 16 << 20
+MOST_STEPS_AHEAD = 64
+"""Steps that the device may be behind before the oldest are given up."""
+POLL_SECONDS = 0.005
 _NO_OPERATION = (0, -1, 0, 0)
 _NO_WORK = (0, 0)
-
-COLUMNS = (
-    "name",
-    "first",
-    "blocked",
-    "microbatch",
-    "chunk",
-    "layer",
-    "communicator",
-    "peer",
-    "sequence",
-    "bytes",
-    "tokens",
-    "length_squares",
-    "stream",
-    "message",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The spans of one step, in the order in which they ended; int64 arrays of one entry per span, times in ns.
-
-    `columns` holds those named in COLUMNS: `first` is the number of spans that had ended when this one began (so rows
-    first..own-1 lie inside it), `blocked` the number of blocking spans around it.
-    """
-
-    columns: dict[str, Ints]
-    start: Ints
-    duration: Ints
-    exposed: Ints
-    """What it took of the thread's or stream's time: of an asynchronous operation only the waiting."""
-    cpu: Ints
-    """CPU time of the training thread during `exposed`; 0 for spans of a GPU stream."""
-    enqueue: Ints
-    """Host time at the enqueue of a GPU stream's span; 0 for others."""
-    behind: Ints
-    """How far the device was behind its host at the end of a GPU stream's span; 0 for others."""
-    reference_ns: int = 0
-    reference_error_ns: int = 0
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-
-class Sealed(Protocol):
-    """What was recorded between two seals. For side threads."""
-
-    def wait(self, timeout_seconds: float) -> bool:
-        """Whether all of it has happened on the device, within this time."""
-
-    def resolve(self) -> Spans:
-        """The spans; once, after a wait that said yes."""
+_MICROSECONDS = (1 << layout.ACTIVITY_SHIFT) - 1
 
 
 class Recorder(Protocol):
-    """Methods are for the training thread (or autograd's, while that one waits) unless they say otherwise.
+    """Spans are opened and ended by the training thread, or by autograd's while that one waits; `add`, `add_operation`,
+    `mark`, `done`, tracks and state are for any thread.
 
     Arguments are positional: the native recorder takes no keywords.
     """
+
+    @property
+    def fd(self) -> int:
+        """The segment's descriptor; the recorder's own, closed with it."""
+
+    @property
+    def marks(self) -> int:
+        """Marks taken since the recorder was made."""
+
+    # -- spans --
 
     def context(self, microbatch: int, chunk: int, /) -> None:
         """What spans that end from now on belong to; -1: nothing."""
@@ -106,11 +75,11 @@ class Recorder(Protocol):
         size: int,
         stream: int,
         issued: Any = None,
-        message: int = NO_MESSAGE,
+        message: int = 0,
         /,
     ) -> Any:
         """The same for a collective or message of `size` bytes; `issued` is the mark of an asynchronous one's start,
-        `message` a message's packed name."""
+        `message` the packed id of a message (core.trace.message_id), 0: not known."""
 
     def cancel(self) -> Any:
         """The innermost open span never was; returns the mark of its beginning."""
@@ -125,6 +94,24 @@ class Recorder(Protocol):
     def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
         """A whole host span, from any thread."""
 
+    def add_operation(
+        self,
+        name: int,
+        begin: Any,
+        end: Any,
+        communicator: int,
+        peer: int,
+        sequence: int,
+        size: int,
+        stream: int,
+        issued: Any = None,
+        message: int = 0,
+        microbatch: int = -1,
+        chunk: int = -1,
+        /,
+    ) -> None:
+        """A whole span between two marks of this step, from any thread."""
+
     def mark(self) -> Any:
         """Now, on the current stream."""
 
@@ -132,13 +119,64 @@ class Recorder(Protocol):
         """Whether the device has passed a mark. From any thread."""
 
     def innermost(self) -> tuple[int, int]:
-        """Name and host time of the innermost open span, (-1, 0) when none is. From any thread."""
+        """Name and host time of the innermost open span, (-1, 0) when none is."""
 
     def depth(self) -> int:
         """Number of open spans."""
 
-    def seal(self) -> Sealed:
-        """Take away what has ended, and forget what is still open."""
+    def end_step(
+        self,
+        number: int,
+        start_ns: int,
+        duration_ns: int,
+        cpu_ns: int,
+        traced: bool,
+        phases_bits: int,
+        loss: float,
+        learning_rate: float,
+        grad_norm: float,
+        tokens_per_second: float,
+        teraflops: float,
+        known_bits: int,
+        total_steps: int,
+        /,
+    ) -> None:
+        """What has ended since the last call goes to the agent as soon as the device has done it; what is still open is
+        forgotten. Bits of known values: layout.KNOWN_*."""
+
+    # -- frontiers --
+
+    def track(self, communicator: int, peer: int, sending: bool, /) -> int:
+        """Index of a communicator's (peer -1) or directed pair's entry; the same for the same arguments."""
+
+    def enqueue(self, track: int, operation: int, step: int, message: int, /) -> int:
+        """An operation is handed over now. Returns its ticket: how many have been, with it."""
+
+    def started(self, track: int, /) -> None:
+        """The oldest operation that has not started has. One that completes has started."""
+
+    def complete(self, track: int, ticket: int, /) -> None:
+        """An operation has completed, in whatever order; a second time changes nothing."""
+
+    def complete_at(self, track: int, ticket: int, mark: Any, /) -> None:
+        """It completes when the device passes the mark."""
+
+    # -- state --
+
+    def set_step(self, step: int, /) -> None: ...
+
+    def set_phase(self, phase: int, /) -> None: ...
+
+    def set_closing(self) -> None: ...
+
+    def set_memory(self, allocated: int, reserved: int, peak: int, total: int, /) -> None:
+        """In bytes, on the device."""
+
+    def control(self) -> tuple[int, int, int, int, int]:
+        """The agent's word: (serial, enabled, interval, continuous, granularity); serial 0: none so far."""
+
+    def close(self, timeout_seconds: float, /) -> bool:
+        """Write what the device has done by then. False: something was left out. Nothing may be called after it."""
 
 
 class Timebase(Protocol):
@@ -187,32 +225,60 @@ class CpuTimebase:
         return Times(issue, begin, end, cpu=cpu[:, 2] - cpu[:, 1], enqueue=none, behind=none)
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A finished step that the device may not have done yet."""
+
+    rows: list[Row]
+    number: int
+    times: tuple[int, int, int]
+    traced: bool
+    phases: int
+    known: int
+    values: tuple[float, ...]
+    total_steps: int
+    marks: int
+
+
 class PythonRecorder:
     """See Recorder."""
 
-    def __init__(self, timebase: Timebase) -> None:
+    def __init__(self, timebase: Timebase, ring_bytes: int = RING_BYTES) -> None:
+        """For the training thread. Raises OSError without memory for the segment."""
         self._timebase = timebase
-        self._stream_mark: Callable[[], Mark] = timebase.mark
-        self._host_mark: Callable[[], Mark] = timebase.host
+        self._segment = SegmentWriter(ring_bytes)
+        self._frontiers = FrontierTable(self._segment)
+        self.fd = self._segment.fd
+        self._count = itertools.count(1).__next__
+        self.marks = self._marks_before = 0
         self._context = (-1, -1)
         self._open: list[tuple[int, Mark, int, int]] = []
-        self._rows: list[tuple[int, ...]] = []
-        self._marks: list[tuple[Mark, Mark, Mark]] = []
+        self._rows: list[Row] = []
         self._blocked = 0
-        self.mark = timebase.mark
+        self._steps: deque[_Step] = deque()
+        self._completing: deque[tuple[int, int, Mark]] = deque()
+        self._lost = 0
         self.done = timebase.done
+        self.track, self.started, self.complete = (
+            self._frontiers.track,
+            self._frontiers.started,
+            self._frontiers.complete,
+        )
+        self.control = self._segment.control
+
+    # -- spans --
 
     def context(self, microbatch: int, chunk: int, /) -> None:
         self._context = (microbatch, chunk)
 
     def begin(self, name: int, at: Mark | None = None, /) -> None:
-        self._push(name, at or (self._host_mark() if ON_HOST[name] else self._stream_mark()))
+        self._push(name, at or self._mark_for(name))
 
     def end(self) -> Mark:
-        return self._end(_NO_OPERATION, _NO_WORK, 0, None, NO_MESSAGE)
+        return self._end(_NO_OPERATION, _NO_WORK, 0, None, 0)
 
     def end_work(self, tokens: int, length_squares: int, /) -> Mark:
-        return self._end(_NO_OPERATION, (tokens, length_squares), 0, None, NO_MESSAGE)
+        return self._end(_NO_OPERATION, (tokens, length_squares), 0, None, 0)
 
     def end_operation(
         self,
@@ -222,13 +288,14 @@ class PythonRecorder:
         size: int,
         stream: int,
         issued: Mark | None = None,
-        message: int = NO_MESSAGE,
+        message: int = 0,
         /,
     ) -> Mark:
         return self._end((communicator, peer, sequence, size), _NO_WORK, stream, issued, message)
 
     def cancel(self) -> Mark:
         _, begin, _, self._blocked = self._open.pop()
+        self._tell_activity()
         return begin
 
     def restart(self) -> None:
@@ -236,21 +303,44 @@ class PythonRecorder:
         self.begin(name)
 
     def switch(self, close: int, layer: int, open_first: int, open_second: int, /) -> None:
-        mark = self._stream_mark()
+        mark = self.mark()
         for _ in range(close):
             name, begin, first, self._blocked = self._open.pop()
-            self._rows.append(
-                (name, first, self._blocked, *self._context, layer, *_NO_OPERATION, *_NO_WORK, 0, NO_MESSAGE)
-            )
-            self._marks.append((begin, begin, mark))
+            row = (name, first, self._blocked, *self._context, layer, *_NO_OPERATION, *_NO_WORK, 0, 0)
+            self._rows.append((row, begin, begin, mark))
         for name in (open_first, open_second):
             if name >= 0:
                 self._push(name, mark)
+        self._tell_activity()
 
     def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
-        self._rows.append((name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0, NO_MESSAGE))
+        row = (name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0, 0)
         begin = (begin_ns, 0)
-        self._marks.append((begin, begin, (end_ns, cpu_ns)))
+        self._rows.append((row, begin, begin, (end_ns, cpu_ns)))
+
+    def add_operation(
+        self,
+        name: int,
+        begin: Mark,
+        end: Mark,
+        communicator: int,
+        peer: int,
+        sequence: int,
+        size: int,
+        stream: int,
+        issued: Mark | None = None,
+        message: int = 0,
+        microbatch: int = -1,
+        chunk: int = -1,
+        /,
+    ) -> None:
+        place = (name, len(self._rows), self._blocked, microbatch, chunk, -1)
+        row = (*place, communicator, peer, sequence, size, *_NO_WORK, stream, message)
+        self._rows.append((row, issued or begin, begin, end))
+
+    def mark(self) -> Mark:
+        self.marks = self._count()
+        return self._timebase.mark()
 
     def innermost(self) -> tuple[int, int]:
         try:
@@ -262,15 +352,88 @@ class PythonRecorder:
     def depth(self) -> int:
         return len(self._open)
 
-    def seal(self) -> Sealed:
-        sealed = _SealedRows(self._timebase, self._rows, self._marks)
-        self._rows, self._marks, self._open, self._blocked = [], [], [], 0
-        return sealed
+    def end_step(
+        self,
+        number: int,
+        start_ns: int,
+        duration_ns: int,
+        cpu_ns: int,
+        traced: bool,
+        phases_bits: int,
+        loss: float,
+        learning_rate: float,
+        grad_norm: float,
+        tokens_per_second: float,
+        teraflops: float,
+        known_bits: int,
+        total_steps: int,
+        /,
+    ) -> None:
+        step = _Step(
+            rows=self._rows,
+            number=number,
+            times=(start_ns, duration_ns, cpu_ns),
+            traced=traced,
+            phases=phases_bits,
+            known=known_bits,
+            values=(loss, learning_rate, grad_norm, tokens_per_second, teraflops),
+            total_steps=total_steps,
+            marks=self.marks - self._marks_before,
+        )
+        self._marks_before = self.marks
+        self._rows, self._open, self._blocked = [], [], 0
+        self._tell_activity()
+        self._segment.set_marks(self.marks)
+        self._steps.append(step)
+        self._write_done()
+        while len(self._steps) > MOST_STEPS_AHEAD:
+            self._lost += len(self._steps.popleft().rows)
+            self._segment.set_state(lost=self._lost)
+
+    # -- frontiers --
+
+    def enqueue(self, track: int, operation: int, step: int, message: int, /) -> int:
+        self._poll()
+        return self._frontiers.enqueue(track, operation, step, message)
+
+    def complete_at(self, track: int, ticket: int, mark: Mark, /) -> None:
+        if self.done(mark):
+            self.complete(track, ticket)
+        else:
+            self._completing.append((track, ticket, mark))
+
+    # -- state --
+
+    def set_step(self, step: int, /) -> None:
+        self._segment.set_state(step=step)
+
+    def set_phase(self, phase: int, /) -> None:
+        self._segment.set_state(phase=phase)
+
+    def set_closing(self) -> None:
+        self._segment.set_state(closing=1)
+
+    def set_memory(self, allocated: int, reserved: int, peak: int, total: int, /) -> None:
+        self._segment.set_state(allocated=allocated, reserved=reserved, peak=peak, total=total)
+
+    def close(self, timeout_seconds: float, /) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not (complete := self._write_done()) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        self._segment.close()
+        return complete
+
+    # -- within --
+
+    def _mark_for(self, name: int) -> Mark:
+        self.marks = self._count()
+        return self._timebase.host() if ON_HOST[name] else self._timebase.mark()
 
     def _push(self, name: int, mark: Mark) -> None:
         self._open.append((name, mark, len(self._rows), self._blocked))
         if BLOCKING[name]:
             self._blocked += 1
+        self._tell_activity()
 
     def _end(
         self,
@@ -281,35 +444,40 @@ class PythonRecorder:
         message: int,
     ) -> Mark:
         name, begin, first, self._blocked = self._open.pop()
-        end = self._host_mark() if ON_HOST[name] else self._stream_mark()
-        self._rows.append((name, first, self._blocked, *self._context, -1, *operation, *work, stream, message))
-        self._marks.append((issued or begin, begin, end))
+        end = self._mark_for(name)
+        row = (name, first, self._blocked, *self._context, -1, *operation, *work, stream, message)
+        self._rows.append((row, issued or begin, begin, end))
+        self._tell_activity()
         return end
 
+    def _tell_activity(self) -> None:
+        word = 0
+        if self._open:
+            name, (since_ns, _), _, _ = self._open[-1]
+            word = name + 1 << layout.ACTIVITY_SHIFT | since_ns // 1000 & _MICROSECONDS
+        self._segment.set_activity(word)
 
-class _SealedRows:
-    def __init__(self, timebase: Timebase, rows: list[tuple[int, ...]], marks: list[tuple[Mark, Mark, Mark]]) -> None:
-        self._timebase, self._rows, self._marks = timebase, rows, marks
+    def _poll(self) -> None:
+        """Operations whose marks the device has passed; of those that stand in order the first ones."""
+        while self._completing and self.done(self._completing[0][2]):
+            track, ticket, _ = self._completing.popleft()
+            self.complete(track, ticket)
 
-    def wait(self, timeout_seconds: float) -> bool:
-        deadline = time.monotonic() + timeout_seconds
-        while not all(self._timebase.done(end) for _, _, end in reversed(self._marks)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
+    def _write_done(self) -> bool:
+        """Write the steps that the device has done; whether that is all of them."""
+        while self._steps and all(self.done(end) for *_, end in reversed(self._steps[0].rows)):
+            self._poll()  # before the step's events are used again
+            self._write(self._steps.popleft())
+        self._poll()
+        return not self._steps
 
-    def resolve(self) -> Spans:
-        table = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
-        times = self._timebase.resolve(self._marks)
-        return Spans(
-            columns=dict(zip(COLUMNS, table.T, strict=True)),
-            start=times.issue,
-            duration=times.end - times.issue,
-            exposed=times.end - times.begin,
-            cpu=times.cpu,
-            enqueue=times.enqueue,
-            behind=times.behind,
-            reference_ns=times.reference_ns,
-            reference_error_ns=times.reference_error_ns,
+    def _write(self, step: _Step) -> None:
+        times = self._timebase.resolve([(issue, begin, end) for _, issue, begin, end in step.rows])
+        placed = (times.issue, times.begin, times.end, times.cpu, times.enqueue, times.behind)
+        columns = np.array([row for row, *_ in step.rows], np.int64).reshape(-1, len(layout.COLUMNS) - len(placed))
+        self._segment.put_rows(step.number, np.hstack((columns, np.stack(placed, axis=1))))
+        reference = (times.reference_ns, times.reference_error_ns)
+        known = (len(step.rows), int(step.traced), step.phases, step.known)
+        self._segment.put_end(
+            (step.number, *step.times, *reference, *known, *step.values, step.total_steps, step.marks)
         )

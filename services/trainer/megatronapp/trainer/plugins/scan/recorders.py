@@ -1,16 +1,50 @@
-"""Which recorder is used."""
+"""Which recorder is used: the native one when its wheel is installed, else Python's."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import torch
 
-from megatronapp.trainer.plugins.scan.recorder import CpuTimebase, PythonRecorder, Recorder
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
+from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, CpuTimebase, PythonRecorder, Recorder
+
+log = get_logger(__name__)
+
+WHEEL = "megatronapp.scan"
 
 
 def make_recorder(device: torch.device) -> Recorder:
     """A recorder for the calling thread's work on a device."""
+    reason = "the wheel megatronapp-scan is not installed (pip install ./native/scan)"
+    if find_spec(WHEEL) is not None:
+        try:
+            return make_native_recorder(device)
+        except (RuntimeError, OSError) as error:
+            reason = str(error)
+    if device.type == "cuda":
+        log.warning("slower_recorder", reason=reason, consequence="events are read back by the training thread")
+    return make_python_recorder(device)
+
+
+def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
+    """Raises OSError without memory for its segment."""
     if device.type == "cuda":
         from megatronapp.trainer.plugins.scan.cuda import CudaTimebase
 
-        return PythonRecorder(CudaTimebase(device))
-    return PythonRecorder(CpuTimebase())
+        return PythonRecorder(CudaTimebase(device), ring_bytes)
+    return PythonRecorder(CpuTimebase(), ring_bytes)
+
+
+def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
+    """The wheel's recorder, as it is. Raises RuntimeError when the CUDA driver does not play along, and OSError."""
+    current_stream = None
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
+        current_stream = torch._C._cuda_getCurrentRawStream
+    native: Recorder = import_module(WHEEL).Recorder(
+        bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0, ring_bytes
+    )
+    return native

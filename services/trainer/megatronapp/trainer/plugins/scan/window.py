@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from megatronapp.v1 import trace_pb2
+from megatronapp.core.trace.values import Granularity, TraceControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,47 +19,20 @@ class Window:
     def contains(self, step: int) -> bool:
         return self.enabled and (step - 1) % self.interval < self.continuous
 
-    def changed(self, control: trace_pb2.TraceControl) -> Window:
-        """The window that a control message asks for; what it leaves at 0 stays as it is."""
-        granularity = control.granularity
-        return replace(
-            self,
+    @classmethod
+    def of(cls, control: TraceControl) -> Window:
+        """The window that the agent asks for: every field is set."""
+        return cls(
             enabled=control.enabled,
-            interval=control.interval or self.interval,
-            continuous=control.continuous_iterations or self.continuous,
-            full=self.full if granularity == trace_pb2.GRANULARITY_UNSPECIFIED else granularity == FULL,
+            interval=max(control.interval, 1),
+            continuous=control.continuous_iterations,
+            full=control.granularity == Granularity.FULL,
         )
 
-    def message(self) -> trace_pb2.TraceControl:
-        return trace_pb2.TraceControl(
+    def control(self) -> TraceControl:
+        return TraceControl(
             enabled=self.enabled,
             interval=self.interval,
             continuous_iterations=self.continuous,
-            granularity=FULL if self.full else trace_pb2.GRANULARITY_BASE,
+            granularity=Granularity.FULL if self.full else Granularity.BASE,
         )
-
-
-FULL = trace_pb2.GRANULARITY_FULL
-
-
-class WindowControl:
-    """The window in force. A change from another thread waits for the next step border."""
-
-    def __init__(self, window: Window) -> None:
-        self._lock = threading.Lock()
-        self._window = window
-        self._next = window
-
-    @property
-    def window(self) -> Window:
-        return self._window
-
-    def request(self, control: trace_pb2.TraceControl) -> None:
-        with self._lock:
-            self._next = self._next.changed(control)
-
-    def at_border(self) -> Window:
-        """Called between two steps: what was asked for is in force from here."""
-        with self._lock:
-            self._window = self._next
-        return self._window

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatronapp.trainer.plugins.scan.operations import BLOCKING, FIRST_OF_FULL, KINDS, ON_HOST, Operation
-from megatronapp.trainer.plugins.scan.recorder import Ints, Spans
-from megatronapp.v1 import trace_pb2
+from megatronapp.core.trace.values import SpanKind
+from megatronapp.trainer.agent.spans import SpanNames
+from megatronapp.trainer.agent.steps import Ints, Spans
 
-_BLOCKING = np.array(BLOCKING)
-_ON_HOST = np.array(ON_HOST)
-_KINDS = np.array(KINDS, np.int64)
 STARVED = 0.1
 """A device that is behind its host by less than this share of a span at its end has waited for the host within it: with
 kernels of even cost a queue that has run dry once stays dry."""
 _KEYS = ("name", "chunk", "communicator", "peer")
 
 
-def self_time(spans: Spans, values: Ints) -> Ints:
+def self_time(spans: Spans, names: SpanNames, values: Ints) -> Ints:
     """`values` (one per span, additive over time) without what the blocking spans inside took of it.
 
     Of nested blocking spans only the outermost counts: it contains the others. On a GPU rank the host's spans take
@@ -26,27 +23,27 @@ def self_time(spans: Spans, values: Ints) -> Ints:
     name, first, blocked = (spans.columns[key] for key in ("name", "first", "blocked"))
     own = values.copy()
     rows = np.arange(len(spans))
-    blocking = _BLOCKING[name]
+    blocking = names.blocking[name]
     mixed = spans.enqueue.any()
     for depth in range(int(blocked.max(initial=0)) + 1):
         inner = blocking & (blocked == depth)
         # Whose blocking children sit at this depth: compute at this depth, blocking spans one further out.
         outer = blocked + blocking == depth
         for on_host in (True, False) if mixed else (None,):
-            of_base = True if on_host is None else _ON_HOST[name] == on_host
+            of_base = True if on_host is None else names.on_host[name] == on_host
             taken = np.concatenate(([0], np.cumsum(np.where(inner & of_base, values, 0))))
             own -= np.where(outer & of_base, taken[rows] - taken[first], 0)
     return np.maximum(own, 0)
 
 
-def summarize(spans: Spans) -> dict[str, Ints]:
-    """The columns of a StepSummary, one row per (operation, chunk, communicator, peer) of granularity base.
+def summarize(spans: Spans, names: SpanNames) -> dict[str, Ints]:
+    """The columns of a StepSummary, one row per (operation, chunk, communicator, peer) of names that are summarized.
 
     Blocking rows count what they took of the rank's time (of an asynchronous operation: the waiting), all others self
     time. `step` has no row: the summary's own fields say it.
     """
     name = spans.columns["name"]
-    keep = (name != Operation.STEP) & (name < FIRST_OF_FULL)
+    keep = names.summarized[name]
     table = np.stack([spans.columns[key][keep] for key in _KEYS], axis=1)
     keys, group = np.unique(table, axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -56,13 +53,13 @@ def summarize(spans: Spans) -> dict[str, Ints]:
     def reduce(ufunc: np.ufunc, values: Ints) -> Ints:
         return ufunc.reduceat(values[keep][order], starts) if len(keys) else np.zeros(0, np.int64)
 
-    duration, cpu = self_time(spans, spans.exposed), self_time(spans, spans.cpu)
+    duration, cpu = self_time(spans, names, spans.exposed), self_time(spans, names, spans.cpu)
     lag = np.where(spans.enqueue > 0, np.maximum(spans.start - spans.enqueue, 0), 0)
-    starved = (spans.enqueue > 0) & (_KINDS[name] == trace_pb2.SPAN_KIND_COMPUTE)
+    starved = (spans.enqueue > 0) & (names.kinds[name] == SpanKind.COMPUTE)
     starved &= spans.behind < STARVED * duration
     return {
         **{key: keys[:, i] for i, key in enumerate(_KEYS)},
-        "kind": _KINDS[keys[:, 0]],
+        "kind": names.kinds[keys[:, 0]],
         "count": reduce(np.add, np.ones_like(name)),
         "duration_sum_ns": reduce(np.add, duration),
         "duration_min_ns": reduce(np.minimum, duration),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import IO
 
@@ -18,36 +17,34 @@ class TraceFile:
     """A sink that appends messages to `<folder>/<job>/attempt-<n>/rank-<r>.pb`; an older file of that name is replaced.
 
     Every message is handed to the operating system at once, so that a killed process leaves a readable file. A full
-    disk ends the file, is said once and counted; training goes on.
+    disk ends the file, is said once and counted.
     """
 
-    def __init__(self, folder: Path, identity: trace_pb2.Identity) -> None:
+    def __init__(self, folder: Path, identity: trace_pb2.Identity, *, append: bool = False) -> None:
+        """`append`: what an earlier agent wrote of the same process stays. Raises UsageError."""
         path = trace_file.path_for(folder, identity.job, identity.attempt, identity.rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] | None = path.open("wb")
+            self._file: IO[bytes] | None = path.open("ab" if append else "wb")
         except OSError as error:
             raise UsageError(f"--trace-dir: {path} can't be written: {error.strerror}") from error
-        self._lock = threading.Lock()
         self.path = path
         self.dropped = 0
 
     def put(self, message: trace_pb2.TraceMessage) -> None:
-        with self._lock:
-            if self._file is None:
-                self.dropped += message.batch.count or 1
-                return
-            try:
-                trace_file.write(self._file, message)
-                self._file.flush()
-            except OSError as error:
-                self.dropped += message.batch.count or 1
-                log.error("trace_file_ended", path=str(self.path), error=error.strerror)
-                self._end()
+        if self._file is None:
+            self.dropped += message.batch.count or 1
+            return
+        try:
+            trace_file.write(self._file, message)
+            self._file.flush()
+        except OSError as error:
+            self.dropped += message.batch.count or 1
+            log.error("trace_file_ended", path=str(self.path), error=error.strerror)
+            self._end()
 
     def close(self, timeout_seconds: float) -> None:
-        with self._lock:
-            self._end()
+        self._end()
 
     def _end(self) -> None:
         file, self._file = self._file, None

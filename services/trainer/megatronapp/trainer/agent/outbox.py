@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,24 +21,26 @@ class Sink(Protocol):
 
 
 class Outbox:
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._lock = threading.Lock()
+    """`lost` counts events that were lost before they became messages; add to it. `sent` is the newest number."""
+
+    def __init__(self, sinks: Sequence[Sink], sent: int = 0) -> None:
         self._sinks = sinks
-        self._seq = 0
+        self.sent = sent
+        self.lost = 0
 
     @property
     def dropped(self) -> int:
-        """Events that at least one sink has lost."""
-        return max((sink.dropped for sink in self._sinks), default=0)
+        """Events that were lost, or that at least one sink has lost."""
+        return self.lost + max((sink.dropped for sink in self._sinks), default=0)
 
     def put(self, message: trace_pb2.TraceMessage) -> None:
-        """From any side thread. Gives the message its number."""
-        with self._lock:
-            self._seq += 1
-            message.seq = self._seq
-            for sink in self._sinks:
-                sink.put(message)
+        """Gives the message its number."""
+        self.sent += 1
+        message.seq = self.sent
+        for sink in self._sinks:
+            sink.put(message)
 
     def close(self, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
         for sink in self._sinks:
-            sink.close(timeout_seconds)
+            sink.close(max(deadline - time.monotonic(), 0.0))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.trace import file as trace_file
-from megatronapp.trainer.plugins.scan.outbox import Outbox
-from megatronapp.trainer.plugins.scan.stream import CollectorStream
+from megatronapp.trainer.agent.outbox import Outbox
+from megatronapp.trainer.agent.stream import CollectorStream
 from megatronapp.v1 import trace_pb2
 
 SERVER = Path(__file__).with_name("server.py")

@@ -4,7 +4,7 @@ import pytest
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace import file as trace_file
-from megatronapp.trainer.plugins.scan.files import TraceFile
+from megatronapp.trainer.agent.files import TraceFile
 from megatronapp.v1 import trace_pb2
 
 IDENTITY = trace_pb2.Identity(job="team/job", attempt=2, rank=3)

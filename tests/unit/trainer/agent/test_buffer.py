@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
+from megatronapp.trainer.agent.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2
 
 

@@ -1,8 +1,7 @@
-"""What NVML says of this rank's GPU, once a second."""
+"""What NVML says of a rank's GPU, once a second."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +15,13 @@ log = get_logger(__name__)
 class GpuTelemetry:
     """Reads in a thread of its own, since NVML can take long when a GPU is in trouble; `latest` never waits."""
 
-    def __init__(self, gpu_uuid: str, interval_seconds: float = 1.0) -> None:
+    def __init__(self, gpu_uuid: str, pid: int, interval_seconds: float = 1.0) -> None:
         self._uuid = gpu_uuid
+        self._pid = pid
         self._interval = interval_seconds
         self._stop = threading.Event()
         self._latest: trace_pb2.GpuTelemetry | None = None
-        self._thread = threading.Thread(target=self._run, name="scan-nvml", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="agent-nvml", daemon=True)
         self._thread.start()
 
     @property
@@ -41,12 +41,12 @@ class GpuTelemetry:
             log.warning("no_gpu_telemetry", gpu_uuid=self._uuid, reason=str(error))
             return
         while not self._stop.wait(self._interval):
-            self._latest = read(pynvml, device)
+            self._latest = read(pynvml, device, self._pid)
         pynvml.nvmlShutdown()
 
 
-def read(nvml: Any, device: Any) -> trace_pb2.GpuTelemetry:
-    """One reading; a value that this GPU does not have stays 0."""
+def read(nvml: Any, device: Any, pid: int) -> trace_pb2.GpuTelemetry:
+    """One reading; a value that this GPU does not have stays 0. `pid` is the rank's process."""
 
     def get(function: Callable[..., Any], *args: Any, default: Any = 0) -> Any:
         try:
@@ -69,5 +69,5 @@ def read(nvml: Any, device: Any) -> trace_pb2.GpuTelemetry:
         remapped_rows=sum(remapped[:2]),
         pcie_replays=get(nvml.nvmlDeviceGetPcieReplayCounter),
         utilization_percent=utilization.gpu if utilization else 0,
-        other_processes=sum(process.pid != os.getpid() for process in processes),
+        other_processes=sum(process.pid != pid for process in processes),
     )

@@ -1,4 +1,4 @@
-"""torchrun that ends with the exit code of the rank that failed, and with its starter.
+"""torchrun that ends with the exit code of the rank that failed, and with its starter. It is its ranks' agent, too.
 
 torchrun itself ends with 1 whatever a rank said; `failurePolicy.nonRetriableExitCodes` needs the code.
 """
@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from megatronapp.core import library_warnings
+from megatronapp.core import library_warnings, logging
+from megatronapp.trainer.agent.beside import agent_beside
 
 ORDINARY = 1
 
@@ -32,8 +33,14 @@ def _end_with_starter() -> None:
 
 
 def launch(argv: list[str]) -> int:
-    """torchrun with `argv`, to its end. Returns the exit code."""
+    """torchrun with `argv`, to its end, and an agent beside it. Returns the exit code."""
+    logging.configure()
     library_warnings.silence()
+    with agent_beside():
+        return _torchrun(argv)
+
+
+def _torchrun(argv: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.trainer.plugins.scan.operations import BLOCKING, Operation
-from megatronapp.trainer.plugins.scan.recorder import COLUMNS, Spans
-from megatronapp.trainer.plugins.scan.summary import self_time, summarize
+from megatronapp.trainer.agent.layout import COLUMNS
+from megatronapp.trainer.agent.spans import SpanNames
+from megatronapp.trainer.agent.steps import Ints, Spans
+from megatronapp.trainer.agent.summary import self_time, summarize
+from megatronapp.trainer.plugins.scan.operations import BLOCKING, Operation, document
 
 Tree = tuple[Operation, int, list["Tree"]]
 """A span: its name, its own nanoseconds, what lies inside it."""
 
+NAMES = SpanNames.parse(json.loads(json.dumps(document())))
 LEAVES = (Operation.FORWARD, Operation.ALL_REDUCE, Operation.DATA, Operation.GC, Operation.GRAD_SYNC)
 
 
@@ -58,23 +63,19 @@ def spans(rows: list[tuple[int, ...]], **columns: list[int]) -> Spans:
     made = {key: np.zeros(len(table), np.int64) for key in COLUMNS}
     made |= {"name": table[:, 0], "first": table[:, 1], "blocked": table[:, 2]}
     made |= {key: np.array(values, np.int64) for key, values in columns.items() if key in COLUMNS}
-    zeros = np.zeros(len(table), np.int64)
-    return Spans(
-        columns=made,
-        start=table[:, 3],
-        duration=table[:, 4],
-        exposed=table[:, 4],
-        cpu=zeros,
-        enqueue=np.array(columns["enqueue"], np.int64) if "enqueue" in columns else zeros,
-        behind=np.array(columns["behind"], np.int64) if "behind" in columns else zeros,
-    )
+    made |= {"issue": table[:, 3], "begin": table[:, 3], "end": table[:, 3] + table[:, 4]}
+    return Spans(made)
+
+
+def rows_of_summary(recorded: Spans) -> dict[str, Ints]:
+    return summarize(recorded, NAMES)
 
 
 @given(st.lists(trees(), max_size=4))
 def test_self_time_is_what_nested_blocking_spans_leave(forest: list[Tree]) -> None:
     recorded, expected = rows_of(forest)
 
-    assert self_time(recorded, recorded.exposed).tolist() == expected
+    assert self_time(recorded, NAMES, recorded.exposed).tolist() == expected
 
 
 def test_rows_are_told_apart_by_name_chunk_communicator_and_peer() -> None:
@@ -86,7 +87,7 @@ def test_rows_are_told_apart_by_name_chunk_communicator_and_peer() -> None:
         communicator=[1, 1, 1],
     )
 
-    rows = summarize(recorded)
+    rows = rows_of_summary(recorded)
 
     assert rows["peer"].tolist() == [2, 3]
     assert rows["count"].tolist() == [2, 1]
@@ -99,14 +100,14 @@ def test_rows_are_told_apart_by_name_chunk_communicator_and_peer() -> None:
 def test_the_step_and_granularity_full_have_no_rows() -> None:
     recorded = spans([(int(Operation.LAYER_FORWARD), 0, 0, 0, 3), (int(Operation.STEP), 0, 0, 0, 9)])
 
-    assert len(summarize(recorded)["name"]) == 0
+    assert len(rows_of_summary(recorded)["name"]) == 0
 
 
 def test_launch_lag_is_the_time_between_enqueue_and_start_on_a_stream() -> None:
     forward = int(Operation.FORWARD)
     recorded = spans([(forward, 0, 0, 100, 5), (forward, 1, 0, 200, 5)], enqueue=[90, 150])
 
-    rows = summarize(recorded)
+    rows = rows_of_summary(recorded)
 
     assert rows["launch_lag_sum_ns"].tolist() == [60]
     assert rows["launch_lag_max_ns"].tolist() == [50]
@@ -115,8 +116,8 @@ def test_launch_lag_is_the_time_between_enqueue_and_start_on_a_stream() -> None:
 def test_on_a_gpu_host_spans_take_nothing_from_the_stream() -> None:
     rows = [(int(Operation.GC), 0, 0, 0, 50), (int(Operation.FORWARD), 0, 0, 10, 100)]
 
-    assert self_time(spans(rows, enqueue=[0, 5]), np.array([50, 100])).tolist() == [50, 100]
-    assert self_time(spans(rows), np.array([50, 100])).tolist() == [50, 50]
+    assert self_time(spans(rows, enqueue=[0, 5]), NAMES, np.array([50, 100])).tolist() == [50, 100]
+    assert self_time(spans(rows), NAMES, np.array([50, 100])).tolist() == [50, 50]
 
 
 def test_passes_at_whose_end_the_device_has_nothing_queued_are_starved() -> None:
@@ -129,7 +130,7 @@ def test_passes_at_whose_end_the_device_has_nothing_queued_are_starved() -> None
         length_squares=[70, 80],
     )
 
-    rows = summarize(recorded)
+    rows = rows_of_summary(recorded)
 
     assert rows["count"].tolist() == [2]
     assert rows["starved_count"].tolist() == [1]
@@ -138,6 +139,6 @@ def test_passes_at_whose_end_the_device_has_nothing_queued_are_starved() -> None
 
 
 def test_nothing_starves_on_a_cpu() -> None:
-    rows = summarize(spans([(int(Operation.FORWARD), 0, 0, 100, 1000)]))
+    rows = rows_of_summary(spans([(int(Operation.FORWARD), 0, 0, 100, 1000)]))
 
     assert rows["starved_count"].tolist() == [0]

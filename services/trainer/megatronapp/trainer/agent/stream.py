@@ -17,7 +17,7 @@ from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
-from megatronapp.trainer.plugins.scan.buffer import ResendBuffer
+from megatronapp.trainer.agent.buffer import ResendBuffer
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 log = get_logger(__name__)
@@ -57,7 +57,7 @@ class CollectorStream:
         self._closing = False
         self._heard = False
         self._progress_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="scan-stream", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="agent-stream", daemon=True)
         self._thread.start()
 
     @property

@@ -1,0 +1,209 @@
+"""The agent of a node: accepts ranks, reads what they say and write, and sends it on.
+
+One thread does all of it, so that nothing of a rank's is seen by two at once; only what waits for the network or for a
+GPU's driver has threads of its own. What goes wrong with one rank ends that rank's connection and touches no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Identity
+from megatronapp.trainer.agent.connection import Connection
+from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.rank import FLUSH_SECONDS, LIES, Rank
+from megatronapp.trainer.agent.segment import Segment
+
+log = get_logger(__name__)
+
+TICK_SECONDS = 0.1
+MOST_RANKS = 256
+"""Connections at once. A node has some ten ranks."""
+GREETING_SECONDS = 30.0
+MOST_READS = 64
+"""Of what a dead rank has left in its socket."""
+
+
+class _Peer:
+    """A connection, and the rank behind it once it has said who it is."""
+
+    def __init__(self, connection: Connection, process: int | None) -> None:
+        self.connection = connection
+        self.process = process
+        """A descriptor that becomes readable when the process ends, where the kernel has such."""
+        self.rank: Rank | None = None
+        self.since = time.monotonic()
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.process is not None:
+            os.close(self.process)
+
+
+class Agent:
+    """`run` it in a thread, and `stop` it from another; or let it run until there is nothing left to do."""
+
+    def __init__(self, listener: socket.socket, path: Path, token_file: str = "") -> None:
+        """Takes over the listening socket, and its address `path`."""
+        listener.setblocking(False)
+        self._listener = listener
+        self._path = path
+        self._token_file = token_file
+        self._selector = selectors.DefaultSelector()
+        self._peers: set[_Peer] = set()
+        self._flushing: list[threading.Thread] = []
+        self._wake_read, self._wake_write = os.pipe()
+        self._stopping = False
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, lambda: os.read(self._wake_read, 1))
+
+    @property
+    def ranks(self) -> int:
+        """Connected now."""
+        return len(self._peers)
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Serve ranks until `stop`, or until `until` says so while none is connected; then read what is left of each,
+        and send it for at most FLUSH_SECONDS."""
+        tick_at = time.monotonic()
+        while not self._stopping and not (not self._peers and until()):
+            for key, _ in self._selector.select(max(tick_at - time.monotonic(), 0.0)):
+                key.data()
+            if time.monotonic() >= tick_at:
+                tick_at = time.monotonic() + TICK_SECONDS
+                for peer in list(self._peers):
+                    self._contained(peer, self._tick)
+        self._finish()
+
+    def stop(self) -> None:
+        """From any thread: end `run`."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _finish(self) -> None:
+        self._path.unlink(missing_ok=True)  # before it stops to answer: another agent may take the place then
+        self._accept()  # who has connected and was not seen yet
+        for peer in list(self._peers):
+            self._end(peer)
+        deadline = time.monotonic() + FLUSH_SECONDS
+        for thread in self._flushing:
+            thread.join(max(deadline - time.monotonic(), 0.1))
+        self._selector.close()
+        self._listener.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:  # nobody there, or no descriptor left for it
+                return
+            try:
+                peer = _Peer(Connection(accepted), None)
+            except DataError as error:
+                log.warning("rank_refused", reason=str(error))
+                accepted.close()
+                continue
+            if len(self._peers) >= MOST_RANKS:
+                log.warning("rank_refused", reason=f"{MOST_RANKS} processes are connected")
+                peer.close()
+                continue
+            self._peers.add(peer)
+            self._selector.register(peer.connection, selectors.EVENT_READ, lambda peer=peer: self._read(peer))
+            with contextlib.suppress(OSError):
+                peer.process = os.pidfd_open(peer.connection.pid)
+                self._selector.register(peer.process, selectors.EVENT_READ, lambda peer=peer: self._end(peer))
+
+    def _read(self, peer: _Peer) -> None:
+        if peer in self._peers:
+            self._contained(peer, self._receive)
+        if peer in self._peers and peer.connection.ended:
+            self._end(peer)
+
+    def _tick(self, peer: _Peer) -> None:
+        """The head is read before the frames: names that its rows need were sent before them."""
+        if peer.rank is None:
+            if time.monotonic() - peer.since > GREETING_SECONDS:
+                raise DataError(f"process {peer.connection.pid} did not say who it is")
+            return
+        until = peer.rank.head()
+        self._receive(peer)
+        peer.rank.drain(until)
+        peer.rank.tick()
+
+    def _receive(self, peer: _Peer) -> None:
+        for key, value in peer.connection.receive():
+            if peer.rank is not None:
+                peer.rank.take(key, value)
+            elif key == "hello":
+                peer.rank = self._greet(peer.connection, value)
+            else:
+                raise DataError(f"process {peer.connection.pid} said {key!r:.40} before hello")
+
+    def _greet(self, connection: Connection, document: Any) -> Rank:
+        greeting = Greeting.parse(document)
+        identity = greeting.hello.identity
+        if any(_same_rank(peer, identity) for peer in self._peers):
+            raise DataError(f"another process speaks for rank {identity.rank}")
+        fd = connection.take_segment()
+        if fd is None:
+            raise DataError("a hello without a segment")
+        segment = Segment(fd)
+        try:
+            return Rank(connection, greeting, segment, self._token_file)
+        except BaseException:
+            segment.close()
+            raise
+
+    def _end(self, peer: _Peer) -> None:
+        """The rank has said goodbye, is gone, or has lied. Its socket is closed when all it has left was read."""
+        if peer not in self._peers:
+            return
+        self._peers.discard(peer)
+        self._selector.unregister(peer.connection)
+        if peer.process is not None:
+            self._selector.unregister(peer.process)
+        try:
+            for _ in range(MOST_READS):
+                if peer.connection.ended or peer.connection.idle:
+                    break
+                self._receive(peer)
+        except LIES as error:
+            self._blame(peer, error)
+        if peer.rank is not None:
+            self._flushing = [thread for thread in self._flushing if thread.is_alive()]
+            self._flushing.append(peer.rank.end())
+        peer.close()
+
+    def _contained(self, peer: _Peer, action: Callable[[_Peer], None]) -> None:
+        """A rank that lies is left; so is one that shows a mistake of this agent's own."""
+        try:
+            action(peer)
+        except LIES as error:
+            self._blame(peer, error)
+            self._end(peer)
+        except Exception:
+            log.exception("rank_not_served", pid=peer.connection.pid)
+            self._end(peer)
+
+    def _blame(self, peer: _Peer, error: Exception) -> None:
+        log.warning("rank_left", pid=peer.connection.pid, reason=str(error))
+
+
+def _same_rank(peer: _Peer, identity: Identity) -> bool:
+    if peer.rank is None:
+        return False
+    known = peer.rank.identity
+    return (known.run, known.attempt, known.rank) == (identity.run, identity.attempt, identity.rank)

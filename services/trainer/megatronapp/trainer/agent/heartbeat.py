@@ -1,0 +1,92 @@
+"""The heartbeat of a rank, made of what its segment and the kernel tell: it needs nothing of the rank's own doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megatronapp.core.trace.values import Communicator, TraceControl
+from megatronapp.core.trace.wire import to_proto
+from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.encode import memory_of
+from megatronapp.trainer.agent.process import RankProcess
+from megatronapp.trainer.agent.segment import Segment
+from megatronapp.trainer.agent.spans import SpanNames
+from megatronapp.v1 import trace_pb2
+
+INTERVAL_SECONDS = 1.0
+
+
+def heartbeat_of(
+    segment: Segment,
+    process: RankProcess,
+    names: SpanNames,
+    communicators: Sequence[Communicator],
+    control: TraceControl,
+    gpu: trace_pb2.GpuTelemetry | None,
+    dropped: int,
+    *,
+    closing: bool,
+) -> trace_pb2.Heartbeat:
+    """`communicators`: those since the last message that told any; `control`: that in force."""
+    state = segment.state
+    activity, since_ns = _activity(segment, names)
+    cpu_ns, wait_ns = process.thread_times()
+    return trace_pb2.Heartbeat(
+        clock_ns=time.monotonic_ns(),
+        unix_ns=time.time_ns(),
+        step=max(state.step, 0),
+        frontiers=[_frontier(entry, names) for entry in segment.frontiers()],
+        dropped=dropped,
+        control=to_proto(control),
+        gpu=gpu,
+        activity=activity,
+        activity_since_ns=since_ns,
+        communicators=map(to_proto, communicators),
+        thread_cpu_ns=cpu_ns,
+        thread_wait_ns=wait_ns,
+        closing=closing,
+        phase=state.phase,  # type: ignore[arg-type]  # a number will do
+        memory=to_proto(memory_of(state, process.resident_bytes())),
+    )
+
+
+def _activity(segment: Segment, names: SpanNames) -> tuple[str, int]:
+    """Name of the innermost open span and when it began; the segment tells microseconds, without their upper bits."""
+    name, since_us = segment.activity
+    if not 0 <= name < len(names.names):
+        return "", 0
+    now_us = time.monotonic_ns() // 1000
+    ago_us = (now_us - since_us) % (1 << layout.ACTIVITY_SHIFT)
+    return names.names[name], (now_us - ago_us) * 1000
+
+
+def _frontier(entry: Any, names: SpanNames) -> trace_pb2.Frontier:
+    """Of operations that were handed over in order only the oldest incomplete one is under way."""
+    enqueued, completed, peer = int(entry["enqueued"]), int(entry["completed"]), int(entry["peer"])
+    operation = int(entry["operation"])
+    return trace_pb2.Frontier(
+        communicator=int(entry["communicator"]),
+        enqueued=enqueued,
+        started=min(int(entry["started"]), completed + 1),
+        completed=completed,
+        enqueued_at_ns=int(entry["enqueued_at"]),
+        completed_at_ns=int(entry["completed_at"]),
+        operation=names.names[operation] if 0 <= operation < len(names.names) else "",
+        peer=peer,
+        sending=bool(entry["sending"]),
+        open=_open(entry) if peer >= 0 else (),
+    )
+
+
+def _open(entry: npt.NDArray[np.void]) -> list[trace_pb2.OpenMessage]:
+    count = min(int(entry["open"]), layout.OPEN_MESSAGES)
+    return [
+        trace_pb2.OpenMessage(step=step, message=message, posted_at_ns=posted_at_ns)
+        for step, message, posted_at_ns in entry["messages"][:count].tolist()
+        if message
+    ]

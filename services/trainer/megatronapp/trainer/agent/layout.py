@@ -1,0 +1,139 @@
+"""Where everything lies in the memory that a rank shares with its agent: docs/agent.md, in numbers.
+
+The native recorder (native/scan) has the same in C++. Plain struct and numpy: the ranks import this too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+MAGIC = b"MGTAPP01"
+LAYOUT = 1
+ALIGNMENT = 64
+
+HEADER = struct.Struct("<8s4I3Q2I4Q")
+"""Magic, layout, pid, thread, 0; offsets of state, control and frontiers; entries and bytes of one; ring, its bytes;
+bulk ring, its bytes."""
+HEADER_BYTES = 128
+
+STATE_BYTES = 128
+STATE = struct.Struct("<q2I5Q")
+"""From byte 8, under the lock: step, phase, closing, lost spans, bytes allocated, reserved, at most, of the device."""
+ACTIVITY_WORD, MARKS_WORD = 8, 9
+"""Words of 8 bytes from the state's begin."""
+ACTIVITY_SHIFT = 48
+
+CONTROL_BYTES = 64
+CONTROL = struct.Struct("<4IQ")
+"""From byte 8, under the lock: enabled, interval, continuous iterations, granularity, serial."""
+SENT_WORD, READ_WORD = 4, 5
+"""Words from the control's begin, the agent's own: number of the last message, and bytes of the ring that were read."""
+
+FRONTIERS_HEADER_BYTES = 64
+FRONTIER_BYTES = 512
+OPEN_MESSAGES = 16
+FRONTIER = struct.Struct("<IiIi3Q2qI4x")
+"""From byte 8, under the lock: communicator, peer, sending, operation, enqueued, started, completed, when the newest
+was enqueued and completed, open messages."""
+OPEN_MESSAGE = struct.Struct("<2Qq")
+"""Step, packed message, when it was posted; from byte 72."""
+OPEN_OFFSET = 72
+FRONTIER_DTYPE = np.dtype(
+    {
+        "names": [
+            "lock",
+            "communicator",
+            "peer",
+            "sending",
+            "operation",
+            "enqueued",
+            "started",
+            "completed",
+            "enqueued_at",
+            "completed_at",
+            "open",
+            "messages",
+        ],
+        "formats": ["<u8", "<u4", "<i4", "<u4", "<i4", "<u8", "<u8", "<u8", "<i8", "<i8", "<u4", ("<i8", (16, 3))],
+        "offsets": [0, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 72],
+        "itemsize": FRONTIER_BYTES,
+    }
+)
+
+RING_HEADER_BYTES = 64
+HEAD_WORD, TAIL_WORD = 0, 1
+RECORD = struct.Struct("<I2HQ")
+"""Bytes of the record, kind, 0, number."""
+SHORT_RECORD = struct.Struct("<I2H")
+"""What a filling has at least."""
+FILLING, ROWS, STEP_END = 0, 1, 2
+MIN_RING_BYTES = 4096
+SHARE_OF_RING = 8
+"""No record is larger than the ring over this."""
+
+ROWS_HEAD = struct.Struct("<Q2I")
+"""Step, rows, columns."""
+END = struct.Struct("<Q5q4I5d2Q8x")
+"""Step; start, duration, processor time, reference, its error; rows, traced, phases, known; loss, learning rate,
+gradient norm, tokens per second, teraflops; total steps, marks."""
+KNOWN_LOSS, KNOWN_LEARNING_RATE, KNOWN_GRAD_NORM, KNOWN_SPEED, KNOWN_TERAFLOPS, KNOWN_TOTAL_STEPS = (
+    1 << bit for bit in range(6)
+)
+
+COLUMNS = (
+    "name",
+    "first",
+    "blocked",
+    "microbatch",
+    "chunk",
+    "layer",
+    "communicator",
+    "peer",
+    "sequence",
+    "bytes",
+    "tokens",
+    "length_squares",
+    "stream",
+    "message",
+    "issue",
+    "begin",
+    "end",
+    "cpu",
+    "enqueue",
+    "behind",
+)
+
+MAX_ENTRIES = 4096
+MAX_SEGMENT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Offsets in bytes from the segment's begin."""
+
+    state: int
+    control: int
+    frontiers: int
+    entries: int
+    ring: int
+    ring_bytes: int
+
+    @property
+    def ring_data(self) -> int:
+        return self.ring + RING_HEADER_BYTES
+
+    @property
+    def size(self) -> int:
+        return self.ring_data + self.ring_bytes
+
+    @classmethod
+    def of(cls, ring_bytes: int, entries: int) -> Sections:
+        """As the recorder in Python lays them out, one behind the other."""
+        state = HEADER_BYTES
+        control = state + STATE_BYTES
+        frontiers = control + CONTROL_BYTES
+        ring = frontiers + FRONTIERS_HEADER_BYTES + entries * FRONTIER_BYTES
+        return cls(state, control, frontiers, entries, ring, ring_bytes)

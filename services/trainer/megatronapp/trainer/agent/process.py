@@ -1,0 +1,39 @@
+"""What the kernel tells of a rank's process, whatever the process itself is doing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+
+class RankProcess:
+    def __init__(self, pid: int, thread: int) -> None:
+        """`thread`: the id of the training thread."""
+        self._process = Path(f"/proc/{pid}")
+        self._thread = self._process / "task" / str(thread)
+
+    def thread_times(self) -> tuple[int, int]:
+        """(CPU time, run-queue wait) of the training thread in ns since it began; 0 where unknown."""
+        try:
+            cpu, wait, _ = (self._thread / "schedstat").read_text().split()
+            return int(cpu), int(wait)
+        except (OSError, ValueError):
+            return self._cpu_ns(), 0
+
+    def resident_bytes(self) -> int:
+        """0 where unknown."""
+        try:
+            return int((self._process / "statm").read_text().split()[1]) * _PAGE
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def _cpu_ns(self) -> int:
+        """From a kernel that keeps no statistics of scheduling."""
+        try:
+            after_name = (self._thread / "stat").read_text().rpartition(")")[2].split()
+            return (int(after_name[11]) + int(after_name[12])) * _TICK_NS
+        except (OSError, ValueError, IndexError):
+            return 0

@@ -1,0 +1,207 @@
+"""One rank, as its agent knows it: what it says and writes goes in, messages come out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace import limits
+from megatronapp.core.trace.validate import check_message
+from megatronapp.core.trace.values import Communicator, Evaluation, Identity
+from megatronapp.core.trace.wire import from_document, to_proto
+from megatronapp.trainer.agent.connection import Connection
+from megatronapp.trainer.agent.control import ControlRelay
+from megatronapp.trainer.agent.encode import batches_of, memory_of, summary_of
+from megatronapp.trainer.agent.files import TraceFile
+from megatronapp.trainer.agent.heartbeat import INTERVAL_SECONDS, heartbeat_of
+from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.outbox import Outbox, Sink
+from megatronapp.trainer.agent.process import RankProcess
+from megatronapp.trainer.agent.segment import Record, Segment
+from megatronapp.trainer.agent.steps import Step, Steps
+from megatronapp.trainer.agent.stream import CollectorStream
+from megatronapp.trainer.agent.telemetry import GpuTelemetry
+from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
+
+FLUSH_SECONDS = 2.0
+MOST_EVALUATIONS = 64
+"""That wait for the next summary."""
+LIES = (DataError, ValueError, OverflowError)
+"""What a record raises that can't be true: of our own checks, or of protobuf's."""
+
+
+class Rank:
+    """From its hello on. All methods are for the agent's thread."""
+
+    def __init__(self, connection: Connection, greeting: Greeting, segment: Segment, token_file: str) -> None:
+        """Takes the segment over."""
+        self._connection = connection
+        self._greeting = greeting
+        self._segment = segment
+        self._names = greeting.names
+        self._steps = Steps(len(greeting.names.names))
+        self._process = RankProcess(connection.pid, segment.thread)
+        self._control = ControlRelay(segment, greeting.control)
+        self._communicators = greeting.hello.communicators
+        self._communicator_bytes = 0
+        self._told = {"summary": 0, "heartbeat": 0}
+        self._evaluations: deque[Evaluation] = deque(maxlen=MOST_EVALUATIONS)
+        self._closing = False
+        self._phase = -1
+        self._beat_at = 0.0
+        self._refused = 0
+        uuid = greeting.hello.placement.gpu_uuid
+        self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
+        self._outbox = Outbox(self._sinks(token_file), _plausible(segment.sent))
+
+    @property
+    def identity(self) -> Identity:
+        return self._greeting.hello.identity
+
+    def take(self, key: str, value: Any) -> None:
+        """A frame. Raises DataError for one that can't be true; one that is not known is left out."""
+        if key == "communicators" and isinstance(value, list):
+            self._meet([from_document(Communicator, each) for each in value])
+        elif key == "evaluation":
+            self._evaluations.append(from_document(Evaluation, value))
+        elif key == "closing":
+            self._closing = True
+
+    def head(self) -> int:
+        """How far the rank has written; what it wrote up to there it has told the names of before."""
+        return self._segment.head()
+
+    def drain(self, until: int) -> bool:
+        """Make messages of a part of what was written up to there; whether there is more. Raises SegmentError."""
+        records, more = self._segment.records(until)
+        for record in records:
+            self._tried(self._take_record, record)
+        self._outbox.lost = (
+            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
+        ) % limits.MAX_DROPPED
+        return more
+
+    def tick(self) -> None:
+        """Relay what the collector asks for; beat when it is time, or a phase has begun."""
+        self._control.relay()
+        phase, now = self._segment.state.phase, time.monotonic()
+        if phase != self._phase or now - self._beat_at >= INTERVAL_SECONDS:
+            self._phase, self._beat_at = phase, now
+            self._tried(self._beat, False)
+
+    def end(self) -> threading.Thread:
+        """The process is gone, or ends: send the rest, for at most FLUSH_SECONDS. Returns the thread that does."""
+        try:
+            until = self.head()
+            while self.drain(until):
+                pass
+        except LIES as error:
+            log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
+        if self._closing or self._segment.state.closing:
+            self._tried(self._beat, True)
+        if self._telemetry is not None:
+            self._telemetry.close()
+        self._segment.close()
+        flushing = threading.Thread(target=self._outbox.close, args=(FLUSH_SECONDS,), name="agent-flush", daemon=True)
+        flushing.start()
+        return flushing
+
+    def _meet(self, communicators: Sequence[Communicator]) -> None:
+        self._communicators += tuple(communicators)
+        self._communicator_bytes += sum(8 * len(each.ranks) + len(each.id) for each in communicators)
+        if (
+            len(self._communicators) > limits.MAX_COMMUNICATORS
+            or self._communicator_bytes > limits.MAX_COMMUNICATOR_BYTES
+        ):
+            raise DataError(f"more communicators than {limits.MAX_COMMUNICATORS}, or than fit into memory")
+
+    def _take_record(self, record: Record) -> None:
+        step = self._steps.feed(record)
+        if step is None:
+            return
+        self._send(trace_pb2.TraceMessage(summary=self._summary(step)))
+        if step.end.traced:
+            for batch in batches_of(step, self._names, self._outbox.dropped):
+                self._send(trace_pb2.TraceMessage(batch=batch))
+
+    def _summary(self, step: Step) -> trace_pb2.StepSummary:
+        evaluations = tuple(self._evaluations)
+        self._evaluations.clear()
+        return summary_of(
+            step,
+            self._names,
+            self._untold("summary"),
+            evaluations,
+            memory_of(self._segment.state, self._process.resident_bytes()),
+            self._outbox.dropped,
+        )
+
+    def _beat(self, closing: bool) -> None:
+        beat = heartbeat_of(
+            self._segment,
+            self._process,
+            self._names,
+            self._untold("heartbeat"),
+            self._control.in_force,
+            self._telemetry.latest if self._telemetry else None,
+            self._outbox.dropped,
+            closing=closing,
+        )
+        self._send(trace_pb2.TraceMessage(heartbeat=beat))
+
+    def _untold(self, kind: str) -> tuple[Communicator, ...]:
+        told, self._told[kind] = self._told[kind], len(self._communicators)
+        return self._communicators[told:]
+
+    def _send(self, message: trace_pb2.TraceMessage) -> None:
+        message.seq = 1
+        check_message(message)
+        self._outbox.put(message)
+        self._segment.sent = self._outbox.sent
+
+    def _tried(self, action: Callable[[Any], None], argument: Any) -> None:
+        """What can't be true is dropped, counted, and said once."""
+        try:
+            action(argument)
+        except LIES as error:
+            if not self._refused:
+                log.warning("record_refused", rank=self.identity.rank, reason=str(error))
+            self._refused += 1
+
+    def _hello(self) -> trace_pb2.TraceMessage:
+        """Also from the stream's thread."""
+        hello: trace_pb2.Hello = to_proto(self._greeting.hello)
+        del hello.communicators[:]
+        hello.communicators.extend(map(to_proto, self._communicators))
+        return trace_pb2.TraceMessage(hello=hello)
+
+    def _sinks(self, token_file: str) -> list[Sink]:
+        sinks: list[Sink] = []
+        folder, address = self._greeting.folder, self._greeting.collector_address
+        if folder is not None and (file := self._file(folder)) is not None:
+            file.put(self._hello())
+            sinks.append(file)
+        if address:
+            sinks.append(
+                CollectorStream(address, hello=self._hello, on_control=self._control.ask, token_file=token_file)
+            )
+        return sinks
+
+    def _file(self, folder: Path) -> TraceFile | None:
+        try:
+            return TraceFile(folder, to_proto(self.identity), append=_plausible(self._segment.sent) > 0)
+        except UsageError as error:
+            log.error("no_trace_file", rank=self.identity.rank, reason=str(error))
+            return None
+
+
+def _plausible(sent: int) -> int:
+    return sent if sent < limits.MAX_COUNT >> 1 else 0

@@ -1,0 +1,166 @@
+"""The rank's end of the socket to its agent: small, rare, and never waited for.
+
+A rank without an agent trains on. What is said goes out at once where the socket takes it, else at the next step's
+border; a lost connection is made anew there every few seconds, and begins with a whole hello.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Communicator, Evaluation
+from megatronapp.trainer.agent.meeting import SOCKET_VARIABLE, address_of, start_agent
+
+log = get_logger(__name__)
+
+AGAIN_SECONDS = 3.0
+LENGTH = struct.Struct("<I")
+MOST_WAITING = 32 << 20
+"""Bytes; a connection that takes no more than that is given up."""
+
+
+def find_agent(run: str, attempt: int, *, first_of_node: bool) -> Path | None:
+    """Where the agent listens: the launcher says so; without one the first rank of the node starts one. None: there
+    can't be one."""
+    if given := os.environ.get(SOCKET_VARIABLE):
+        return Path(given)
+    try:
+        path = address_of(run, attempt)
+        if first_of_node:
+            start_agent(path)
+    except (UnavailableError, OSError) as error:
+        log.warning("no_agent", reason=str(error))
+        return None
+    return path
+
+
+class AgentLink:
+    def __init__(self, path: Path | None, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
+        """`path` None: there is no agent. `segment`: the descriptor that the agent shall read; `hello` makes the first
+        frame of each connection."""
+        self._path = path
+        self._segment = segment
+        self._hello = hello
+        self._socket: socket.socket | None = None
+        self._waiting: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        self._looked_at = -AGAIN_SECONDS
+        self._said = False
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def border(self, *, last: bool = False) -> None:
+        """Between two steps: send what waits; when it is time see whether the agent is there, or try to connect; at the
+        last one at once."""
+        if last or time.monotonic() - self._looked_at >= AGAIN_SECONDS:
+            self._looked_at = time.monotonic()
+            self._look()
+            if self._socket is None:
+                self._connect()
+        self._send()
+
+    def communicators(self, new: list[Communicator]) -> None:
+        self._put({"communicators": [asdict(each) for each in new]})
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._put({"evaluation": asdict(evaluation)})
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Say goodbye, and wait for the agent's: it has read everything then. False: it was not heard in time."""
+        self._put({"closing": True})
+        if self._socket is None:
+            return False
+        deadline = time.monotonic() + timeout_seconds
+        with self._socket as link:
+            try:
+                link.settimeout(timeout_seconds)
+                while self._waiting:
+                    link.sendall(self._waiting.popleft())
+                link.shutdown(socket.SHUT_WR)
+                while (left := deadline - time.monotonic()) > 0:
+                    link.settimeout(left)
+                    if not link.recv(1):
+                        return True
+            except OSError:
+                pass
+        return False
+
+    def _connect(self) -> None:
+        if self._path is None:
+            return
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.setblocking(False)
+        try:
+            link.connect(str(self._path))
+            socket.send_fds(link, [b"\0"], [self._segment])
+        except OSError as error:
+            link.close()
+            if not self._said:
+                self._said = True
+                log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
+            return
+        self._socket, self._said = link, False
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._put({"hello": self._hello()})
+
+    def _look(self) -> None:
+        """An agent never says anything: what can be read is its end."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            try:
+                self._socket.recv(1)
+                self._lose("it has ended")
+            except ConnectionError as error:
+                self._lose(error.strerror or str(error))
+
+    def _put(self, document: dict[str, Any]) -> None:
+        """What is said to nobody is part of the next hello, or lost."""
+        if self._socket is None:
+            return
+        frame = json.dumps(document).encode()
+        self._waiting_bytes += LENGTH.size + len(frame)
+        self._waiting.append(memoryview(LENGTH.pack(len(frame)) + frame))
+        self._send()
+        if self._waiting_bytes > MOST_WAITING:
+            self._lose("it takes nothing")
+
+    def _send(self) -> None:
+        while self._waiting and self._socket is not None:
+            frame = self._waiting[0]
+            try:
+                sent = self._socket.send(frame)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lose(error.strerror or str(error))
+                return
+            self._waiting_bytes -= sent
+            if sent == len(frame):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = frame[sent:]
+
+    def _lose(self, reason: str) -> None:
+        log.warning("agent_lost", path=str(self._path), reason=reason)
+        link, self._socket = self._socket, None
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.close()

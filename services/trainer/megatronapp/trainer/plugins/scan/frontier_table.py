@@ -1,0 +1,94 @@
+"""The table of frontiers in the segment: one entry for each communicator and each directed pair of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+
+from megatronapp.trainer.agent import layout
+from megatronapp.trainer.plugins.scan.clock import now_ns
+from megatronapp.trainer.plugins.scan.segment_writer import SegmentWriter
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One track's operations, counted from 1. `open`: those that have not completed, by ticket, the oldest first."""
+
+    communicator: int
+    peer: int
+    sending: bool
+    enqueued: int = 0
+    started: int = 0
+    completed: int = 0
+    enqueued_at_ns: int = 0
+    completed_at_ns: int = 0
+    open: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    """(operation, step, message, when it was posted)"""
+
+    def pack(self) -> bytes:
+        oldest = list(itertools.islice(self.open.values(), layout.OPEN_MESSAGES))
+        head = layout.FRONTIER.pack(
+            self.communicator,
+            self.peer,
+            self.sending,
+            oldest[0][0] if oldest else -1,
+            self.enqueued,
+            self.started,
+            self.completed,
+            self.enqueued_at_ns,
+            self.completed_at_ns,
+            len(oldest),
+        )
+        return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in oldest)
+
+
+class FrontierTable:
+    """For any thread. A track beyond the table's room is counted, and not told."""
+
+    def __init__(self, segment: SegmentWriter) -> None:
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._index: dict[tuple[int, int, bool], int] = {}
+        self._entries: list[_Entry] = []
+
+    def track(self, communicator: int, peer: int, sending: bool, /) -> int:
+        key = (communicator, peer, sending)
+        with self._lock:
+            index = self._index.get(key)
+            if index is None:
+                index = self._index[key] = len(self._entries)
+                self._entries.append(_Entry(*key))
+                self._tell(index)
+                self._segment.set_entries(min(len(self._entries), self._segment.sections.entries))
+            return index
+
+    def enqueue(self, track: int, operation: int, step: int, message: int, /) -> int:
+        with self._lock:
+            entry = self._entries[track]
+            entry.enqueued += 1
+            entry.enqueued_at_ns = now_ns()
+            entry.open[entry.enqueued] = (operation, step, message, entry.enqueued_at_ns)
+            self._tell(track)
+            return entry.enqueued
+
+    def started(self, track: int, /) -> None:
+        with self._lock:
+            entry = self._entries[track]
+            entry.started = min(entry.started + 1, entry.enqueued)
+            self._tell(track)
+
+    def complete(self, track: int, ticket: int, /) -> None:
+        """`completed` moves past all that have, in order."""
+        with self._lock:
+            entry = self._entries[track]
+            if entry.open.pop(ticket, None) is None:
+                return
+            entry.completed = next(iter(entry.open), entry.enqueued + 1) - 1
+            entry.started = max(entry.started, entry.completed)
+            entry.completed_at_ns = now_ns()
+            self._tell(track)
+
+    def _tell(self, index: int) -> None:
+        if index < self._segment.sections.entries:
+            self._segment.set_frontier(index, self._entries[index].pack())

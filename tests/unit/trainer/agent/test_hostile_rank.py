@@ -1,0 +1,256 @@
+"""Whatever a rank writes or says: its agent refuses it in good order, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from megatronapp.core.errors import DataError
+from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
+from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.layout import Sections
+from megatronapp.trainer.agent.rank import LIES, Rank
+from megatronapp.trainer.agent.segment import Segment, SegmentError
+from tests.support.rank_writer import RankWriter
+
+RING = 1 << 14
+SECTIONS = Sections.of(RING, 512)
+WORDS = st.integers(0, (1 << 64) - 1).map(lambda word: word.to_bytes(8, "little"))
+CONTENT = st.one_of(st.binary(min_size=1, max_size=200), st.lists(WORDS, max_size=8).map(b"".join))
+PLACES = st.one_of(
+    st.integers(0, layout.HEADER_BYTES - 1),
+    st.integers(SECTIONS.state, SECTIONS.frontiers + 2 * layout.FRONTIER_BYTES),
+    st.sampled_from(
+        [SECTIONS.ring, SECTIONS.ring + 8, SECTIONS.frontiers, SECTIONS.control + 32, SECTIONS.control + 40]
+    ),
+    st.integers(SECTIONS.ring, SECTIONS.ring + 4096),
+)
+WRITES = st.lists(st.tuples(PLACES, CONTENT), min_size=1, max_size=6)
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, Connection]]:
+    here, there = socket.socketpair()
+    connection = Connection(there)
+    with here:
+        yield here, connection
+    connection.close()
+
+
+@contextmanager
+def known(folder: Path) -> Iterator[tuple[Rank, RankWriter]]:
+    """A rank, and the agent's side of it."""
+    writer = RankWriter(Path("/nowhere"), folder=folder, ring=RING)
+    with pair() as (_, connection):
+        greeting = Greeting.parse(json.loads(json.dumps(writer.hello)))
+        yield Rank(connection, greeting, Segment(os.dup(writer.recorder.fd)), ""), writer
+
+
+def overwrite(fd: int, writes: list[tuple[int, bytes]]) -> None:
+    with mmap.mmap(fd, 0) as whole:
+        for at, content in writes:
+            fitting = content[: len(whole) - at]
+            whole[at : at + len(fitting)] = fitting
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(writes=WRITES, steps=st.integers(0, 3), before=st.booleans())
+@example(writes=[(SECTIONS.ring, b"\xff" * 16)], steps=1, before=False)
+@example(writes=[(SECTIONS.ring, b"\x08" + b"\0" * 7)], steps=0, before=True)
+@example(writes=[(SECTIONS.frontiers, b"\xff" * 4)], steps=1, before=False)
+@example(writes=[(SECTIONS.state, b"\x01")], steps=1, before=False)
+def test_bytes_anywhere_in_the_segment_are_refused_or_read(
+    tmp_path: Path, writes: list[tuple[int, bytes]], steps: int, before: bool
+) -> None:
+    with known(tmp_path) as (rank, writer):
+        writer.recorder.track(1, 2, True)
+        if before:
+            overwrite(writer.recorder.fd, writes)
+        for step in range(1, steps + 1):
+            with suppress(Exception):  # the writer is in the same memory, and not the one that is tested
+                writer.step(step)
+        overwrite(writer.recorder.fd, writes)
+
+        with suppress(*LIES):
+            rank.drain(rank.head())
+        rank.tick()
+        rank.end().join()
+
+
+@settings(max_examples=150)
+@given(writes=st.lists(st.tuples(st.integers(0, 88), CONTENT), min_size=1, max_size=3))
+def test_a_header_that_lies_is_refused_or_stays_within_the_segment(writes: list[tuple[int, bytes]]) -> None:
+    writer = RankWriter(Path("/nowhere"), ring=RING)
+    overwrite(writer.recorder.fd, writes)
+
+    with suppress(SegmentError):
+        segment = Segment(os.dup(writer.recorder.fd))
+        with suppress(SegmentError):
+            segment.records(segment.head())
+        segment.frontiers()
+        segment.write_control(True, 1, 1, 1, 1)
+        segment.close()
+
+
+def test_a_segment_that_could_shrink_is_refused() -> None:
+    fd = os.memfd_create("unsealed")
+    os.ftruncate(fd, 1 << 20)
+
+    with pytest.raises(SegmentError, match="not sealed"):
+        Segment(fd)
+
+
+def test_what_is_no_memory_is_refused(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(write)
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, 1 << 16)
+
+    for fd in (read, file):
+        with pytest.raises(SegmentError):
+            Segment(fd)
+
+
+@given(data=st.binary(max_size=400))
+def test_bytes_on_the_socket_are_frames_or_refused(data: bytes) -> None:
+    with pair() as (here, connection):
+        socket.send_fds(here, [b"\0"], [0])
+        here.sendall(data)
+        with suppress(DataError):
+            for _ in range(3):
+                for key, _ in connection.receive():
+                    assert isinstance(key, str)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        LENGTH.pack(MAX_FRAME + 1),
+        LENGTH.pack(3) + b"[1]",
+        LENGTH.pack(2) + b"{}",
+        LENGTH.pack(200_000) + b"[" * 200_000,
+        LENGTH.pack(100_006) + b'{"a":' + b"9" * 100_000 + b"}",
+    ],
+)
+def test_a_frame_that_is_none_is_refused(frame: bytes) -> None:
+    with pair() as (here, connection):
+        here.setblocking(False)
+        socket.send_fds(here, [b"\0"], [0])
+        here.sendall(frame)
+
+        with pytest.raises(DataError):
+            list(connection.receive())
+
+
+def test_a_first_byte_without_a_descriptor_or_with_two_is_refused() -> None:
+    for descriptors in ([], [0, 1]):
+        with pair() as (here, connection):
+            socket.send_fds(here, [b"\0"], descriptors)
+            with pytest.raises(DataError, match="descriptors"):
+                list(connection.receive())
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=10)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=10), inner, max_size=4)),
+    max_leaves=10,
+)
+PATHS = st.sampled_from(
+    [
+        ("identity",),
+        ("identity", "job"),
+        ("identity", "rank"),
+        ("identity", "incarnation"),
+        ("placement", "sizes"),
+        ("placement", "host_unix_ns"),
+        ("placement", "node"),
+        ("schedule", "microbatches"),
+        ("device",),
+        ("communicators",),
+        ("spans",),
+        ("spans", "names"),
+        ("spans", "kinds"),
+        ("control",),
+        ("control", "interval"),
+        ("collector_address",),
+        ("trace_dir",),
+    ]
+)
+
+
+@given(path=PATHS, value=JSON)
+@example(path=("placement", "node"), value="\ud800")
+@example(path=("identity", "job"), value="../../etc/passwd")
+@example(path=("trace_dir",), value="relative")
+@example(path=("identity", "incarnation"), value=-1)
+@example(path=("collector_address",), value="host:1 evil")
+def test_a_hello_that_is_wrong_anywhere_is_refused_or_understood(path: tuple[str, ...], value: Any) -> None:
+    document: dict[str, Any] = json.loads(json.dumps(RankWriter(Path("/nowhere"), ring=RING).hello))
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+
+    with suppress(*LIES):
+        Greeting.parse(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("trace_dir", "relative"), ("trace_dir", "/a\0b"), ("collector_address", "nowhere"), ("collector_address", 7)],
+)
+def test_where_a_trace_goes_is_an_address_and_an_absolute_path(field: str, value: Any) -> None:
+    document = json.loads(json.dumps(RankWriter(Path("/nowhere"), ring=RING).hello)) | {field: value}
+
+    with pytest.raises(DataError):
+        Greeting.parse(document)
+
+
+FRAMES = st.sampled_from(["communicators", "evaluation", "closing", "hello", "other"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(frames=st.lists(st.tuples(FRAMES, JSON), max_size=5))
+def test_frames_that_make_no_sense_are_refused_or_left_out(tmp_path: Path, frames: list[tuple[str, Any]]) -> None:
+    with known(tmp_path) as (rank, writer):
+        for key, value in frames:
+            with suppress(*LIES):
+                rank.take(key, value)
+        writer.step(1)
+        rank.drain(rank.head())
+        rank.tick()
+        rank.end().join()
+
+
+@pytest.mark.parametrize("column", layout.COLUMNS)
+def test_a_row_out_of_bounds_costs_its_step_alone(tmp_path: Path, column: str) -> None:
+    with known(tmp_path) as (rank, writer):
+        writer.step(1)
+        until = rank.head()
+        at = SECTIONS.ring_data + layout.RECORD.size + layout.ROWS_HEAD.size + 8 * 3 * layout.COLUMNS.index(column)
+        overwrite(writer.recorder.fd, [(at, struct.pack("<q", -(1 << 62)))])
+        rank.drain(until)
+        writer.step(2)
+        rank.drain(rank.head())
+
+        assert [step for step, _ in steps_of(tmp_path, rank)] == [2]
+
+
+def steps_of(folder: Path, rank: Rank) -> list[tuple[int, int]]:
+    from megatronapp.core.trace import file as trace_file
+
+    rank.end().join()
+    messages = trace_file.read(trace_file.path_for(folder, "team/job", 1, 0))
+    return [(m.summary.step, m.summary.dropped) for m in messages if m.WhichOneof("body") == "summary"]

@@ -1,0 +1,72 @@
+"""What a recorder has written, read back by the agent's own reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from megatronapp.trainer.agent.heartbeat import heartbeat_of
+from megatronapp.trainer.agent.process import RankProcess
+from megatronapp.trainer.agent.segment import Segment
+from megatronapp.trainer.agent.spans import SpanNames
+from megatronapp.trainer.agent.steps import Spans, Step, Steps
+from megatronapp.trainer.plugins.scan.operations import NAMES as NAME_TABLE
+from megatronapp.trainer.plugins.scan.operations import document
+from megatronapp.trainer.plugins.scan.recorder import Recorder
+from megatronapp.trainer.plugins.scan.window import Window
+from megatronapp.v1 import trace_pb2
+
+NAMES = SpanNames.parse(json.loads(json.dumps(document())))
+PATIENCE_SECONDS = 60.0
+
+
+class Reader:
+    """A second pair of eyes on a recorder's segment."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.segment = Segment(os.dup(recorder.fd))
+        self._steps = Steps(len(NAME_TABLE))
+
+    def steps(self) -> list[Step]:
+        """Those that have been written since the last call."""
+        records, more = self.segment.records(self.segment.head())
+        assert not more
+        return [step for record in records if (step := self._steps.feed(record)) is not None]
+
+    @property
+    def lost(self) -> int:
+        return self._steps.lost + self.segment.lost_records
+
+    def heartbeat(self) -> trace_pb2.Heartbeat:
+        return heartbeat_of(
+            self.segment,
+            RankProcess(os.getpid(), self.segment.thread),
+            NAMES,
+            (),
+            Window(enabled=False).control(),
+            None,
+            0,
+            closing=False,
+        )
+
+
+def resolved(recorder: Recorder) -> Spans:
+    """The spans since the last step's end, which comes now. The native recorder writes them in its own time."""
+    reader = Reader(recorder)
+    end_step(recorder)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (steps := reader.steps()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    (step,) = steps
+    return step.spans
+
+
+def end_step(recorder: Recorder, number: int = 1, **values: Any) -> None:
+    """A step of which nothing else is known."""
+    recorder.end_step(number, 0, 0, 0, False, 0, *(values.get(key, 0.0) for key in _VALUES), values.get("known", 0), 0)
+
+
+_VALUES = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "teraflops")
