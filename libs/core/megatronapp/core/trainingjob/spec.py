@@ -112,8 +112,13 @@ class Plugins(Model):
     @property
     def enabled(self) -> list[str]:
         """Names of those that are on."""
-        switched = {"scan": self.scan, "scope": self.scope, "dpp": self.dpp, "fbd": self.fbd}
-        names = [name for name, plugin in switched.items() if plugin.enabled]
+        switches = {
+            "scan": self.scan.enabled,
+            "scope": self.scope.enabled,
+            "dpp": self.dpp.enabled,
+            "fbd": self.fbd.enabled,
+        }
+        names = [name for name, enabled in switches.items() if enabled]
         injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
         return [*names, "faults"] if injects else names
 
