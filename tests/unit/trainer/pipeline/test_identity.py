@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed import HashStore
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.trace.message_id import Direction, MessageId
@@ -116,7 +117,7 @@ class NamingTransport:
     """What is received is what the name says; what is sent must be."""
 
     ordered = True
-    errors = ()
+    errors: tuple[type[Exception], ...] = ()
 
     def begin(self) -> None:
         pass
@@ -124,7 +125,10 @@ class NamingTransport:
     def end(self) -> None:
         pass
 
-    def post(self, posts: Any, *, batch: bool) -> list[Arrived]:
+    def close(self) -> None:
+        pass
+
+    def post(self, posts: Any, *, batch: bool) -> list[Any]:
         for post in posts:
             name = float(post.message.id.pack())
             if post.message.sends:
@@ -241,7 +245,7 @@ def check_schedules() -> None:
 
     cpu.install()
     # megatron-core believes a group's size only when torch.distributed is up.
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
     @settings(max_examples=150, database=None)
     @given(passes(), st.booleans(), st.data())

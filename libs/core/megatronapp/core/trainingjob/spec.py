@@ -118,7 +118,7 @@ class Plugins(Model):
             "dpp": self.dpp.enabled,
             "fbd": self.fbd.enabled,
         }
-        names = [name for name, on in switches.items() if on]
+        names = [name for name, enabled in switches.items() if enabled]
         injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
         return [*names, "faults"] if injects else names
 
