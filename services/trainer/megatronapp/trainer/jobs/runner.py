@@ -95,7 +95,7 @@ class _Supervisor:
     async def _attempt(self, attempt: int) -> int:
         """Start all ranks and wait for them. Returns the exit code; nothing of the attempt runs any more then."""
         plan = self._plan
-        self._say("start", f"{plan.name}: attempt {attempt}, {plan.job.spec.world_size} ranks", attempt)
+        self._say("start", f"{plan.name}, run {plan.run[:8]}: attempt {attempt}, {plan.job.spec.world_size} ranks", attempt)
         async with self._agent(attempt) as process:
             asked = asyncio.create_task(self._ask_to_stop(process))
             try:
