@@ -95,7 +95,8 @@ class _Supervisor:
     async def _attempt(self, attempt: int) -> int:
         """Start all ranks and wait for them. Returns the exit code; nothing of the attempt runs any more then."""
         plan = self._plan
-        self._say("start", f"{plan.name}: attempt {attempt}, {plan.job.spec.world_size} ranks", attempt)
+        name, ranks = f"{plan.name}, run {plan.run[:8]}", plan.job.spec.world_size
+        self._say("start", f"{name}: attempt {attempt}, {ranks} ranks", attempt)
         async with self._agent(attempt) as process:
             asked = asyncio.create_task(self._ask_to_stop(process))
             try:
