@@ -27,7 +27,7 @@ class _Entry:
     """(operation, step, message, when it was posted)"""
 
     def pack(self) -> bytes:
-        oldest = list(itertools.islice(self.open.values(), layout.OPEN_MESSAGES))
+        oldest = list(itertools.islice(self.open.values(), layout.OPEN_MESSAGES if self.peer >= 0 else 1))
         head = layout.FRONTIER.pack(
             self.communicator,
             self.peer,
@@ -38,7 +38,7 @@ class _Entry:
             self.completed,
             self.enqueued_at_ns,
             self.completed_at_ns,
-            len(oldest),
+            len(oldest) if self.peer >= 0 else 0,
         )
         return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in oldest)
 

@@ -383,7 +383,7 @@ class PythonRecorder:
         self._marks_before = self.marks
         self._rows, self._open, self._blocked = [], [], 0
         self._tell_activity()
-        self._segment.set_marks(self.marks)
+        self._segment.set_marks(self.marks, step.marks)
         self._steps.append(step)
         self._write_done()
         while len(self._steps) > MOST_STEPS_AHEAD:

@@ -49,8 +49,9 @@ class SegmentWriter:
     def set_activity(self, word: int) -> None:
         self._words[(self.sections.state >> 3) + layout.ACTIVITY_WORD] = word
 
-    def set_marks(self, marks: int) -> None:
+    def set_marks(self, marks: int, of_step: int) -> None:
         self._words[(self.sections.state >> 3) + layout.MARKS_WORD] = marks
+        self._words[(self.sections.state >> 3) + layout.STEP_MARKS_WORD] = of_step
 
     def set_state(self, **fields: int) -> None:
         """Of step, phase, closing, lost, allocated, reserved, peak and total those that change."""

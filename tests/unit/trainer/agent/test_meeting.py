@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.errors import UnavailableError
+from megatronapp.trainer.agent import meeting
+
+
+def test_ranks_of_one_run_and_attempt_meet_in_a_folder_of_their_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    path = meeting.address_of("run", 1)
+
+    assert path == meeting.address_of("run", 1)
+    assert len({path, meeting.address_of("run", 2), meeting.address_of("other", 1)}) == 3
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"megatronapp-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+
+    assert meeting.address_of("run", 1).parent != folder
+
+
+def test_one_process_listens_at_an_address_and_a_dead_ones_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+
+    first = meeting.listen(path)
+    assert first is not None
+    assert meeting.listen(path) is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first.close()
+
+    second = meeting.listen(path)
+    assert second is not None
+    assert meeting.answers(path)
+    second.close()
+
+
+def test_an_address_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"agent\.sock"):
+        meeting.listen(tmp_path / "nowhere" / "agent.sock")
