@@ -158,14 +158,21 @@ def library_versions(device: torch.device) -> dict[str, str]:
     found = {
         "python": python_version(),
         "torch": torch.__version__,
-        "megatron-core": metadata.version("megatron-core"),
-        "megatronapp": metadata.version("megatronapp"),
+        **{name: version for name in ("megatron-core", "megatronapp") if (version := _installed(name))},
     }
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
     if device.type == "cuda" and dist.is_nccl_available():
         found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return found
+
+
+def _installed(distribution: str) -> str:
+    """"" for code that was never installed, as on a path of its own."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def listed(differences: Sequence[Difference]) -> str:
