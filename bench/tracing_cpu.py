@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace, flags: Sequence[str], granularity: str) -> dict[str, Any]:
     """Runs the ranks below this process, which is their agent and does nothing else."""
-    from megatronapp.trainer.agent.beside import agent_beside
+    from megatronapp.trainer.agent.embedded import embedded_agent
 
     folder = Path(tempfile.mkdtemp(prefix="tracing-cpu-"))
     collector = SwitchedCollector(folder / "collector")
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace, flags: Sequence[str], granularity: str)
     trace = ["--trace", "--trace-interval=1", "--continuous-trace-iterations=1", f"--trace-granularity={granularity}"]
     environment = {"OMP_NUM_THREADS": "1", "TRACING_CPU_REPORT": str(folder / "report.json")}
     try:
-        with agent_beside():
+        with embedded_agent():
             ranks = subprocess.Popen(
                 [sys.executable, *torchrun, "-m", "bench.tracing_cpu", *ours, *model, *trace, *flags],
                 env=os.environ | environment,

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from megatronapp.trainer.agent.beside import agent_beside
-from megatronapp.trainer.agent.meeting import SOCKET_VARIABLE
+from megatronapp.trainer.agent.embedded import embedded_agent
+from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE
 
 
 @contextmanager
 def agent() -> Iterator[dict[str, str]]:
     """What the ranks' environment must hold. At the end everything they have left is read and sent."""
-    with agent_beside():
+    with embedded_agent():
         yield {SOCKET_VARIABLE: os.environ[SOCKET_VARIABLE]}

@@ -19,7 +19,7 @@ import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.app import Agent
-from megatronapp.trainer.agent.meeting import listen, start_agent
+from megatronapp.trainer.agent.rendezvous import listen, start_agent
 from megatronapp.v1 import trace_pb2
 from tests.support.forked import PRELOAD
 from tests.support.rank_writer import RankWriter

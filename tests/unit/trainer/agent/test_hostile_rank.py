@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
-from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.layout import Sections
 from megatronapp.trainer.agent.rank import LIES, Rank
 from megatronapp.trainer.agent.segment import Segment, SegmentError
@@ -54,8 +54,8 @@ def known(folder: Path) -> Iterator[tuple[Rank, RankWriter]]:
     """A rank, and the agent's side of it."""
     writer = RankWriter(Path("/nowhere"), folder=folder, ring=RING)
     with pair() as (_, connection):
-        greeting = Greeting.parse(json.loads(json.dumps(writer.hello)))
-        yield Rank(connection, greeting, Segment(os.dup(writer.recorder.fd)), ""), writer
+        hello = RankHello.parse(json.loads(json.dumps(writer.hello)))
+        yield Rank(connection, hello, Segment(os.dup(writer.recorder.fd)), ""), writer
 
 
 def overwrite(fd: int, writes: list[tuple[int, bytes]]) -> None:
@@ -204,7 +204,7 @@ def test_a_hello_that_is_wrong_anywhere_is_refused_or_understood(path: tuple[str
     place[path[-1]] = value
 
     with suppress(*LIES):
-        Greeting.parse(document)
+        RankHello.parse(document)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_where_a_trace_goes_is_an_address_and_an_absolute_path(field: str, value
     document = json.loads(json.dumps(RankWriter(Path("/nowhere"), ring=RING).hello)) | {field: value}
 
     with pytest.raises(DataError):
-        Greeting.parse(document)
+        RankHello.parse(document)
 
 
 FRAMES = st.sampled_from(["communicators", "evaluation", "closing", "hello", "other"])

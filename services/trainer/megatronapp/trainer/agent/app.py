@@ -20,7 +20,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity
 from megatronapp.trainer.agent.connection import Connection
-from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.rank import FLUSH_SECONDS, LIES, Rank
 from megatronapp.trainer.agent.segment import Segment
 
@@ -148,13 +148,13 @@ class Agent:
             if peer.rank is not None:
                 peer.rank.take(key, value)
             elif key == "hello":
-                peer.rank = self._greet(peer.connection, value)
+                peer.rank = self._register(peer.connection, value)
             else:
                 raise DataError(f"process {peer.connection.pid} said {key!r:.40} before hello")
 
-    def _greet(self, connection: Connection, document: Any) -> Rank:
-        greeting = Greeting.parse(document)
-        identity = greeting.hello.identity
+    def _register(self, connection: Connection, document: Any) -> Rank:
+        hello = RankHello.parse(document)
+        identity = hello.message.identity
         if any(_same_rank(peer, identity) for peer in self._peers):
             raise DataError(f"another process speaks for rank {identity.rank}")
         fd = connection.take_segment()
@@ -162,7 +162,7 @@ class Agent:
             raise DataError("a hello without a segment")
         segment = Segment(fd)
         try:
-            return Rank(connection, greeting, segment, self._token_file)
+            return Rank(connection, hello, segment, self._token_file)
         except BaseException:
             segment.close()
             raise
@@ -181,7 +181,7 @@ class Agent:
                     break
                 self._receive(peer)
         except LIES as error:
-            self._blame(peer, error)
+            self._refuse(peer, error)
         if peer.rank is not None:
             self._flushing = [thread for thread in self._flushing if thread.is_alive()]
             self._flushing.append(peer.rank.end())
@@ -192,13 +192,13 @@ class Agent:
         try:
             action(peer)
         except LIES as error:
-            self._blame(peer, error)
+            self._refuse(peer, error)
             self._end(peer)
         except Exception:
             log.exception("rank_not_served", pid=peer.connection.pid)
             self._end(peer)
 
-    def _blame(self, peer: _Peer, error: Exception) -> None:
+    def _refuse(self, peer: _Peer, error: Exception) -> None:
         log.warning("rank_left", pid=peer.connection.pid, reason=str(error))
 
 

@@ -19,8 +19,8 @@ MOST_PATH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    hello: values.Hello
+class RankHello:
+    message: values.Hello
     names: SpanNames
     control: values.TraceControl
     """In force when it was said."""
@@ -30,12 +30,12 @@ class Greeting:
     """Where trace files go; None: nowhere."""
 
     @classmethod
-    def parse(cls, document: Any) -> Greeting:
+    def parse(cls, document: Any) -> RankHello:
         """Raises DataError."""
         hello = from_document(values.Hello, document)
         check_message(trace_pb2.TraceMessage(hello=to_proto(hello)))
         return cls(
-            hello=hello,
+            message=hello,
             names=SpanNames.parse(document.get("spans")),
             control=from_document(values.TraceControl, document.get("control")),
             collector_address=_address(document.get("collector_address", "")),

@@ -20,7 +20,7 @@ from megatronapp.trainer.agent.control import ControlRelay
 from megatronapp.trainer.agent.encode import batches_of, memory_of, summary_of
 from megatronapp.trainer.agent.files import TraceFile
 from megatronapp.trainer.agent.heartbeat import INTERVAL_SECONDS, heartbeat_of
-from megatronapp.trainer.agent.hello import Greeting
+from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.outbox import Outbox, Sink
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Record, Segment
@@ -41,35 +41,35 @@ LIES = (DataError, ValueError, OverflowError)
 class Rank:
     """From its hello on. All methods are for the agent's thread."""
 
-    def __init__(self, connection: Connection, greeting: Greeting, segment: Segment, token_file: str) -> None:
+    def __init__(self, connection: Connection, hello: RankHello, segment: Segment, token_file: str) -> None:
         """Takes the segment over."""
         self._connection = connection
-        self._greeting = greeting
+        self._rank_hello = hello
         self._segment = segment
-        self._names = greeting.names
-        self._steps = Steps(len(greeting.names.names))
+        self._names = hello.names
+        self._steps = Steps(len(hello.names.names))
         self._process = RankProcess(connection.pid, segment.thread)
-        self._control = ControlRelay(segment, greeting.control)
-        self._communicators = greeting.hello.communicators
+        self._control = ControlRelay(segment, hello.control)
+        self._communicators = hello.message.communicators
         self._communicator_bytes = 0
-        self._told = {"summary": 0, "heartbeat": 0}
+        self._reported = {"summary": 0, "heartbeat": 0}
         self._evaluations: deque[Evaluation] = deque(maxlen=MOST_EVALUATIONS)
         self._closing = False
         self._phase = -1
         self._beat_at = 0.0
         self._refused = 0
-        uuid = greeting.hello.placement.gpu_uuid
+        uuid = hello.message.placement.gpu_uuid
         self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
         self._outbox = Outbox(self._sinks(token_file), _plausible(segment.sent))
 
     @property
     def identity(self) -> Identity:
-        return self._greeting.hello.identity
+        return self._rank_hello.message.identity
 
     def take(self, key: str, value: Any) -> None:
         """A frame. Raises DataError for one that can't be true; one that is not known is left out."""
         if key == "communicators" and isinstance(value, list):
-            self._meet([from_document(Communicator, each) for each in value])
+            self._add_communicators([from_document(Communicator, each) for each in value])
         elif key == "evaluation":
             self._evaluations.append(from_document(Evaluation, value))
         elif key == "closing":
@@ -83,7 +83,7 @@ class Rank:
         """Make messages of a part of what was written up to there; whether there is more. Raises SegmentError."""
         records, more = self._segment.records(until)
         for record in records:
-            self._tried(self._take_record, record)
+            self._guarded(self._take_record, record)
         self._outbox.lost = (
             self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
         ) % limits.MAX_DROPPED
@@ -95,7 +95,7 @@ class Rank:
         phase, now = self._segment.state.phase, time.monotonic()
         if phase != self._phase or now - self._beat_at >= INTERVAL_SECONDS:
             self._phase, self._beat_at = phase, now
-            self._tried(self._beat, False)
+            self._guarded(self._beat, False)
 
     def end(self) -> threading.Thread:
         """The process is gone, or ends: send the rest, for at most FLUSH_SECONDS. Returns the thread that does."""
@@ -106,7 +106,7 @@ class Rank:
         except LIES as error:
             log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
         if self._closing or self._segment.state.closing:
-            self._tried(self._beat, True)
+            self._guarded(self._beat, True)
         if self._telemetry is not None:
             self._telemetry.close()
         self._segment.close()
@@ -114,7 +114,7 @@ class Rank:
         flushing.start()
         return flushing
 
-    def _meet(self, communicators: Sequence[Communicator]) -> None:
+    def _add_communicators(self, communicators: Sequence[Communicator]) -> None:
         self._communicators += tuple(communicators)
         self._communicator_bytes += sum(8 * len(each.ranks) + len(each.id) for each in communicators)
         if (
@@ -138,7 +138,7 @@ class Rank:
         return summary_of(
             step,
             self._names,
-            self._untold("summary"),
+            self._unreported("summary"),
             evaluations,
             memory_of(self._segment.state, self._process.resident_bytes()),
             self._outbox.dropped,
@@ -149,7 +149,7 @@ class Rank:
             self._segment,
             self._process,
             self._names,
-            self._untold("heartbeat"),
+            self._unreported("heartbeat"),
             self._control.in_force,
             self._telemetry.latest if self._telemetry else None,
             self._outbox.dropped,
@@ -157,8 +157,8 @@ class Rank:
         )
         self._send(trace_pb2.TraceMessage(heartbeat=beat))
 
-    def _untold(self, kind: str) -> tuple[Communicator, ...]:
-        told, self._told[kind] = self._told[kind], len(self._communicators)
+    def _unreported(self, kind: str) -> tuple[Communicator, ...]:
+        told, self._reported[kind] = self._reported[kind], len(self._communicators)
         return self._communicators[told:]
 
     def _send(self, message: trace_pb2.TraceMessage) -> None:
@@ -167,7 +167,7 @@ class Rank:
         self._outbox.put(message)
         self._segment.sent = self._outbox.sent
 
-    def _tried(self, action: Callable[[Any], None], argument: Any) -> None:
+    def _guarded(self, action: Callable[[Any], None], argument: Any) -> None:
         """What can't be true is dropped, counted, and said once."""
         try:
             action(argument)
@@ -178,14 +178,14 @@ class Rank:
 
     def _hello(self) -> trace_pb2.TraceMessage:
         """Also from the stream's thread."""
-        hello: trace_pb2.Hello = to_proto(self._greeting.hello)
+        hello: trace_pb2.Hello = to_proto(self._rank_hello.message)
         del hello.communicators[:]
         hello.communicators.extend(map(to_proto, self._communicators))
         return trace_pb2.TraceMessage(hello=hello)
 
     def _sinks(self, token_file: str) -> list[Sink]:
         sinks: list[Sink] = []
-        folder, address = self._greeting.folder, self._greeting.collector_address
+        folder, address = self._rank_hello.folder, self._rank_hello.collector_address
         if folder is not None and (file := self._file(folder)) is not None:
             file.put(self._hello())
             sinks.append(file)

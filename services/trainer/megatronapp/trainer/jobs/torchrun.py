@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 
 from megatronapp.core import library_warnings, logging
-from megatronapp.trainer.agent.beside import agent_beside
+from megatronapp.trainer.agent.embedded import embedded_agent
 
 ORDINARY = 1
 
@@ -36,7 +36,7 @@ def launch(argv: list[str]) -> int:
     """torchrun with `argv`, to its end, and an agent beside it. Returns the exit code."""
     logging.configure()
     library_warnings.silence()
-    with agent_beside():
+    with embedded_agent():
         return _torchrun(argv)
 
 

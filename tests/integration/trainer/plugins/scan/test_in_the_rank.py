@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.trace import file as trace_file
-from megatronapp.trainer.agent.meeting import SOCKET_VARIABLE
+from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE
 from tests.integration.trainer.plugins.scan.traced import read
 from tests.support.training import TINY
 

@@ -21,7 +21,7 @@ from typing import Any
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Communicator, Evaluation
-from megatronapp.trainer.agent.meeting import SOCKET_VARIABLE, address_of, start_agent
+from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, address_of, start_agent
 
 log = get_logger(__name__)
 
@@ -56,8 +56,8 @@ class AgentLink:
         self._socket: socket.socket | None = None
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
-        self._looked_at = -AGAIN_SECONDS
-        self._said = False
+        self._checked_at = -AGAIN_SECONDS
+        self._warned = False
 
     @property
     def connected(self) -> bool:
@@ -66,9 +66,9 @@ class AgentLink:
     def border(self, *, last: bool = False) -> None:
         """Between two steps: send what waits; when it is time see whether the agent is there, or try to connect; at the
         last one at once."""
-        if last or time.monotonic() - self._looked_at >= AGAIN_SECONDS:
-            self._looked_at = time.monotonic()
-            self._look()
+        if last or time.monotonic() - self._checked_at >= AGAIN_SECONDS:
+            self._checked_at = time.monotonic()
+            self._check()
             if self._socket is None:
                 self._connect()
         self._send()
@@ -109,25 +109,25 @@ class AgentLink:
             socket.send_fds(link, [b"\0"], [self._segment])
         except OSError as error:
             link.close()
-            if not self._said:
-                self._said = True
+            if not self._warned:
+                self._warned = True
                 log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
             return
-        self._socket, self._said = link, False
+        self._socket, self._warned = link, False
         self._waiting.clear()
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """An agent never says anything: what can be read is its end."""
         if self._socket is None:
             return
         with contextlib.suppress(BlockingIOError, InterruptedError):
             try:
                 self._socket.recv(1)
-                self._lose("it has ended")
+                self._disconnect("it has ended")
             except ConnectionError as error:
-                self._lose(error.strerror or str(error))
+                self._disconnect(error.strerror or str(error))
 
     def _put(self, document: dict[str, Any]) -> None:
         """What is said to nobody is part of the next hello, or lost."""
@@ -138,7 +138,7 @@ class AgentLink:
         self._waiting.append(memoryview(LENGTH.pack(len(frame)) + frame))
         self._send()
         if self._waiting_bytes > MOST_WAITING:
-            self._lose("it takes nothing")
+            self._disconnect("it takes nothing")
 
     def _send(self) -> None:
         while self._waiting and self._socket is not None:
@@ -148,7 +148,7 @@ class AgentLink:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._lose(error.strerror or str(error))
+                self._disconnect(error.strerror or str(error))
                 return
             self._waiting_bytes -= sent
             if sent == len(frame):
@@ -156,7 +156,7 @@ class AgentLink:
             else:
                 self._waiting[0] = frame[sent:]
 
-    def _lose(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         log.warning("agent_lost", path=str(self._path), reason=reason)
         link, self._socket = self._socket, None
         self._waiting.clear()

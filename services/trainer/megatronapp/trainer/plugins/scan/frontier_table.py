@@ -59,7 +59,7 @@ class FrontierTable:
             if index is None:
                 index = self._index[key] = len(self._entries)
                 self._entries.append(_Entry(*key))
-                self._tell(index)
+                self._publish(index)
                 self._segment.set_entries(min(len(self._entries), self._segment.sections.entries))
             return index
 
@@ -69,14 +69,14 @@ class FrontierTable:
             entry.enqueued += 1
             entry.enqueued_at_ns = now_ns()
             entry.open[entry.enqueued] = (operation, step, message, entry.enqueued_at_ns)
-            self._tell(track)
+            self._publish(track)
             return entry.enqueued
 
     def started(self, track: int, /) -> None:
         with self._lock:
             entry = self._entries[track]
             entry.started = min(entry.started + 1, entry.enqueued)
-            self._tell(track)
+            self._publish(track)
 
     def complete(self, track: int, ticket: int, /) -> None:
         """`completed` moves past all that have, in order."""
@@ -87,8 +87,8 @@ class FrontierTable:
             entry.completed = next(iter(entry.open), entry.enqueued + 1) - 1
             entry.started = max(entry.started, entry.completed)
             entry.completed_at_ns = now_ns()
-            self._tell(track)
+            self._publish(track)
 
-    def _tell(self, index: int) -> None:
+    def _publish(self, index: int) -> None:
         if index < self._segment.sections.entries:
             self._segment.set_frontier(index, self._entries[index].pack())

@@ -295,7 +295,7 @@ class PythonRecorder:
 
     def cancel(self) -> Mark:
         _, begin, _, self._blocked = self._open.pop()
-        self._tell_activity()
+        self._write_activity()
         return begin
 
     def restart(self) -> None:
@@ -311,7 +311,7 @@ class PythonRecorder:
         for name in (open_first, open_second):
             if name >= 0:
                 self._push(name, mark)
-        self._tell_activity()
+        self._write_activity()
 
     def add(self, name: int, begin_ns: int, end_ns: int, cpu_ns: int, /) -> None:
         row = (name, len(self._rows), self._blocked, -1, -1, -1, *_NO_OPERATION, *_NO_WORK, 0, 0)
@@ -382,7 +382,7 @@ class PythonRecorder:
         )
         self._marks_before = self.marks
         self._rows, self._open, self._blocked = [], [], 0
-        self._tell_activity()
+        self._write_activity()
         self._segment.set_marks(self.marks, step.marks)
         self._steps.append(step)
         self._write_done()
@@ -433,7 +433,7 @@ class PythonRecorder:
         self._open.append((name, mark, len(self._rows), self._blocked))
         if BLOCKING[name]:
             self._blocked += 1
-        self._tell_activity()
+        self._write_activity()
 
     def _end(
         self,
@@ -447,10 +447,10 @@ class PythonRecorder:
         end = self._mark_for(name)
         row = (name, first, self._blocked, *self._context, -1, *operation, *work, stream, message)
         self._rows.append((row, issued or begin, begin, end))
-        self._tell_activity()
+        self._write_activity()
         return end
 
-    def _tell_activity(self) -> None:
+    def _write_activity(self) -> None:
         word = 0
         if self._open:
             name, (since_ns, _), _, _ = self._open[-1]

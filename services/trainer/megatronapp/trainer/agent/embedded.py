@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer.agent.meeting import SOCKET_VARIABLE, listen, private_folder
+from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, listen, private_folder
 
 log = get_logger(__name__)
 
@@ -22,7 +22,7 @@ STOP_SECONDS = 5.0
 
 
 @contextmanager
-def agent_beside() -> Iterator[None]:
+def embedded_agent() -> Iterator[None]:
     """Serve the ranks that are started within; at the end read and send what they have left, for about two seconds.
 
     The ranks find it by their environment, which is this process's. Where no socket can be made they are left to find

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.errors import UnavailableError
-from megatronapp.trainer.agent import meeting
+from megatronapp.trainer.agent import rendezvous
 
 
 def test_ranks_of_one_run_and_attempt_meet_in_a_folder_of_their_user_alone(
@@ -15,10 +15,10 @@ def test_ranks_of_one_run_and_attempt_meet_in_a_folder_of_their_user_alone(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    path = meeting.address_of("run", 1)
+    path = rendezvous.address_of("run", 1)
 
-    assert path == meeting.address_of("run", 1)
-    assert len({path, meeting.address_of("run", 2), meeting.address_of("other", 1)}) == 3
+    assert path == rendezvous.address_of("run", 1)
+    assert len({path, rendezvous.address_of("run", 2), rendezvous.address_of("other", 1)}) == 3
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
@@ -28,24 +28,24 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path, monkeypatch:
     folder.mkdir()
     folder.chmod(0o755)
 
-    assert meeting.address_of("run", 1).parent != folder
+    assert rendezvous.address_of("run", 1).parent != folder
 
 
 def test_one_process_listens_at_an_address_and_a_dead_ones_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
 
-    first = meeting.listen(path)
+    first = rendezvous.listen(path)
     assert first is not None
-    assert meeting.listen(path) is None
+    assert rendezvous.listen(path) is None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     first.close()
 
-    second = meeting.listen(path)
+    second = rendezvous.listen(path)
     assert second is not None
-    assert meeting.answers(path)
+    assert rendezvous.answers(path)
     second.close()
 
 
 def test_an_address_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"agent\.sock"):
-        meeting.listen(tmp_path / "nowhere" / "agent.sock")
+        rendezvous.listen(tmp_path / "nowhere" / "agent.sock")
