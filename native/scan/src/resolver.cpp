@@ -230,7 +230,7 @@ void Resolver::write_rows(const Chunk& chunk, std::size_t first, std::size_t cou
 void Resolver::take_watches() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [stream, watch] : incoming_) {
-        const auto of_stream = [stream = stream](const Watched& watched) { return watched.stream == stream; };
+        const auto of_stream = [stream = stream](const WatchedStream& watched) { return watched.stream == stream; };
         auto found = std::find_if(watched_.begin(), watched_.end(), of_stream);
         if (found == watched_.end()) {
             found = watched_.insert(found, {stream, {}});
@@ -243,7 +243,7 @@ void Resolver::take_watches() {
 void Resolver::poll_watches() {
     take_watches();
     try {
-        for (Watched& watched : watched_) {
+        for (WatchedStream& watched : watched_) {
             poll_stream(watched);
         }
     } catch (const std::exception&) {
@@ -252,7 +252,7 @@ void Resolver::poll_watches() {
     }
 }
 
-void Resolver::poll_stream(Watched& watched) {
+void Resolver::poll_stream(WatchedStream& watched) {
     auto& watches = watched.watches;
     const auto open = std::partition_point(
         watches.begin(), watches.end(), [this](const Watch& watch) { return cuda_->done(watch.event); });

@@ -52,7 +52,7 @@ private:
         std::uint32_t track;
         std::uint64_t ticket;
     };
-    struct Watched {
+    struct WatchedStream {
         Stream stream;
         std::deque<Watch> watches;  // the device passes them in this order
     };
@@ -69,7 +69,7 @@ private:
     void write(const Chunk& chunk);
     void write_rows(const Chunk& chunk, std::size_t first, std::size_t count);
     void take_watches();
-    void poll_stream(Watched& watched);
+    void poll_stream(WatchedStream& watched);
 
     common::RingWriter ring_;
     Cuda* cuda_;
@@ -80,7 +80,7 @@ private:
     // The thread's own.
     std::vector<std::int64_t> times_;  // of the chunk that is being written, one per mark
     std::optional<Reference> reference_;
-    std::vector<Watched> watched_;
+    std::vector<WatchedStream> watched_;
     bool unready_ = false;        // the oldest chunk waits for the device
     bool device_failed_ = false;  // it answers no more: what is recorded by its clock is lost
 

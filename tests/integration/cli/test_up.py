@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -134,6 +135,8 @@ def test_a_port_that_is_none_is_refused(flag: str, tmp_path: Path) -> None:
 
 def test_the_version_and_a_shells_completion_are_printed(tmp_path: Path) -> None:
     assert re.fullmatch(r"megatronapp \d+\.\d+\.\d+\S*\n", megatronapp("--version", home=tmp_path).stdout)
-    completion = [sys.executable, "-m", "megatronapp.cli.main", "--show-completion", "bash"]
-    done = subprocess.run(completion, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    completion = shlex.join([sys.executable, "-m", "megatronapp.cli.main", "--show-completion"])
+    # The shell that asks is found among the parents; `:` keeps bash from handing its process over.
+    typed = ["bash", "-c", f"{completion}; :"]
+    done = subprocess.run(typed, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert "complete" in done.stdout, done.stderr

@@ -77,14 +77,14 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
 def check_required(argv: Sequence[str]) -> None:
     """Raises UsageError where flags that every run needs are missing: cheap, for before torch is imported.
 
-    Flags that may be a plug-in's, or misspelled, are left to `parse`.
+    Plug-ins that are asked for, and flags that may be a plug-in's or misspelled, are left to `parse`.
     """
     parser = build_parser()
     given = {argument.split("=", 1)[0] for argument in argv}
     known = given <= {*parser._option_string_actions} | {name for name in given if not name.startswith("--")}
     required = [action.option_strings[0] for action in parser._actions if action.required]
     missing = [name for name in required if name not in given]
-    if missing and known and not given & {"-h", "--help"}:
+    if missing and known and not given & {"-h", "--help", REQUIRE}:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 

@@ -780,13 +780,21 @@ export interface components {
             ranks_connected: number;
             /**
              * Slow Ranks
-             * @description ranks of open findings that name who is slow or hangs
+             * @description ranks of these findings that name who is slow or hangs
              */
             slow_ranks: number[];
-            /** Open Findings */
+            /**
+             * Open Findings
+             * @description open findings that have paged; of a job that has ended: those that were open at its end
+             */
             open_findings: number;
             /** @description in force */
             trace_control: components["schemas"]["TraceControl"] | null;
+            /**
+             * Started Unix Seconds
+             * @description when it was first heard of
+             */
+            started_unix_seconds: number | null;
             /** Updated Unix Seconds */
             updated_unix_seconds: number;
             /** @description null: no rank has told it */
