@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from httpx import RemoteProtocolError
 from structlog.testing import capture_logs
@@ -11,6 +14,7 @@ from structlog.testing import capture_logs
 from megatronapp.core.bus import Topic
 from megatronapp.core.errors import UsageError
 from megatronapp.core.findings import State
+from megatronapp.gateway import columns
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.conftest import OPERATOR, Served, Start
 from tests.integration.gateway.support import (
@@ -118,6 +122,32 @@ async def test_the_timeline_is_columns_counted_from_the_earliest_start(served: S
     assert timeline["traced"] == [False, True] * 3
     asked = served.answers.requests[-1]
     assert (asked.run, asked.from_step, asked.to_step, asked.limit) == (RUN, 1, 0, 7)
+
+
+async def test_the_timeline_comes_as_bytes_to_whoever_accepts_them(served: Served) -> None:
+    await publish_job(served)
+
+    async with served.client() as client:
+        path = f"/api/v1/jobs/{RUN}/timeline"
+        numbers = (await client.get(path)).json()
+        answer = await client.get(path, headers={"Accept": columns.MEDIA_TYPE})
+
+    assert answer.headers["content-type"] == columns.MEDIA_TYPE
+    header, table = decoded(answer.content)
+    assert header["origin_unix_seconds"] == numbers.pop("origin_unix_seconds")
+    assert {name: column.tolist() for name, column in table.items()} == numbers
+
+
+def decoded(document: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As a page reads it."""
+    begin = 4 + int.from_bytes(document[:4], "little")
+    header = json.loads(document[4:begin])
+    table = {}
+    for column in header["columns"]:
+        table[column["name"]] = np.frombuffer(document, column["type"], header["rows"], begin)
+        begin += -(-table[column["name"]].nbytes // 8) * 8
+    assert begin == len(document)
+    return header, table
 
 
 async def test_clocks_tell_offset_and_residual(served: Served) -> None:

@@ -86,7 +86,6 @@ def summary() -> trace_pb2.TraceMessage:
         phases=[trace_pb2.PHASE_CHECKPOINT, 9],  # type: ignore[list-item]  # of a newer sender
         progress=trace_pb2.Progress(loss=math.nan, grad_norm=math.inf, learning_rate=1e-4),  # a run that diverged
         dropped=10**9,
-        evaluations=[trace_pb2.Evaluation(split="valid", loss=math.nan, microbatches=100, step=5)] * 64,
         memory=trace_pb2.Memory(allocated_bytes=140 << 30, device_bytes=141 << 30, host_bytes=2 << 40),
     )
     fill_summary(body, {"name": [0], "count": [4], "duration_sum_ns": [10**12], "length_squares": [2**60]})
@@ -97,6 +96,7 @@ def heartbeat() -> trace_pb2.TraceMessage:
     return trace_pb2.TraceMessage(
         seq=7,
         heartbeat=trace_pb2.Heartbeat(
+            evaluations=[trace_pb2.Evaluation(split="valid", loss=math.nan, microbatches=100, step=5)] * 8,
             clock_ns=1,
             unix_ns=NOW_NS,
             step=12,
@@ -252,9 +252,9 @@ def test_open_messages_that_cannot_be_are_refused(opens: list[trace_pb2.OpenMess
     ids=["65", "long split", "split", "step", "microbatches"],
 )
 def test_evaluations_that_cannot_be_are_refused(evaluations: list[trace_pb2.Evaluation]) -> None:
-    message = summary()
-    del message.summary.evaluations[:]
-    message.summary.evaluations.extend(evaluations)
+    message = heartbeat()
+    del message.heartbeat.evaluations[:]
+    message.heartbeat.evaluations.extend(evaluations)
 
     with pytest.raises(ImplausibleError):
         check_message(message)

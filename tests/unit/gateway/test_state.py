@@ -126,12 +126,12 @@ def test_a_job_tells_its_recipe_and_evaluations_and_a_rank_its_device_and_memory
     greeting.recipe.versions.add(name="torch", value="2.11")
     step = summary(10)
     step.memory.host_bytes = 5
-    step.evaluations.add(split="valid", loss=2.5, microbatches=4, step=10)
-    step.evaluations.add(split="test", loss=math.nan, microbatches=4, step=10)
-    silent = summary(10)
+    beat, silent = heartbeat(), heartbeat()
+    beat.evaluations.add(split="valid", loss=2.5, microbatches=4, step=10)
+    beat.evaluations.add(split="test", loss=math.nan, microbatches=4, step=10)
     silent.evaluations.add(split="valid", microbatches=4, step=10)
 
-    result = job_store(said(greeting), said(step), said(silent, 1))
+    result = job_store(said(greeting), said(step), said(beat), said(silent, 1))
 
     detail = views.job_detail(result.jobs[RUN], [], NOW)
     assert detail.recipe is not None
@@ -147,9 +147,9 @@ def test_evaluations_are_bounded_and_those_that_are_done_again_are_forgotten(mon
     monkeypatch.setattr(state, "MAX_EVALUATIONS", 3)
     result = job_store(said(hello()))
     for number in range(1, 6):
-        told = summary(number)
-        told.evaluations.add(split="valid", loss=1.0, step=number)
-        result.apply_message(said(told))
+        beat = heartbeat()
+        beat.evaluations.add(split="valid", loss=1.0, step=number)
+        result.apply_message(said(beat))
     job = result.jobs[RUN]
     assert [step for step, _ in job.evaluations] == [3, 4, 5]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import Message
 from grpc import aio
 from pydantic import SecretStr
@@ -91,21 +92,36 @@ class CollectorClient:
                 return UnavailableError(f"the trace-collector at {self._address} failed: {details}")
 
 
-def timeline_columns(answer: trace_pb2.ListStepsResponse) -> dict[str, object]:
-    """The fields of `Timeline`; its starts count from the earliest row, since a float holds no ns since 1970."""
+def timeline_columns(answer: trace_pb2.ListStepsResponse) -> tuple[float, dict[str, npt.NDArray[Any]]]:
+    """When the earliest row began, in seconds of Unix time, and the columns of `Timeline`. Starts count from there,
+    since a float holds no ns since 1970."""
     start = np.frombuffer(answer.start_ns, "<i8")
     origin = int(start.min()) if len(start) else 0
-    return {
-        "origin_unix_seconds": origin / 1e9,
-        "step": np.frombuffer(answer.step, "<u8").tolist(),
-        "rank": np.frombuffer(answer.rank, "<u4").tolist(),
-        "start_seconds": ((start - origin) / 1e9).tolist(),
-        "duration_seconds": (np.frombuffer(answer.duration_ns, "<i8") / 1e9).tolist(),
-        "compute_seconds": (np.frombuffer(answer.compute_ns, "<i8") / 1e9).tolist(),
-        "wait_seconds": (np.frombuffer(answer.wait_ns, "<i8") / 1e9).tolist(),
-        "host_seconds": (np.frombuffer(answer.host_ns, "<i8") / 1e9).tolist(),
-        "traced": np.frombuffer(answer.traced, "<u1").astype(bool).tolist(),
+    seconds = {
+        name: np.frombuffer(data, "<i8") / 1e9
+        for name, data in (
+            ("duration_seconds", answer.duration_ns),
+            ("compute_seconds", answer.compute_ns),
+            ("wait_seconds", answer.wait_ns),
+            ("host_seconds", answer.host_ns),
+        )
     }
+    columns = {
+        "step": np.frombuffer(answer.step, "<u8").astype("<f8"),
+        "rank": np.frombuffer(answer.rank, "<u4"),
+        "start_seconds": (start - origin) / 1e9,
+        **seconds,
+        "traced": (np.frombuffer(answer.traced, "<u1") != 0).astype("|u1"),
+    }
+    return origin / 1e9, columns
+
+
+def timeline_document(answer: trace_pb2.ListStepsResponse) -> dict[str, object]:
+    """The fields of `Timeline`."""
+    origin, columns = timeline_columns(answer)
+    whole = {"step": np.int64, "rank": np.int64, "traced": np.bool_}
+    lists = {name: column.astype(whole.get(name, column.dtype)).tolist() for name, column in columns.items()}
+    return {"origin_unix_seconds": origin, **lists}
 
 
 def _clock(record: trace_pb2.ClockRecord) -> Clock:

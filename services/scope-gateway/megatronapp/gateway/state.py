@@ -108,6 +108,9 @@ class JobStore:
         _seen(job, message.received_unix_ns, message.received_unix_ns)
         if body == "hello":
             _hello(job, message.message.hello)
+        elif body == "heartbeat":
+            for evaluation in message.message.heartbeat.evaluations:
+                _evaluation(job, evaluation)
         elif body == "summary":
             _summary(job, message.message.summary, message.received_unix_ns)
             return Change(job.run, message.message.summary.step)
@@ -197,8 +200,6 @@ def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: 
         if summary.progress.HasField(name):
             setattr(row, name, getattr(summary.progress, name))
     job.total_steps = summary.progress.total_steps or job.total_steps
-    for evaluation in summary.evaluations:
-        _evaluation(job, evaluation)
 
 
 def _evaluation(job: TrackedJob, told: trace_pb2.Evaluation) -> None:

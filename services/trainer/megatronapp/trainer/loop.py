@@ -16,7 +16,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Phase
+from megatronapp.core.trace.values import Evaluation, Phase
 from megatronapp.trainer import checkpoint
 from megatronapp.trainer.batches import Batches, Split
 from megatronapp.trainer.borders import Border, Borders
@@ -227,6 +227,10 @@ class Trainer:
                 )
                 for reporter in self._reporters:
                     reporter.evaluation(report)
+                microbatches = self._config.evaluation.eval_iters * self._batches.layout.microbatches
+                self._plugins.evaluation(
+                    Evaluation(split=split, loss=mean, microbatches=microbatches, step=self._state.step)
+                )
 
     def _save(self) -> None:
         if self._claim is None:

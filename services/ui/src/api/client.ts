@@ -1,6 +1,8 @@
 import createClient from 'openapi-fetch'
+import type { TimelineColumns } from '@/draw/timeline/model'
+import { COLUMNS_TYPE, decodeColumns } from './columns'
 import type { paths } from './schema'
-import type { Clock, Metrics, Rank, Report, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
+import type { Clock, Metrics, Rank, Report, Session, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -45,8 +47,17 @@ export const getMetrics = (run: string, limit: number): Promise<Metrics> =>
 export const getClocks = (run: string, signal?: AbortSignal): Promise<Clock[]> =>
   expect(client.GET('/api/v1/jobs/{run}/clocks', { params: of(run), signal }))
 
-export const getTimeline = (run: string, fromStep: number, limit: number, signal?: AbortSignal): Promise<Timeline> =>
-  expect(client.GET('/api/v1/jobs/{run}/timeline', { params: { ...of(run), query: { from_step: fromStep, limit } }, signal }))
+export const getTimeline = async (
+  run: string,
+  fromStep: number,
+  limit: number,
+  signal?: AbortSignal,
+): Promise<TimelineColumns> => {
+  const params = { ...of(run), query: { from_step: fromStep, limit } }
+  const headers = { Accept: COLUMNS_TYPE }
+  const answer = client.GET('/api/v1/jobs/{run}/timeline', { params, headers, parseAs: 'arrayBuffer', signal })
+  return decodeColumns(await expect<ArrayBuffer>(answer)) as unknown as TimelineColumns
+}
 
 export const getTraceControl = (run: string, signal?: AbortSignal): Promise<TraceControlStatus> =>
   expect(client.GET('/api/v1/jobs/{run}/trace-control', { params: of(run), signal }))

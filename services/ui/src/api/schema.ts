@@ -179,7 +179,8 @@ export interface paths {
         };
         /**
          * Get Timeline
-         * @description One row per step and rank, as columns. Jobs of many ranks get fewer steps at once, at most 200,000 rows.
+         * @description One row per step and rank, as columns; of numbers as bytes for whoever accepts them. Jobs of many ranks get fewer
+         *     steps at once, at most 200,000 rows.
          */
         get: operations["get_timeline"];
         put?: never;
@@ -1673,6 +1674,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Timeline"];
+                    "application/vnd.megatronapp.columns": unknown;
                 };
             };
             /** @description what went wrong, and what to do */

@@ -15,24 +15,38 @@ function columns(steps: number[], ranks: number[], origin = 1000): TimelineColum
   const compute = rows.map(({ rank }) => (rank === 1 ? 0.8 : 0.6))
   return {
     origin_unix_seconds: origin,
-    step: rows.map(({ step }) => step),
-    rank: rows.map(({ rank }) => rank),
-    start_seconds: rows.map(({ step }) => step - steps[0]),
-    duration_seconds: rows.map(() => 1),
-    compute_seconds: compute,
-    wait_seconds: compute.map((seconds) => 1 - seconds),
-    host_seconds: rows.map(() => 0),
-    traced: rows.map(({ step }) => step % 5 === 0),
+    step: Float64Array.from(rows, ({ step }) => step),
+    rank: Uint32Array.from(rows, ({ rank }) => rank),
+    start_seconds: Float64Array.from(rows, ({ step }) => step - steps[0]),
+    duration_seconds: Float64Array.from(rows, () => 1),
+    compute_seconds: Float64Array.from(compute),
+    wait_seconds: Float64Array.from(compute, (seconds) => 1 - seconds),
+    host_seconds: Float64Array.from(rows, () => 0),
+    traced: Uint8Array.from(rows, ({ step }) => Number(step % 5 === 0)),
   }
 }
+/** These rows of a table, in this order. */
+function withRows(table: TimelineColumns, rows: number[]): TimelineColumns {
+  const of = (values: Float64Array): Float64Array => Float64Array.from(rows, (row) => values[row])
+  return {
+    origin_unix_seconds: table.origin_unix_seconds,
+    step: of(table.step),
+    rank: Uint32Array.from(rows, (row) => table.rank[row]),
+    start_seconds: of(table.start_seconds),
+    duration_seconds: of(table.duration_seconds),
+    compute_seconds: of(table.compute_seconds),
+    wait_seconds: of(table.wait_seconds),
+    host_seconds: of(table.host_seconds),
+    traced: Uint8Array.from(rows, (row) => table.traced[row]),
+  }
+}
+
 const model = (steps = 10, ranks = [0, 1]) => buildModel(columns(Array.from({ length: steps }, (_, i) => i + 1), ranks))
 
 describe('buildModel', () => {
   it('lays the rows out as rank × step, whatever their order', () => {
     const one = columns([1, 2], [0, 1])
-    const shuffled = Object.fromEntries(
-      Object.entries(one).map(([key, value]) => [key, Array.isArray(value) ? [...value].reverse() : value]),
-    ) as unknown as TimelineColumns
+    const shuffled = withRows(one, Array.from(one.step.keys()).reverse())
     expect(buildModel(shuffled)).toEqual(buildModel(one))
     expect([...buildModel(one).compute]).toEqual([0.6, 0.6, 0.8, 0.8])
   })
@@ -54,9 +68,9 @@ describe('buildModel', () => {
 describe('mergeColumns', () => {
   it('replaces steps that come again, moves them to the first origin, and keeps the newest', () => {
     const merged = mergeColumns(columns([1, 2, 3], [0], 1000), columns([3, 4], [0], 1002), 3)
-    expect(merged.step).toEqual([2, 3, 4])
+    expect([...merged.step]).toEqual([2, 3, 4])
     expect(merged.origin_unix_seconds).toBe(1000)
-    expect(merged.start_seconds).toEqual([1, 2, 3])
+    expect([...merged.start_seconds]).toEqual([1, 2, 3])
   })
 
   it('keeps what it has when nothing new came', () => {
@@ -112,18 +126,15 @@ describe('rowSegments', () => {
 
   it('never fills more than the bar', () => {
     const odd = columns([1], [0])
-    odd.host_seconds = [0.5]
+    odd.host_seconds = Float64Array.of(0.5)
     const segments = rowSegments(buildModel(odd), 'steps', 0, { from: 1, to: 2 }, 100)
     expect(segments.compute[0] + segments.wait[0] + segments.host[0]).toBeLessThanOrEqual(1)
   })
 
   it('leaves a gap for a step that was not reported', () => {
     const partial = columns([1, 2, 3], [0, 1])
-    const keep = partial.step.map((step, i) => !(step === 2 && partial.rank[i] === 1))
-    const pick = <T>(values: T[]): T[] => values.filter((_, i) => keep[i])
-    const gappy = Object.fromEntries(
-      Object.entries(partial).map(([key, value]) => [key, Array.isArray(value) ? pick<unknown>(value) : value]),
-    ) as unknown as TimelineColumns
+    const kept = [...partial.step.keys()].filter((i) => !(partial.step[i] === 2 && partial.rank[i] === 1))
+    const gappy = withRows(partial, kept)
     const segments = rowSegments(buildModel(gappy), 'steps', 1, { from: 1, to: 4 }, 300)
     expect([...segments.firstStep.subarray(0, segments.count)]).toEqual([1, 3])
   })
@@ -166,7 +177,7 @@ describe('layoutRows and hit', () => {
 describe('stepBars', () => {
   it('keeps the slowest step of each column', () => {
     const spiky = columns([1, 2, 3, 4], [0])
-    spiky.duration_seconds = [1, 5, 1, 2]
+    spiky.duration_seconds = Float64Array.of(1, 5, 1, 2)
     expect([...stepBars(buildModel(spiky), 2)]).toEqual([5, 2])
     expect([...stepBars(buildModel(spiky), 100)]).toEqual([1, 5, 1, 2])
   })

@@ -139,10 +139,6 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
     for phase in summary.phases:
         _phase(phase)
     _in_range("progress", summary.progress, _PROGRESS)
-    _at_most("evaluations", len(summary.evaluations), limits.MAX_EVALUATIONS)
-    for evaluation in summary.evaluations:
-        _in_range("evaluation", evaluation, _EVALUATION)
-        _texts("evaluation", [evaluation.split])
     _in_range("memory", summary.memory, _MEMORY)
     return columns
 
@@ -163,6 +159,10 @@ def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
                 _in_range("open message", message, _OPEN)
     _texts("operation", [frontier.operation for frontier in beat.frontiers], limits.MAX_NAME)
     _communicators(beat.communicators)
+    _at_most("evaluations", len(beat.evaluations), limits.MAX_EVALUATIONS)
+    for evaluation in beat.evaluations:
+        _in_range("evaluation", evaluation, _EVALUATION)
+        _texts("evaluation", [evaluation.split])
 
 
 def _communicators(communicators: Sequence[trace_pb2.Communicator]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.trace import columns
-from megatronapp.core.trace.values import Communicator, Evaluation, Memory, Progress
+from megatronapp.core.trace.values import Communicator, Memory, Progress
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.segment import State
@@ -39,11 +39,10 @@ def summary_of(
     step: Step,
     names: SpanNames,
     communicators: Sequence[Communicator],
-    evaluations: Sequence[Evaluation],
     memory: Memory,
     dropped: int,
 ) -> trace_pb2.StepSummary:
-    """`communicators` and `evaluations`: those since the last summary."""
+    """`communicators`: those since the last summary."""
     end = step.end
     summary = trace_pb2.StepSummary(
         step=end.step,
@@ -56,7 +55,6 @@ def summary_of(
         progress=_progress(end),
         dropped=dropped,
         traced=bool(end.traced),
-        evaluations=map(to_proto, evaluations),
         memory=to_proto(memory),
     )
     columns.fill_summary(summary, summarize(step.spans, names))

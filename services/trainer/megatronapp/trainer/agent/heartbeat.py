@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.core.trace.values import Communicator, TraceControl
+from megatronapp.core.trace.values import Communicator, Evaluation, TraceControl
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.encode import memory_of
@@ -26,13 +26,14 @@ def heartbeat_of(
     process: RankProcess,
     names: SpanNames,
     communicators: Sequence[Communicator],
+    evaluations: Sequence[Evaluation],
     control: TraceControl,
     gpu: trace_pb2.GpuTelemetry | None,
     dropped: int,
     *,
     closing: bool,
 ) -> trace_pb2.Heartbeat:
-    """`communicators`: those since the last message that told any; `control`: that in force."""
+    """`communicators` and `evaluations`: those since the last heartbeat; `control`: that in force."""
     state = segment.state
     activity, since_ns = _activity(segment, names)
     cpu_ns, wait_ns = process.thread_times()
@@ -52,6 +53,7 @@ def heartbeat_of(
         closing=closing,
         phase=state.phase,  # type: ignore[arg-type]  # a number will do
         memory=to_proto(memory_of(state, process.resident_bytes())),
+        evaluations=map(to_proto, evaluations),
     )
 
 

@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 FLUSH_SECONDS = 2.0
 MOST_EVALUATIONS = 64
-"""That wait for the next summary."""
+"""That wait for the next heartbeat."""
 LIES = (DataError, ValueError, OverflowError)
 """What a record raises that can't be true: of our own checks, or of protobuf's."""
 
@@ -133,23 +133,23 @@ class Rank:
                 self._send(trace_pb2.TraceMessage(batch=batch))
 
     def _summary(self, step: Step) -> trace_pb2.StepSummary:
-        evaluations = tuple(self._evaluations)
-        self._evaluations.clear()
         return summary_of(
             step,
             self._names,
             self._unreported("summary"),
-            evaluations,
             memory_of(self._segment.state, self._process.resident_bytes()),
             self._outbox.dropped,
         )
 
     def _beat(self, closing: bool) -> None:
+        evaluations = tuple(self._evaluations)
+        self._evaluations.clear()
         beat = heartbeat_of(
             self._segment,
             self._process,
             self._names,
             self._unreported("heartbeat"),
+            evaluations,
             self._control.in_force,
             self._telemetry.latest if self._telemetry else None,
             self._outbox.dropped,

@@ -3,7 +3,7 @@
     add_arguments → prepare → [process groups, the port to the neighbouring stages]
         → create → configure → models → forward_step → data → schedule → optimizer
         → (step_begin → [timers, messages] → step_end
-           | phase_begin → phase_end
+           | phase_begin → [evaluation] → phase_end
            | phase_begin(pause) → border → phase_end(pause))*
         → phase_begin(pause) → close
 
@@ -23,7 +23,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from megatronapp.core.errors import PluginMissingError
-from megatronapp.core.trace.values import Identity, Phase, Placement, Progress, Recipe, Schedule
+from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
 
@@ -168,6 +168,9 @@ class Plugin:
 
     def phase_end(self, phase: Phase) -> None:
         """It ended."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """What an evaluation found, before its phase ends; on ranks that know the loss."""
 
     def border(self, step: int) -> bool:
         """A border after this step, which somebody asked for: every rank is in it after the same step, no message is

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Phase, Progress
+from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 
 log = get_logger(__name__)
@@ -91,6 +91,10 @@ class PluginChain:
     def phase_end(self, phase: Phase) -> None:
         for plugin in reversed(self.plugins):
             plugin.phase_end(phase)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        for plugin in self.plugins:
+            plugin.evaluation(evaluation)
 
     def border(self, step: int) -> bool:
         """Whether any of them changed parameters."""

@@ -3,14 +3,15 @@ import { bisectLeft } from 'd3-array'
 /** Rows as the gateway sends them: one per (step, rank), column-wise. */
 export interface TimelineColumns {
   origin_unix_seconds: number
-  step: number[]
-  rank: number[]
-  start_seconds: number[]
-  duration_seconds: number[]
-  compute_seconds: number[]
-  wait_seconds: number[]
-  host_seconds: number[]
-  traced: boolean[]
+  step: Float64Array
+  rank: Uint32Array
+  start_seconds: Float64Array
+  duration_seconds: Float64Array
+  compute_seconds: Float64Array
+  wait_seconds: Float64Array
+  host_seconds: Float64Array
+  /** 1 where the step's spans are stored. */
+  traced: Uint8Array
 }
 
 /**
@@ -33,16 +34,18 @@ export interface TimelineModel {
   readonly stepEnd: Float64Array
 }
 
+const NOTHING = new Float64Array()
+
 export const EMPTY_COLUMNS: TimelineColumns = {
   origin_unix_seconds: 0,
-  step: [],
-  rank: [],
-  start_seconds: [],
-  duration_seconds: [],
-  compute_seconds: [],
-  wait_seconds: [],
-  host_seconds: [],
-  traced: [],
+  step: NOTHING,
+  rank: new Uint32Array(),
+  start_seconds: NOTHING,
+  duration_seconds: NOTHING,
+  compute_seconds: NOTHING,
+  wait_seconds: NOTHING,
+  host_seconds: NOTHING,
+  traced: new Uint8Array(),
 }
 
 export function buildModel(columns: TimelineColumns): TimelineModel {
@@ -80,7 +83,7 @@ function placeRow(model: TimelineModel, columns: TimelineColumns, i: number): vo
   model.stepEnd[step] = Math.max(model.stepEnd[step], start + columns.duration_seconds[i])
 }
 
-function distinct(values: readonly number[]): Int32Array {
+function distinct(values: Float64Array | Uint32Array): Int32Array {
   return Int32Array.from(new Set(values)).sort()
 }
 
@@ -94,20 +97,27 @@ export function mergeColumns(known: TimelineColumns, fresh: TimelineColumns, kee
   const keptFresh = indicesWhere(fresh.step, (step) => step >= oldest)
   const origin = known.step.length ? known.origin_unix_seconds : fresh.origin_unix_seconds
   const shift = fresh.origin_unix_seconds - origin
-  const join = <T>(a: readonly T[], b: readonly T[]): T[] => [...keptKnown.map((i) => a[i]), ...keptFresh.map((i) => b[i])]
+  const join = <T extends Float64Array | Uint32Array | Uint8Array>(a: T, b: T, into: new (length: number) => T): T => {
+    const joined = new into(keptKnown.length + keptFresh.length)
+    keptKnown.forEach((from, to) => (joined[to] = a[from]))
+    keptFresh.forEach((from, to) => (joined[keptKnown.length + to] = b[from]))
+    return joined
+  }
   return {
     origin_unix_seconds: origin,
-    step: join(known.step, fresh.step),
-    rank: join(known.rank, fresh.rank),
-    start_seconds: join(known.start_seconds, fresh.start_seconds.map((start) => start + shift)),
-    duration_seconds: join(known.duration_seconds, fresh.duration_seconds),
-    compute_seconds: join(known.compute_seconds, fresh.compute_seconds),
-    wait_seconds: join(known.wait_seconds, fresh.wait_seconds),
-    host_seconds: join(known.host_seconds, fresh.host_seconds),
-    traced: join(known.traced, fresh.traced),
+    step: join(known.step, fresh.step, Float64Array),
+    rank: join(known.rank, fresh.rank, Uint32Array),
+    start_seconds: join(known.start_seconds, fresh.start_seconds.map((start) => start + shift), Float64Array),
+    duration_seconds: join(known.duration_seconds, fresh.duration_seconds, Float64Array),
+    compute_seconds: join(known.compute_seconds, fresh.compute_seconds, Float64Array),
+    wait_seconds: join(known.wait_seconds, fresh.wait_seconds, Float64Array),
+    host_seconds: join(known.host_seconds, fresh.host_seconds, Float64Array),
+    traced: join(known.traced, fresh.traced, Uint8Array),
   }
 }
 
-function indicesWhere(values: readonly number[], keep: (value: number) => boolean): number[] {
-  return values.flatMap((value, index) => (keep(value) ? [index] : []))
+function indicesWhere(values: Float64Array, keep: (value: number) => boolean): number[] {
+  const found: number[] = []
+  values.forEach((value, index) => void (keep(value) && found.push(index)))
+  return found
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from itertools import groupby
@@ -78,7 +79,7 @@ def trace_of(folder: Path, rank: int) -> RankTrace:
 def reporters(trace: RankTrace) -> list[str]:
     """The phases in order, each once; ordinary steps left out."""
     beats = [trace_pb2.Phase.Name(beat.phase).removeprefix("PHASE_") for beat in trace.heartbeats]
-    return [phase for phase, _ in groupby(beats) if phase != "UNSPECIFIED"]
+    return [phase for phase, _ in groupby(beats) if phase != "STEP"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -87,6 +88,13 @@ def test_heartbeats_tell_the_phases_of_a_run_in_their_order(folder: Path, rank: 
 
     # The last checkpoint is that of step 4; evaluation on test data comes after it.
     assert reporters(trace_of(folder, rank)) == ["START", *between, *between, "EVALUATION", "PAUSE"]
+
+
+def test_heartbeats_tell_what_evaluations_found_the_last_one_too(folder: Path) -> None:
+    found = [evaluation for beat in trace_of(folder, 0).heartbeats for evaluation in beat.evaluations]
+
+    assert [(each.split, each.step) for each in found] == [("valid", 2), ("valid", 4), ("test", 4)]
+    assert all(math.isfinite(each.loss) and each.microbatches > 0 for each in found)
 
 
 def test_a_rank_is_starting_until_its_first_step_is_over(folder: Path) -> None:

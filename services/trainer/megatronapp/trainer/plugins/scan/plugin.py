@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Device, Granularity, Hello, Phase, Progress, TraceControl
+from megatronapp.core.trace.values import Device, Evaluation, Granularity, Hello, Phase, Progress, TraceControl
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import flags, operations
@@ -186,6 +186,9 @@ class ScanPlugin(Plugin):
             self._recorder.end()
         self._leave(phase)
         self._probe.on = self._current is not None
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._link.evaluation(evaluation)
 
     def close(self) -> None:
         if self._closed:

@@ -14,7 +14,7 @@ class Position:
 
     @property
     def phase(self) -> Phase:
-        return self.phases[-1] if self.phases else Phase.UNSPECIFIED
+        return self.phases[-1] if self.phases else Phase.STEP
 
     def enter(self, phase: Phase) -> None:
         self.phases = (*self.phases, phase)
