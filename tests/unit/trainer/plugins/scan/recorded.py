@@ -45,6 +45,7 @@ class Reader:
             RankProcess(os.getpid(), self.segment.thread),
             NAMES,
             (),
+            (),
             Window(enabled=False).control(),
             None,
             0,
