@@ -168,7 +168,7 @@ def library_versions(device: torch.device) -> dict[str, str]:
 
 
 def _installed(distribution: str) -> str:
-    """ "" for code that was never installed, as on a path of its own."""
+    """Empty for code that was never installed, as on a path of its own."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
