@@ -8,7 +8,7 @@ from typing import Any
 
 from megatronapp.core.trace.values import Device, Hello, Identity, Placement, Schedule
 from megatronapp.trainer.plugins.scan import operations
-from megatronapp.trainer.plugins.scan.agent_link import AgentLink
+from megatronapp.trainer.plugins.scan.agent_link import AgentLink, AgentPlace
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, CpuTimebase, PythonRecorder
 from megatronapp.trainer.plugins.scan.window import Window
@@ -23,7 +23,14 @@ HELLO = Hello(
 
 class RankWriter:
     def __init__(
-        self, socket: Path, *, rank: int = 0, folder: Path | None = None, collector: str = "", ring: int = RING_BYTES
+        self,
+        socket: Path,
+        *,
+        rank: int = 0,
+        folder: Path | None = None,
+        collector: str = "",
+        ring: int = RING_BYTES,
+        own: bool = False,
     ) -> None:
         self.recorder = PythonRecorder(CpuTimebase(), ring)
         self.hello: dict[str, Any] = {
@@ -33,7 +40,7 @@ class RankWriter:
             "collector_address": collector,
             "trace_dir": str(folder) if folder else "",
         }
-        self.link = AgentLink(socket, self.recorder.fd, lambda: self.hello)
+        self.link = AgentLink(AgentPlace(socket, own), self.recorder.fd, lambda: self.hello)
         self.link.border()
 
     def step(self, number: int, spans: int = 3, *, traced: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.app import Agent
 from megatronapp.trainer.agent.rendezvous import listen, start_agent
+from megatronapp.trainer.plugins.scan import agent_link
 from megatronapp.v1 import trace_pb2
 from tests.support.forked import PRELOAD
 from tests.support.rank_writer import RankWriter
@@ -238,6 +241,36 @@ def test_an_agent_that_a_rank_starts_ends_when_the_ranks_have(tmp_path: Path, so
 
     eventually(lambda: len(summaries(tmp_path)) == 3)
     eventually(lambda: not socket.exists())
+
+
+def test_an_agent_that_dies_is_replaced_by_the_rank_that_started_it(
+    tmp_path: Path, socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(agent_link, "START_AGAIN_SECONDS", 0.1)
+    assert start_agent(socket)
+    rank, other = RankWriter(socket, folder=tmp_path, own=True), RankWriter(socket, folder=tmp_path, rank=1)
+    rank.step(1)
+    eventually(lambda: len(summaries(tmp_path)) == 1)
+
+    (agent,) = own_agents()
+    agent.kill()
+    agent.wait()
+    numbers = itertools.count(2)
+
+    def arrives() -> bool:
+        rank.step(next(numbers))
+        return len(summaries(tmp_path)) > 3
+
+    eventually(arrives)
+    assert len(own_agents()) == 1
+    eventually(lambda: other.link.border() or other.link.connected)
+    assert rank.close()
+    assert other.close()
+
+
+def own_agents() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if "megatronapp.trainer.agent" in each.cmdline()]
 
 
 def killed_with_its_own_agent(socket: Path, folder: Path) -> None:

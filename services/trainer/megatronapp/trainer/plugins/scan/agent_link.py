@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
@@ -26,31 +26,45 @@ from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, address_of, st
 log = get_logger(__name__)
 
 AGAIN_SECONDS = 3.0
+START_AGAIN_SECONDS = 10.0
 LENGTH = struct.Struct("<I")
 MOST_WAITING = 32 << 20
 """Bytes; a connection that takes no more than that is given up."""
 
 
-def find_agent(run: str, attempt: int, *, first_of_node: bool) -> Path | None:
-    """Where the agent listens: the launcher says so; without one the first rank of the node starts one. None: there
-    can't be one."""
+class AgentPlace(NamedTuple):
+    path: Path | None
+    """Where the agent listens; None: there can't be one."""
+    own: bool
+    """This rank starts it, and another one when that is gone: nobody else does."""
+
+
+def find_agent(run: str, attempt: int, *, first_of_node: bool) -> AgentPlace:
+    """The launcher says where its agent is; without one the first rank of the node starts one."""
     if given := os.environ.get(SOCKET_VARIABLE):
-        return Path(given)
+        return AgentPlace(Path(given), own=False)
     try:
         path = address_of(run, attempt)
-        if first_of_node:
-            start_agent(path)
+    except UnavailableError as error:
+        log.warning("no_agent", reason=str(error))
+        return AgentPlace(None, own=False)
+    if first_of_node:
+        _start(path)
+    return AgentPlace(path, own=first_of_node)
+
+
+def _start(path: Path) -> None:
+    try:
+        start_agent(path)
     except (UnavailableError, OSError) as error:
         log.warning("no_agent", reason=str(error))
-        return None
-    return path
 
 
 class AgentLink:
-    def __init__(self, path: Path | None, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
-        """`path` None: there is no agent. `segment`: the descriptor that the agent shall read; `hello` makes the first
-        frame of each connection."""
-        self._path = path
+    def __init__(self, place: AgentPlace, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
+        """`segment`: the descriptor that the agent shall read; `hello` makes the first frame of each connection."""
+        self._path, self._own = place
+        self._started_at = time.monotonic()
         self._segment = segment
         self._hello = hello
         self._socket: socket.socket | None = None
@@ -109,6 +123,7 @@ class AgentLink:
             socket.send_fds(link, [b"\0"], [self._segment])
         except OSError as error:
             link.close()
+            self._replace_agent()
             if not self._warned:
                 self._warned = True
                 log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
@@ -117,6 +132,12 @@ class AgentLink:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})
+
+    def _replace_agent(self) -> None:
+        """An agent of this rank's own that is gone; one that dies again and again is not started in a loop."""
+        if self._own and self._path is not None and time.monotonic() - self._started_at >= START_AGAIN_SECONDS:
+            self._started_at = time.monotonic()
+            _start(self._path)
 
     def _check(self) -> None:
         """An agent never says anything: what can be read is its end."""

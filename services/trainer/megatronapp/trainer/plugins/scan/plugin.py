@@ -80,8 +80,8 @@ class ScanPlugin(Plugin):
         self._recorder: Recorder = make_recorder(context.device)
         self._recorder.set_phase(self._position.phase)
         identity, first = context.identity, context.placement.local_rank == 0
-        agent = find_agent(identity.run, identity.attempt, first_of_node=first)
-        self._link = AgentLink(agent, self._recorder.fd, self._hello)
+        place = find_agent(identity.run, identity.attempt, first_of_node=first)
+        self._link = AgentLink(place, self._recorder.fd, self._hello)
         self._communicators = Communicators(lambda new: self._link.communicators([new]))
         self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
