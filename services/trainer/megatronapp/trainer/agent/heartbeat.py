@@ -19,6 +19,27 @@ from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.v1 import trace_pb2
 
 INTERVAL_SECONDS = 1.0
+GOLDEN_RATIO = 0.618034
+
+
+class BeatClock:
+    """When a rank's heartbeats are due: once in INTERVAL_SECONDS, at a moment of its own.
+
+    Ranks are connected, and change phases, all at once. Would they beat at once too, the job would be seen no more
+    often than each of them; spread over the interval (by the golden ratio, evenly for any number of ranks) they show
+    how it moves in between, and nobody has to take them all in together.
+    """
+
+    def __init__(self, rank: int, now_seconds: float) -> None:
+        self._next_seconds = now_seconds + INTERVAL_SECONDS * (rank * GOLDEN_RATIO % 1)
+
+    def due(self, now_seconds: float) -> bool:
+        """Whether one is due; it counts as beaten then. Those that were missed are not made up for."""
+        late_seconds = now_seconds - self._next_seconds
+        if late_seconds < 0:
+            return False
+        self._next_seconds = now_seconds + INTERVAL_SECONDS - late_seconds % INTERVAL_SECONDS
+        return True
 
 
 def heartbeat_of(

@@ -19,7 +19,7 @@ from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.control import ControlRelay
 from megatronapp.trainer.agent.encode import batches_of, memory_of, summary_of
 from megatronapp.trainer.agent.files import TraceFile
-from megatronapp.trainer.agent.heartbeat import INTERVAL_SECONDS, heartbeat_of
+from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.outbox import Outbox, Sink
 from megatronapp.trainer.agent.process import RankProcess
@@ -56,7 +56,7 @@ class Rank:
         self._evaluations: deque[Evaluation] = deque(maxlen=MOST_EVALUATIONS)
         self._closing = False
         self._phase = -1
-        self._beat_at = 0.0
+        self._beats = BeatClock(hello.message.identity.rank, time.monotonic())
         self._refused = 0
         uuid = hello.message.placement.gpu_uuid
         self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
@@ -92,9 +92,9 @@ class Rank:
     def tick(self) -> None:
         """Relay what the collector asks for; beat when it is time, or a phase has begun."""
         self._control.relay()
-        phase, now = self._segment.state.phase, time.monotonic()
-        if phase != self._phase or now - self._beat_at >= INTERVAL_SECONDS:
-            self._phase, self._beat_at = phase, now
+        phase, due = self._segment.state.phase, self._beats.due(time.monotonic())
+        if due or phase != self._phase:
+            self._phase = phase
             self._guarded(self._beat, False)
 
     def end(self) -> threading.Thread:
