@@ -120,9 +120,8 @@ def test_heartbeats_of_a_hang_tell_who_waits_in_what_and_who_never_came(tmp_path
     run_in_background_until_dead(str(tmp_path))
 
     waiting, absent = (read(trace_file.path_for(tmp_path, "local/train", 1, rank)) for rank in (0, 1))
-    stuck = waiting.heartbeats[-2]
-    assert stuck.activity == "all_reduce"
-    assert stuck.step == 3
+    # Beats come at moments of each rank's own, also while the last step begins and while the peer's death ends it.
+    stuck = [beat for beat in waiting.heartbeats if beat.step == 3 and beat.activity == "all_reduce"][-1]
     behind = {waiting.communicators[f.communicator].id: f for f in stuck.frontiers if f.completed < f.enqueued}
     assert list(behind) == ["dp_cp:0-1"]
     (frontier,) = behind.values()
