@@ -86,14 +86,14 @@ def test_messages_that_end_out_of_order_are_open_by_name(recorder: Recorder) -> 
     frontiers = Frontiers(recorder)
     track = frontiers.track(1, peer=0, sending=False)
     names = [MessageId(Direction.FORWARD, microbatch).pack() for microbatch in range(3)]
-    tickets = [frontiers.enqueue(track, Operation.FORWARD_RECV, 9, name) for name in names]
+    tickets = [track.enter(Operation.FORWARD_RECV, 9, name) for name in names]
 
-    frontiers.complete(track, tickets[1])
+    tickets[1].complete()
 
     frontier = only(recorder)
     assert (frontier.enqueued, frontier.completed) == (3, 0)
     assert [(message.step, message.message) for message in frontier.open] == [(9, names[0]), (9, names[2])]
-    frontiers.complete_at(track, tickets[0], recorder.mark())
+    tickets[0].end = recorder.mark()
     assert (only(recorder).completed, [message.message for message in only(recorder).open]) == (2, [names[2]])
 
 
@@ -102,7 +102,7 @@ def test_of_many_open_messages_the_oldest_are_told(recorder: Recorder) -> None:
     track = frontiers.track(1, peer=0, sending=False)
 
     for message in range(1, 41):
-        frontiers.enqueue(track, Operation.FORWARD_RECV, 1, message)
+        track.enter(Operation.FORWARD_RECV, 1, message)
 
     assert [message.message for message in only(recorder).open] == list(range(1, 17))
 

@@ -107,21 +107,6 @@ class Frontiers:
             track = self._tracks[key] = Track(self, self.recorder.track(*key), communicator)
         return track
 
-    @staticmethod
-    def enqueue(track: Track, operation: int, step: int, message: int) -> Pending:
-        """A message is handed over now. Returns what `complete` and `complete_at` want."""
-        return track.enter(operation, step, message)
-
-    @staticmethod
-    def complete(_track: Track, ticket: Pending) -> None:
-        """It is through."""
-        ticket.complete()
-
-    @staticmethod
-    def complete_at(_track: Track, ticket: Pending, mark: Any) -> None:
-        """It is through when the device has passed this mark."""
-        ticket.end = mark
-
     def poll(self) -> None:
         """Ask after what nobody has waited for."""
         if self.unwaited:

@@ -46,7 +46,7 @@ class MicrobatchHooks:
             self._enter(where, Operation.FORWARD)
             result = function(*args, current_microbatch=current_microbatch, vp_stage=vp_stage, **kwargs)
             self._leave()
-            probe.last_forward = self._of_output[id(_tensor(result[0]))] = where
+            self._of_output[id(_tensor(result[0]))] = where
             return result
 
         return forward_step
@@ -61,7 +61,6 @@ class MicrobatchHooks:
             self._enter(where, Operation.BACKWARD)
             result = function(input_tensor, output_tensor, *args, **kwargs)
             self._leave()
-            probe.last_backward = where
             return result
 
         return backward_step

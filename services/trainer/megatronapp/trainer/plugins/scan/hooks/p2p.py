@@ -14,6 +14,7 @@ from typing import Any
 
 from megatronapp.core.trace.message_id import Direction
 from megatronapp.trainer.pipeline.port import Handle, Message, PipelineMessages
+from megatronapp.trainer.plugins.scan.frontier import Pending
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
@@ -47,8 +48,7 @@ class Posted:
     operation: Operation
     communicator: int
     sequence: int
-    track: Any
-    ticket: Any
+    ticket: Pending
     issued: Any
     handle: weakref.ref[Any] | None = None
     through: bool = False
@@ -127,7 +127,7 @@ class P2PHooks:
             if posted is None:
                 continue
             if not self.probe.on:
-                self.probe.frontiers.complete_at(posted.track, posted.ticket, self.probe.recorder.mark())
+                posted.ticket.end = self.probe.recorder.mark()
                 continue
             if position:
                 self.probe.recorder.begin(posted.operation)
@@ -138,7 +138,7 @@ class P2PHooks:
         if self.probe.on:
             for posted in self._posted.values():
                 if posted.issued is None:  # of an evaluation, which is not traced
-                    self.probe.frontiers.complete_at(posted.track, posted.ticket, self.probe.recorder.mark())
+                    posted.ticket.end = self.probe.recorder.mark()
                     continue
                 self.probe.recorder.begin(posted.operation)
                 self._end(posted)
@@ -149,22 +149,20 @@ class P2PHooks:
         for posted in self._posted.values():
             if not posted.through and posted.happened():
                 posted.through = True
-                self.probe.frontiers.complete(posted.track, posted.ticket)
+                posted.ticket.complete()
 
     def _enqueue(self, message: Message, issued: Any) -> Posted:
         assert self._pipeline is not None  # noqa: S101  (it told of the message)
         operation = OPERATIONS[message.id.direction, message.sends]
-        frontiers = self.probe.frontiers
         communicator = self.probe.communicators.index(self._pipeline.group)
-        track = frontiers.track(communicator, message.peer, message.sends)
+        track = self.probe.frontiers.track(communicator, message.peer, message.sends)
         self._sequences[operation, message.peer] += 1
         return Posted(
             message=message,
             operation=operation,
             communicator=communicator,
             sequence=self._sequences[operation, message.peer],
-            track=track,
-            ticket=frontiers.enqueue(track, operation, message.step, message.id.pack()),
+            ticket=track.enter(operation, message.step, message.id.pack()),
             issued=issued,
         )
 
@@ -184,4 +182,4 @@ class P2PHooks:
             message.id.pack(),
         )
         recorder.context(-1, -1)
-        self.probe.frontiers.complete_at(posted.track, posted.ticket, mark)
+        posted.ticket.end = mark

@@ -28,9 +28,6 @@ class Probe:
     """Of this step's microbatches. A stage without data knows of none."""
     microbatch: int = -1
     """The one in its forward or backward now."""
-    last_forward: tuple[int, int] = (-1, -1)
-    last_backward: tuple[int, int] = (-1, -1)
-    """(microbatch, chunk) computed last, which is what is sent next."""
     settle: Callable[[], None] = lambda: None
     """Ends the layer spans that are open when a microbatch's forward or backward ends."""
 
