@@ -5,8 +5,9 @@
 
 Every step is traced in detail and sent to a collector. Of the first rank, a step: `border_ms` is what the training
 thread spends at the plug-in's borders, `threads_ms` what all threads spend that the plug-in has made, and `marks_ms`
-the marks of the hooks times the cost of one, measured in the same process. `agent_share` is the processor time of the
-agent, with everything that sends, over the time that the ranks trained: 0.05 is a twentieth of a core for all of them.
+the marks of the hooks times the cost of one, measured in the same process: to take it, and (`resolving_ms`, a part of
+`threads_ms`) to read its time back. `agent_share` is the processor time of the agent, with everything that sends, over
+the time that the ranks trained: 0.05 is a twentieth of a core for all of them.
 Unknown flags go to the trainer.
 """
 
@@ -128,7 +129,7 @@ def run(steps: int, flags: Sequence[str]) -> None:
 
         def _report(self) -> dict[str, Any]:
             marks = (self._recorder.marks - self._first_mark) / steps
-            cost_us = _mark_cost_us(self._context.device)
+            cost_us, resolving_us = _mark_cost_us(self._context.device), _resolving_cost_us(self._context.device)
             threads_ns = _cpu_ns(self._made) - self._threads_ns
             return {
                 "recorder": type(self._recorder).__name__,
@@ -138,6 +139,8 @@ def run(steps: int, flags: Sequence[str]) -> None:
                 "marks": round(marks, 1),
                 "mark_us": round(cost_us, 3),
                 "marks_ms": round(marks * cost_us / 1e3, 4),
+                "resolving_us": round(resolving_us, 3),
+                "resolving_ms": round(marks * resolving_us / 1e3, 4),
             }
 
     train(flags, plugins=[MeasuredScan])
@@ -163,6 +166,19 @@ def _mark_cost_us(device: Any) -> float:
         recorder.end()
 
     return min(timeit.repeat(span, number=CALLS, repeat=5)) / CALLS / 2 * 1e6
+
+
+def _resolving_cost_us(device: Any) -> float:
+    """Of the side thread. Without the native recorder there is none."""
+    try:
+        from megatronapp.scan import resolving_cost_ns
+    except ImportError:
+        return 0.0
+    import torch
+
+    if device.type != "cuda":
+        return resolving_cost_ns() / 1e3
+    return resolving_cost_ns(torch._C._cuda_getCurrentRawStream, device.index or 0) / 1e3
 
 
 if __name__ == "__main__":

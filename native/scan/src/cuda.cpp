@@ -17,6 +17,8 @@ constexpr int kSuccess = 0;
 constexpr unsigned kDefaultFlags = 0;
 constexpr unsigned kNonBlockingStream = 1;
 constexpr int kBrackets = 5;
+// A reference costs the host some hundred microseconds; for a second the line's slope places what comes after it as well.
+constexpr std::int64_t kReferenceAgeNs = 1'000'000'000;
 
 }  // namespace
 
@@ -53,14 +55,14 @@ Cuda::Cuda() : driver_(std::make_unique<Driver>()) {
         throw std::runtime_error("no CUDA context is current on this thread");
     }
     check_cuda(driver_->stream_create(&stream_, kNonBlockingStream), "cuStreamCreate");
-    check_cuda(driver_->event_create(&reference_, kDefaultFlags), "cuEventCreate");
-    check_cuda(driver_->event_create(&reference_before_, kDefaultFlags), "cuEventCreate");
+    check_cuda(driver_->event_create(&reference_.event, kDefaultFlags), "cuEventCreate");
+    check_cuda(driver_->event_create(&spare_, kDefaultFlags), "cuEventCreate");
 }
 
 Cuda::~Cuda() {
     // Best effort: at the process's end the driver may be gone already, and then so are its objects.
-    driver_->event_destroy(reference_);
-    driver_->event_destroy(reference_before_);
+    driver_->event_destroy(reference_.event);
+    driver_->event_destroy(spare_);
     driver_->stream_destroy(stream_);
 }
 
@@ -111,15 +113,19 @@ std::pair<std::int64_t, std::int64_t> Cuda::bracket(Event event) {
     return {before, after};
 }
 
-Reference Cuda::reference() {
-    std::swap(reference_, reference_before_);
-    const auto [before, after] = bracket(reference_);
-    if (referenced_) {
-        device_ns_ += elapsed_ns(reference_before_, reference_).value();
+const Reference& Cuda::reference() {
+    const bool first = referenced_at_ns_ == 0;
+    if (!first && now_ns() - referenced_at_ns_ < kReferenceAgeNs) {
+        return reference_;
     }
-    referenced_ = true;
-    const auto [host_ns, error_ns] = line_.place({device_ns_, before, after});
-    return {reference_, host_ns, error_ns};
+    const auto [before, after] = bracket(spare_);
+    if (!first) {
+        device_ns_ += elapsed_ns(reference_.event, spare_).value();
+    }
+    referenced_at_ns_ = after;
+    std::swap(reference_.event, spare_);
+    reference_.placed = line_.place({device_ns_, before, after});
+    return reference_;
 }
 
 }  // namespace megatronapp::scan

@@ -15,8 +15,7 @@ using Stream = void*;
 
 struct Reference {
     Event event;
-    std::int64_t host_ns;
-    std::int64_t error_ns;
+    Placed placed;
 };
 
 // Events of one CUDA context. Throws std::runtime_error when the driver refuses. `make`, `destroy` and `record` are for
@@ -39,8 +38,9 @@ public:
     bool done(Event event) const;
     // Nanoseconds from one event, which is done, to another; nothing when that one is not.
     std::optional<std::int64_t> elapsed_ns(Event from, Event to) const;
-    // Records an event on a stream of its own, waits for it, and places it on the host's clock.
-    Reference reference();
+    // A recent event, placed on the host's clock. Where the last one is old, records another on a stream of its own and
+    // waits for it.
+    const Reference& reference();
 
 private:
     // Host times around an event that is recorded anew until the bracket is as narrow as it gets.
@@ -50,10 +50,10 @@ private:
     std::unique_ptr<Driver> driver_;
     void* context_ = nullptr;
     Stream stream_ = nullptr;
-    // The newest reference and the one before it, which its device time counts from.
-    Event reference_ = nullptr, reference_before_ = nullptr;
-    std::int64_t device_ns_ = 0;
-    bool referenced_ = false;
+    // The newest one's device time counts from the one before it, whose event is spare from then on.
+    Reference reference_{};
+    Event spare_ = nullptr;
+    std::int64_t device_ns_ = 0, referenced_at_ns_ = 0;
     HostLine line_;
 };
 

@@ -26,7 +26,11 @@ double half(const Bracket& bracket) {
 
 }  // namespace
 
-std::pair<std::int64_t, std::int64_t> HostLine::place(const Bracket& newest) {
+std::int64_t Placed::after(std::int64_t device_ns) const {
+    return host_ns + device_ns + std::llround(drift * static_cast<double>(device_ns));
+}
+
+Placed HostLine::place(const Bracket& newest) {
     while (!brackets_.empty() &&
            (brackets_.size() >= kMost || newest.device_ns - brackets_.front().device_ns > kSpanNs)) {
         brackets_.pop_front();
@@ -48,13 +52,15 @@ std::pair<std::int64_t, std::int64_t> HostLine::place(const Bracket& newest) {
         const double y = static_cast<double>(middle(bracket) - middle(newest)) - x;
         w += weight, wx += weight * x, wy += weight * y, wxx += weight * x * x, wxy += weight * x * y;
     }
-    const double offset = (wy * wxx - wx * wxy) / (w * wxx - wx * wx);
+    const double determinant = w * wxx - wx * wx;
+    const double offset = (wy * wxx - wx * wxy) / determinant;
     if (std::abs(offset) > half(newest)) {
         // Outside of its own bracket: a clock was set, or the machine slept. What was learnt is void.
         brackets_.assign(1, newest);
-        return {middle(newest), static_cast<std::int64_t>(half(newest))};
+        return {middle(newest), static_cast<std::int64_t>(half(newest)), 0};
     }
-    return {middle(newest) + std::llround(offset), static_cast<std::int64_t>(narrowest)};
+    const double drift = (w * wxy - wx * wy) / determinant;
+    return {middle(newest) + std::llround(offset), static_cast<std::int64_t>(narrowest), drift};
 }
 
 }  // namespace megatronapp::scan

@@ -16,8 +16,9 @@ PyObject* place_brackets(PyObject*, PyObject* brackets) {
             long long device_ns, before_ns, after_ns;
             PyObject* entry = nullptr;
             if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, i), "LLL", &device_ns, &before_ns, &after_ns)) {
-                const auto [host_ns, error_ns] = line.place({device_ns, before_ns, after_ns});
-                entry = Py_BuildValue("LL", static_cast<long long>(host_ns), static_cast<long long>(error_ns));
+                const Placed event = line.place({device_ns, before_ns, after_ns});
+                entry = Py_BuildValue(
+                    "LLd", static_cast<long long>(event.host_ns), static_cast<long long>(event.error_ns), event.drift);
             }
             if (entry == nullptr || PyList_Append(placed, entry) < 0) {
                 Py_CLEAR(placed);

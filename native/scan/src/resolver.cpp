@@ -13,7 +13,8 @@ namespace megatronapp::scan {
 
 namespace {
 
-// How often the device is asked. Nobody waits for the answer, and each time costs the host some microseconds.
+// How often the device is asked. Nobody waits for the answer, and each time costs the host some microseconds and takes
+// the driver's lock: not right after a step, where the device is idle until the training thread has work for it.
 constexpr auto kPoll = std::chrono::milliseconds(50);
 constexpr auto kClosingPoll = std::chrono::milliseconds(2);
 // How long a thread that was told to stop may take for what it is at.
@@ -114,24 +115,19 @@ void Resolver::run() {
 
 bool Resolver::wait_for_work() {
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto due = [this] { return stopping_ || closing_ || !chunks_.empty(); };
-    if (unready_) {
+    if (cuda_ != nullptr) {
         const bool closing = closing_;
         changed_.wait_for(lock, closing ? kClosingPoll : kPoll, [&] { return stopping_ || closing_ != closing; });
-    } else if (cuda_ != nullptr) {
-        changed_.wait_for(lock, kPoll, due);  // operations are watched that nobody announces
     } else {
-        changed_.wait(lock, due);
+        changed_.wait(lock, [this] { return stopping_ || closing_ || !chunks_.empty(); });
     }
     return !stopping_ && !(closing_ && chunks_.empty());
 }
 
 void Resolver::work() {
     poll_watches();
-    reference_.reset();
     while (Chunk* chunk = front()) {
-        unready_ = !resolve(*chunk);
-        if (unready_) {
+        if (!resolve(*chunk)) {
             return;
         }
         write(*chunk);
@@ -170,12 +166,11 @@ bool Resolver::ready(const Chunk& chunk) const {
 }
 
 bool Resolver::place(Chunk& chunk) {
+    Reference reference{};
     if (cuda_ != nullptr) {
-        if (!reference_) {
-            reference_ = cuda_->reference();
-        }
-        chunk.end.reference_ns = reference_->host_ns;
-        chunk.end.reference_error_ns = reference_->error_ns;
+        reference = cuda_->reference();
+        chunk.end.reference_ns = reference.placed.host_ns;
+        chunk.end.reference_error_ns = reference.placed.error_ns;
     }
     times_.clear();
     for (const Mark& mark : chunk.marks) {
@@ -183,11 +178,11 @@ bool Resolver::place(Chunk& chunk) {
             times_.push_back(mark.host_ns);
             continue;
         }
-        const auto elapsed_ns = cuda_->elapsed_ns(reference_->event, mark.event);
+        const auto elapsed_ns = cuda_->elapsed_ns(reference.event, mark.event);
         if (!elapsed_ns) {
             return false;  // a stream that was given up, and its number given to another
         }
-        times_.push_back(reference_->host_ns + *elapsed_ns);
+        times_.push_back(reference.placed.after(*elapsed_ns));
     }
     return true;
 }

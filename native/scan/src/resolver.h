@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -79,9 +78,7 @@ private:
 
     // The thread's own.
     std::vector<std::int64_t> times_;  // of the chunk that is being written, one per mark
-    std::optional<Reference> reference_;
     std::vector<WatchedStream> watched_;
-    bool unready_ = false;        // the oldest chunk waits for the device
     bool device_failed_ = false;  // it answers no more: what is recorded by its clock is lost
 
     std::mutex mutex_;  // guards the following

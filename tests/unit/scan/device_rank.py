@@ -20,6 +20,7 @@ from tests.support.segment import SegmentReader, Step  # noqa: E402
 HOST, WORK = range(2)
 SECONDS = 30.0
 LAUNCH_FAILED = 719
+BRACKETS_AT_MOST = 10
 
 
 class Device:
@@ -105,6 +106,7 @@ def two_streams(device: Device, recorder: Recorder, reader: SegmentReader) -> No
 
 def many_steps(device: Device, recorder: Recorder, reader: SegmentReader) -> None:
     track, ends = recorder.track(2, -1, False), []
+    began, waits = time.monotonic(), DRIVER.stand_in_synchronizations()
     for number in range(2, 60):
         for index in range(100):
             device.current = index % 2
@@ -115,6 +117,8 @@ def many_steps(device: Device, recorder: Recorder, reader: SegmentReader) -> Non
     ends += steps(reader, 58 - len(ends))
     assert [step.end.step for step in ends] == list(range(2, 60))
     assert all(step.end.rows == len(step.columns["name"]) == 100 for step in ends)
+    references = (DRIVER.stand_in_synchronizations() - waits) / BRACKETS_AT_MOST
+    assert references <= time.monotonic() - began + 1
     assert all((step.columns["begin"] <= step.columns["end"]).all() for step in ends)
     until(lambda: reader.frontiers()[track].completed == 58 * 100)
     print("events are used again")

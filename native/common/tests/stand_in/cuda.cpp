@@ -32,6 +32,7 @@ struct Event {
 };
 
 std::atomic<int> failure{0};
+std::atomic<int> synchronizations{0};
 
 class Stream {
 public:
@@ -182,6 +183,7 @@ int cuEventQuery(void* event) {
     return failure != 0 ? failure.load() : static_cast<Event*>(event)->reached->left == 0 ? 0 : kNotReady;
 }
 int cuEventSynchronize(void* event) {
+    ++synchronizations;
     return wait_until([=] { return static_cast<Event*>(event)->reached->left == 0; }), failure.load();
 }
 
@@ -204,4 +206,6 @@ int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
 
 // From now on the device answers with this error; 0: no more.
 void stand_in_fail(int error) { failure = error; }
+// How often an event was waited for.
+int stand_in_synchronizations() { return synchronizations; }
 }

@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 COLUMNS: tuple[str, ...]
 """Names of the columns of a record of rows, in its order (docs/agent.md)."""
 
-def place_brackets(brackets: Sequence[tuple[int, int, int]], /) -> list[tuple[int, int]]:
+def place_brackets(brackets: Sequence[tuple[int, int, int]], /) -> list[tuple[int, int, float]]:
     """HostLine over (device_ns, before_ns, after_ns): host time and error of each, as the recorder would tell them."""
 
 class Recorder:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 
-from megatronapp.scan.measure import mark_cost_ns
+from megatronapp.scan.measure import mark_cost_ns, resolving_cost_ns
 from megatronapp.scan.running import running_ranks
 
 
 def checks() -> Iterator[tuple[str, bool | None, str]]:
     """For `megatronapp doctor`: (name, there or optional, in words)."""
-    costs = mark_cost_ns(_current_stream())
+    stream = _current_stream()
+    costs = mark_cost_ns(stream)
     yield "cost of a mark", True, ", ".join(f"{what} {cost:.0f} ns" for what, cost in costs.items())
+    yield "resolving a mark", True, f"{resolving_cost_ns(stream):.0f} ns of a thread of its own"
     each = costs.get("stream mark", costs["host mark"])
     for rank in running_ranks():
         share = rank.marks * each / 1e6

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
-from megatronapp.trainer.plugins.scan.host_line import Bracket, HostLine
+from megatronapp.trainer.plugins.scan.host_line import Bracket, HostLine, Placed
 from megatronapp.trainer.plugins.scan.recorder import Mark, Times
 
 FIRST_EVENTS = 4096
 BRACKETS = 5
+REFERENCE_AGE_NS = 1_000_000_000
+"""A reference costs the host some hundred microseconds; for a second the line's slope places what comes as well."""
+
+
+class _Reference(NamedTuple):
+    """An event on a stream of its own, where it stands on the host's clock, and when it was taken."""
+
+    event: torch.cuda.Event
+    placed: Placed
+    taken_ns: int
+
+    def host_ns_of(self, event: torch.cuda.Event) -> int:
+        return self.placed.after(round(self.event.elapsed_time(event) * 1e6))
 
 
 class CudaTimebase:
     """A mark is (host time, event), or (host time, CPU time) for spans of the host.
 
-    An event's time is float32
-    milliseconds after a reference; so each step has a fresh reference (0.06 us of rounding after 1 s).
+    An event's time is float32 milliseconds after a reference, so the reference is never old (0.06 us of rounding after
+    1 s).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -27,7 +41,7 @@ class CudaTimebase:
         self._pool = deque(_new_event() for _ in range(FIRST_EVENTS))
         self._stream = torch.cuda.Stream(device, priority=-1)
         self._line = HostLine()
-        self._referred: torch.cuda.Event | None = None
+        self._reference: _Reference | None = None
         self._device_ns = 0
 
     def mark(self) -> Mark:
@@ -49,10 +63,10 @@ class CudaTimebase:
 
     def resolve(self, rows: list[tuple[Mark, Mark, Mark]]) -> Times:
         """Times of rows whose marks are done; their events go back into the pool."""
-        reference, reference_ns, error_ns = self._reference()
+        reference = self._recent_reference()
         marks = [mark for row in rows for mark in row]
         events = {id(mark): mark[1] for mark in marks if isinstance(mark[1], torch.cuda.Event)}
-        after = {key: reference_ns + round(reference.elapsed_time(event) * 1e6) for key, event in events.items()}
+        after = {key: reference.host_ns_of(event) for key, event in events.items()}
         times = np.array([after.get(id(mark), mark[0]) for mark in marks], np.int64).reshape(-1, 3)
         streamed = np.array([id(begin) in after for _, begin, _ in rows], bool)
         cpu = np.array([0 if on else end[1] - begin[1] for on, (_, begin, end) in zip(streamed, rows, strict=True)])
@@ -65,18 +79,20 @@ class CudaTimebase:
             cpu=cpu.astype(np.int64),
             enqueue=np.where(streamed, host, 0),
             behind=np.where(streamed, times[:, 2] - np.array([end[0] for _, _, end in rows], np.int64), 0),
-            reference_ns=reference_ns,
-            reference_error_ns=error_ns,
+            reference_ns=reference.placed.host_ns,
+            reference_error_ns=reference.placed.error_ns,
         )
 
-    def _reference(self) -> tuple[torch.cuda.Event, int, int]:
-        """An event on a stream of its own, its host time, and how far that may be off."""
+    def _recent_reference(self) -> _Reference:
+        last = self._reference
+        if last is not None and now_ns() - last.taken_ns < REFERENCE_AGE_NS:
+            return last
         brackets = [self._bracket() for _ in range(BRACKETS)]
         before, after, event = min(brackets, key=lambda bracket: bracket[1] - bracket[0])
-        if self._referred is not None:
-            self._device_ns += round(self._referred.elapsed_time(event) * 1e6)
-        self._referred = event
-        return event, *self._line.place(Bracket(self._device_ns, before, after))
+        if last is not None:
+            self._device_ns += round(last.event.elapsed_time(event) * 1e6)
+        self._reference = _Reference(event, self._line.place(Bracket(self._device_ns, before, after)), after)
+        return self._reference
 
     def _bracket(self) -> tuple[int, int, torch.cuda.Event]:
         event = _new_event()

@@ -38,12 +38,25 @@ class Bracket(NamedTuple):
         return max(1.0, (self.after_ns - self.before_ns) / 2)
 
 
+class Placed(NamedTuple):
+    """An event on the host's clock: its time, half the width of the narrowest bracket used, and by how much the host's
+    clock runs faster than the device's."""
+
+    host_ns: int
+    error_ns: int
+    drift: float
+
+    def after(self, device_ns: int) -> int:
+        """Host time of what the device passes so much later (or earlier)."""
+        return self.host_ns + device_ns + round(self.drift * device_ns)
+
+
 class HostLine:
     def __init__(self) -> None:
         self._brackets: deque[Bracket] = deque()
 
-    def place(self, newest: Bracket) -> tuple[int, int]:
-        """Host time of the newest bracket's event, and half the width of the narrowest bracket used."""
+    def place(self, newest: Bracket) -> Placed:
+        """Take the newest bracket, and place its event."""
         known = self._brackets
         while known and (len(known) >= MOST or newest.device_ns - known[0].device_ns > SPAN_NS):
             known.popleft()
@@ -56,9 +69,11 @@ class HostLine:
         weight = np.where(half > WIDE * narrowest, 0.0, 1 / (JITTER * half) ** 2)
         w, wx, wy = weight.sum(), (weight * x).sum(), (weight * y).sum()
         wxx, wxy = (weight * x * x).sum() + 1 / DRIFT_PRIOR**2, (weight * x * y).sum()
-        offset = float((wy * wxx - wx * wxy) / (w * wxx - wx * wx))
+        determinant = w * wxx - wx * wx
+        offset = float((wy * wxx - wx * wxy) / determinant)
         if abs(offset) > newest.half_ns:
             # Outside of its own bracket: a clock was set, or the machine slept. What was learnt is void.
             self._brackets = deque([newest])
-            return newest.middle_ns, int(newest.half_ns)
-        return newest.middle_ns + round(offset), int(narrowest)
+            return Placed(newest.middle_ns, int(newest.half_ns), 0.0)
+        drift = float((w * wxy - wx * wy) / determinant)
+        return Placed(newest.middle_ns + round(offset), int(narrowest), drift)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import torch
 
+READ_EVERY_NS = 1_000_000_000
+"""Reading takes some tenths of a millisecond, and heartbeats tell it once a second."""
+
 
 class MemoryGauge:
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._read_at_ns = -READ_EVERY_NS
         self._total = torch.cuda.get_device_properties(device).total_memory
 
-    def read(self) -> tuple[int, int, int, int]:
+    def poll(self, now_ns: int) -> tuple[int, int, int, int] | None:
         """Bytes that tensors hold, that the allocator has reserved, that tensors held at most since the last reading,
-        and that the device has."""
+        and that the device has. None: the last reading is recent."""
+        if now_ns - self._read_at_ns < READ_EVERY_NS:
+            return None
+        self._read_at_ns = now_ns
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         allocated = stats["allocated_bytes"]["all"]

@@ -133,8 +133,8 @@ class ScanPlugin(Plugin):
         self._probe.on = False
         self._recorder.end()
         self._frontiers.poll()
-        if self._memory is not None:
-            self._recorder.set_memory(*self._memory.read())
+        if self._memory is not None and (reading := self._memory.poll(now_ns())):
+            self._recorder.set_memory(*reading)
         self._link.border()  # names of communicators before the rows that need them
         self._recorder.end_step(
             step,
