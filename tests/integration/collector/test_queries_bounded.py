@@ -196,3 +196,12 @@ async def test_readiness_tells_of_a_part_that_has_ended(start: Start) -> None:
     await asyncio.sleep(0.1)
 
     assert not running.collector.ready()
+
+
+async def test_it_stays_ready_when_it_has_looked_for_the_ranks_of_the_time_before_its_start(start: Start) -> None:
+    running = await start(return_seconds=0.05)
+
+    while not any(task.done() for task in running.collector.tasks):
+        await asyncio.sleep(0.01)
+
+    assert running.collector.ready()

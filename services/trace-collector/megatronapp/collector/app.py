@@ -98,7 +98,7 @@ class Collector:
 
     def ready(self) -> bool:
         """Whether messages are taken now."""
-        return self._running and self._pipeline.ready() and not any(task.done() for task in self.tasks)
+        return self._running and self._pipeline.ready() and not any(_failed(task) for task in self.tasks)
 
     def _open_journal(self) -> Journal:
         settings = self._settings
@@ -150,6 +150,11 @@ class Collector:
         metrics.watch(metrics.bus_backlog, lambda: len(self._outbox))
         metrics.watch(metrics.journal_bytes, self._journal.size_bytes)
         metrics.watch(metrics.store_bytes, self._store.size_bytes)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    """One that looks for missing ranks ends soon after the start, as it should."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _check_free(host: str, port: int) -> None:
