@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from megatronapp.core.trace.span_names import PASSES
@@ -119,6 +119,14 @@ class Progress:
             self._step = heartbeat.step
             self._patience.ends(patience.STEP)
             self._allowed_seconds = self._patience.of(self._phases)
+
+    def stood_still(self, seconds: float, step_seconds: Iterable[float]) -> None:
+        """Nothing has moved for so long since the heartbeats that were taken last; steps took so long before. A step's
+        pause may have been shorter than the step, never longer."""
+        for each in step_seconds:
+            self._patience.learn(patience.STEP, each)
+        self._allowed_seconds = self._patience.of(self._phases)
+        self.stalled_seconds = seconds
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""

@@ -1,7 +1,7 @@
 """The store: Parquet files per attempt, written whole or not at all, and the note of what they hold.
 
     <folder>/manifest.json                                      what counts: the last complete write
-    <folder>/<run>/attempt-<n>/attempt.pb                       identity, evaluations, the ranks' Hellos and last heartbeats
+    <folder>/<run>/attempt-<n>/attempt.pb                       identity, evaluations, each rank's Hello and heartbeats
                                                                 (_<run> where the run has the manifest's name)
     <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans
 
