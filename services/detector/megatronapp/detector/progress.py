@@ -141,9 +141,13 @@ class Progress:
         """Costs as much as there are ranks."""
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
-        blamed = blame({rank: state.frontier for rank, state in living.items()}, self._members, silent)
-        blamed = [replace(b, side=Side.DEVICE) if living[b.rank].computing else b for b in blamed if b.rank in living]
+        computing = frozenset(r for r, s in living.items() if s.computing)
+        frontiers = {rank: state.frontier for rank, state in living.items()}
         activities = {rank: state.activity for rank, state in living.items()}
+        blamed = blame(frontiers, self._members, silent, activities)
+        if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
+            blamed = blame(frontiers, self._members, silent | computing, activities)
+        blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
         foremost = max(living.values(), key=lambda s: s.step)
         return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase)
 
