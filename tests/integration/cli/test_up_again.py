@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from tests.integration.collector.support import RankStream
@@ -68,3 +69,33 @@ async def test_findings_and_their_jobs_outlive_a_restart(tmp_path: Path) -> None
     assert [(each["run"], each["job"], each["step"]) for each in (listed, listed_again)] == [
         ("run-1", "test/simulated", LAST)
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps", "state"),
+    [("PHASE_STEP", 3, "failed"), ("PHASE_PAUSE", 3, "stopped"), ("PHASE_PAUSE", 9, "finished"), ("", 3, "lost")],
+)
+async def test_how_a_job_ended_and_what_its_evaluations_found_outlive_a_restart(
+    tmp_path: Path, phase: str, steps: int, state: str
+) -> None:
+    """Without a phase the rank goes without a goodbye."""
+    job = Job(Layout(pp=1, dp=1), GPU, seed=1)
+    (hello,) = job.hellos()
+    hello.message.hello.identity.CopyFrom(hello.identity)
+    hello.message.hello.schedule.total_steps = 9
+    last = job.heartbeat(0, steps, [], closing=bool(phase), phase=phase or "PHASE_STEP")
+    last.message.heartbeat.evaluations.add(split="valid", loss=2.5, microbatches=4, step=2)
+    last.message.seq = 100
+    async with platform(tmp_path) as (running, client):
+        stream = RankStream(running.collector_address, running.token_file.read_text())
+        await stream.send(hello.message, *(told.message for step in job.steps(1, steps) for told in step), last.message)
+        await stream.until_acked(100)
+        await (stream.close() if phase else stream.cut())
+        path = f"/jobs/{hello.identity.run}"
+        before = await ask(client, path, lambda found: found.get("state") == state)
+
+    async with platform(tmp_path) as (_, client):
+        after = await ask(client, path, lambda found: found.get("state") == state)
+
+    found = {"split": "valid", "loss": 2.5, "microbatches": 4, "step": 2}
+    assert before["evaluations"] == after["evaluations"] == [found]

@@ -4,8 +4,9 @@ import pytest
 
 from megatronapp.collector import jobs, notes
 from megatronapp.collector.jobs import Attempt, Jobs, Rank
+from megatronapp.collector.received import from_record
 from megatronapp.core.errors import DataError, ForbiddenError
-from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES
+from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES, MAX_KEPT_HEARTBEAT_BYTES
 from megatronapp.core.trace.membership import Process
 from megatronapp.v1 import trace_pb2
 
@@ -74,6 +75,73 @@ def test_a_note_keeps_the_recipe_once_and_the_devices() -> None:
     assert found.membership.recipe is not None
     assert found.membership.recipe == whole.membership.recipe
     assert [found.ranks[rank].process.placement.device_id for rank in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+def beat(seq: int, completed: int, step: int = 3, **fields: object) -> trace_pb2.TraceMessage:
+    position = trace_pb2.Frontier(communicator=1, enqueued=9, started=9, completed=completed, peer=-1)
+    told = trace_pb2.Heartbeat(step=step, phase=trace_pb2.PHASE_STEP, frontiers=[position], **fields)  # type: ignore[arg-type]
+    return trace_pb2.TraceMessage(seq=seq, heartbeat=told)
+
+
+def heard(whole: Attempt, *messages: trace_pb2.TraceMessage, first_step: int = 1) -> Attempt:
+    """The attempt, after rank 0's Hello and these messages, one a second."""
+    who = trace_pb2.Identity(run=whole.run, job=whole.job, attempt=whole.attempt, rank=0, incarnation=1)
+    hello = trace_pb2.Hello(identity=who, schedule=trace_pb2.Schedule(first_step=first_step, total_steps=400))
+    for second, message in enumerate([trace_pb2.TraceMessage(hello=hello), *messages], 1):
+        said = trace_pb2.RankMessage(identity=who, message=message, received_unix_ns=second * 10**9)
+        whole.take(from_record(said.SerializeToString()))
+    return whole
+
+
+def test_a_note_keeps_since_when_a_rank_stands_where_and_how_it_has_ended() -> None:
+    messages = [beat(1, 7), beat(2, 8), beat(3, 8), beat(4, 8), beat(5, 8, closing=True)]
+
+    found = notes.unpack(notes.pack(heard(attempt("run-1"), *messages)))
+
+    rank = found.ranks[0]
+    assert rank.since is not None
+    assert rank.newest is not None
+    assert (rank.since.seq, rank.since.unix_ns, rank.newest.seq, rank.newest.unix_ns) == (2, 3 * 10**9, 5, 6 * 10**9)
+    assert (rank.newest.heartbeat.phase, rank.process.closed) == (trace_pb2.PHASE_STEP, True)
+    assert rank.newest.heartbeat.frontiers[0].completed == 8
+    assert notes.pack(found) == notes.pack(heard(attempt("run-1"), *messages))
+
+
+def test_a_note_leaves_out_the_frontiers_of_a_heartbeat_that_is_too_large() -> None:
+    large = beat(1, 7)
+    large.heartbeat.frontiers.extend([large.heartbeat.frontiers[0]] * (1 << 14))
+
+    note = notes.pack(heard(attempt("run-1"), large))
+
+    assert len(note) < MAX_KEPT_HEARTBEAT_BYTES
+    assert [rank.newest and rank.newest.seq for rank in notes.unpack(note).ranks.values()] == [1]
+
+
+def test_the_goodbye_of_an_earlier_versions_note_tells_no_phase() -> None:
+    whole = heard(attempt("run-1"))
+    whole.ranks[0].process.closed = True
+
+    found = notes.unpack(notes.pack(whole))
+
+    assert (found.ranks[0].process.closed, found.ranks[0].newest) == (True, None)
+
+
+def test_evaluations_outlive_a_restart_and_a_later_attempt_does_its_own_again() -> None:
+    def at(seq: int, *steps: int, loss: float) -> trace_pb2.TraceMessage:
+        found = [trace_pb2.Evaluation(split="valid", step=step, loss=loss) for step in steps]
+        return beat(seq, 7, evaluations=found)
+
+    known = Jobs()
+    for each in (
+        heard(attempt("run-1"), at(1, 10, loss=3.0), at(2, 20, 30, loss=2.0)),
+        heard(attempt("run-1", number=2), at(1, 30, loss=1.5), first_step=21),
+        attempt("run-1", number=3),
+    ):
+        known.add(notes.unpack(notes.pack(each)))
+
+    told = [(each.step, each.loss) for each in known.evaluations(known.get("run-1"))]
+    assert told == [(10, 3.0), (20, 2.0), (30, 1.5)]
+    assert [each.step for each in known.evaluations(known.get("run-1", 1))] == [10, 20, 30]
 
 
 def test_a_process_that_comes_after_a_clock_was_set_back_is_the_newer_one() -> None:

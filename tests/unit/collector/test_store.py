@@ -113,6 +113,15 @@ def test_old_files_expire_and_the_attempt_with_the_last_of_them(tmp_path: Path) 
     assert not (tmp_path / "run").joinpath("attempt-1").exists()
 
 
+def test_an_attempt_that_never_ended_a_step_expires_with_its_note(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write({}, {KEY: b"note", ("run", 2): b"note"}, Manifest(write=1))
+    os.utime(tmp_path / "run/attempt-1/attempt.pb", (time.time() - 1_000,) * 2)
+
+    assert store.expire(max_age_seconds=500, max_bytes=1 << 40).attempts == [KEY]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["attempt-2"]
+
+
 def test_a_manifest_of_the_version_before_and_of_a_later_one_is_read(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"write": 3, "stored": 7, "published": 7, "dedup": [], "controls": {}}')
     assert Store(tmp_path).manifest == Manifest(write=3, stored=7, published=7)

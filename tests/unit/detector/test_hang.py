@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.detector.engine import Engine
-from megatronapp.detector.signals.frontier import Position, Side, blame
+from megatronapp.detector.signals.frontier import Frontier, Position, Side, _circles, _reached, blame
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import CPU, Job, Layout
 
@@ -92,8 +94,101 @@ def test_equal_numbers_do_not_hide_that_two_ends_wait_for_each_others_messages()
     unnamed = {r: {c: replace(p, open=()) for c, p in f.items()} for r, f in frontiers.items()}
 
     # Rank 0 sends B, which rank 1 has not posted, and rank 1 waits for C: they wait for each other, and nobody else.
-    assert {b.side for b in blame(frontiers, members)} == {Side.NETWORK}
+    assert {(b.side, b.circle) for b in blame(frontiers, members)} == {(Side.CIRCULAR, (0, 1))}
     assert [b.rank for b in blame(unnamed, members)] == [1]
+
+
+WORLDS = {"dp:0-1": (0, 1), "tp:0-1": (0, 1), "p2p:0-1": (0, 1), "p2p:1-0": (1, 0), "dp:0-2": (0, 2)}
+CROSSED = {
+    0: {"dp:0-1": Position(3, 3, 2, "all_reduce"), "tp:0-1": Position(8, 8, 8)},
+    1: {"dp:0-1": Position(2, 2, 2), "tp:0-1": Position(9, 9, 8, "all_gather")},
+    2: {"dp:0-2": Position(4, 4, 3, "all_reduce")},
+}
+IN_THEM = {0: "all_reduce", 1: "all_gather", 2: "all_reduce"}
+
+
+def sides(
+    frontiers: Mapping[int, Frontier], activities: Mapping[int, str], idle: frozenset[int] = frozenset()
+) -> set[tuple[Side, tuple[int, ...]]]:
+    return {(b.side, b.circle) for b in blame(frontiers, WORLDS, idle, activities)}
+
+
+def test_ranks_whose_threads_wait_in_collectives_of_different_order_are_in_a_deadlock() -> None:
+    """Rank 2 waits for one of them, and is not in it."""
+    found = blame(CROSSED, WORLDS, activities=IN_THEM)
+
+    told = [(b.side, b.circle, b.waiting, b.rank, b.communicator, b.operation, b.sequence) for b in found]
+    assert told == [
+        (Side.DEADLOCK, (0, 1), (0,), 1, "dp:0-1", "all_reduce", 3),
+        (Side.DEADLOCK, (0, 1), (1,), 0, "tp:0-1", "all_gather", 9),
+    ]
+
+
+def test_ranks_that_wait_for_each_others_messages_are_in_a_deadlock() -> None:
+    """Both receive before they send."""
+    frontiers = {
+        0: {"p2p:1-0": Position(4, 4, 3, "backward_recv", 1, False, open=(A,))},
+        1: {"p2p:0-1": Position(7, 7, 6, "forward_recv", 0, False, open=(B,))},
+    }
+
+    found = blame(frontiers, WORLDS, activities={0: "backward_recv", 1: "forward_recv"})
+
+    assert [(b.side, b.rank, b.waiting, b.message) for b in found] == [
+        (Side.DEADLOCK, 1, (0,), A),
+        (Side.DEADLOCK, 0, (1,), B),
+    ]
+
+
+@pytest.mark.parametrize(
+    "activities",
+    [
+        pytest.param({}, id="not told"),
+        pytest.param(IN_THEM | {0: ""}, id="between two spans"),
+        pytest.param(IN_THEM | {0: "data"}, id="it stands elsewhere, and the operation is asynchronous"),
+    ],
+)
+def test_a_circle_in_which_a_thread_may_stand_elsewhere_is_no_deadlock(activities: dict[int, str]) -> None:
+    assert sides(CROSSED, activities) == {(Side.CIRCULAR, (0, 1))}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"p2p:0-1": Position(4, 4, 3, "all_reduce")}, id="another of that name"),
+        pytest.param({"dp:0-1": Position(5, 3, 2, "all_reduce")}, id="later ones of it outstanding"),
+    ],
+)
+def test_which_operation_the_thread_waits_in_has_to_be_plain(more: dict[str, Position]) -> None:
+    assert sides(CROSSED | {0: CROSSED[0] | more}, IN_THEM) == {(Side.CIRCULAR, (0, 1))}
+
+
+def test_what_both_ends_have_posted_is_the_networks_also_where_threads_wait_in_it() -> None:
+    frontiers = {
+        0: {"p2p:0-1": Position(4, 4, 3, "forward_send", 1, True, open=(A,))},
+        1: {"p2p:0-1": Position(4, 4, 3, "forward_recv", 0, False, open=(A,))},
+    }
+
+    assert sides(frontiers, {0: "forward_send", 1: "forward_recv"}) == {(Side.NETWORK, ())}
+
+
+def test_a_rank_that_is_silent_is_in_no_deadlock() -> None:
+    assert sides(CROSSED, IN_THEM, frozenset({1})) == {(Side.DEVICE, ())}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
+def test_circles_are_the_ranks_that_reach_each_other(pairs: list[tuple[int, int]]) -> None:
+    ahead: dict[int, set[int]] = {}
+    for waiter, other in pairs:
+        ahead.setdefault(waiter, set()).add(other)
+    reached = {rank: _reached(rank, ahead) for rank in range(10)}
+
+    expected = {
+        frozenset(other for other in reached[rank] if rank in reached[other])
+        for rank in range(10)
+        if rank in reached[rank]
+    }
+
+    assert {frozenset(circle) for circle in _circles(ahead)} == expected
 
 
 def test_a_message_on_its_way_is_the_networks() -> None:
@@ -226,6 +321,51 @@ def test_a_long_checkpoint_is_no_hang() -> None:
         job.beat((20, 20), (20, 20), phase=trace_pb2.PHASE_CHECKPOINT)
 
     assert job.said == []
+
+
+def deadlocked(job: Beating, activities: tuple[str, str], **used: object) -> list[Finding]:
+    """Both ranks wait for a message that the other has not posted; `used`: what grows on rank 0."""
+    job.train(20)
+    forward, backward = (MessageId(way, 0).pack() for way in (Direction.FORWARD, Direction.BACKWARD))
+    for second in range(8):
+        job.job.clock_ns += SECOND
+        for rank, (name, packed) in enumerate([("backward_recv", backward), ("forward_recv", forward)]):
+            waits = trace_pb2.Frontier(
+                enqueued=5,
+                started=5,
+                completed=4,
+                peer=1 - rank,
+                operation=name,
+                open=[trace_pb2.OpenMessage(step=6, message=packed)],
+            )
+            told = {"activity": activities[rank], "clock_ns": second * SECOND + 1}
+            told |= dict.fromkeys(used, second * SECOND) if rank == 0 else {}
+            job.said += job.engine.feed(job.job.heartbeat(rank, 6, [waits], **told))
+    return list({f.id: f for f in job.said}.values())
+
+
+def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -> None:
+    (finding,) = deadlocked(Beating(), ("backward_recv", "forward_recv"))
+
+    assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.HANG, Cause.DEADLOCK, (0, 1), True)
+    assert finding.summary == (
+        "Nothing has moved in step 6. Ranks 0, 1 wait for each other: "
+        "rank 0 for rank 1 to enter backward_send (backward of microbatch 0, step 6) of p2p:1-0, "
+        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1."
+    )
+
+
+def test_a_circle_whose_threads_are_not_known_to_wait_names_no_cause() -> None:
+    (finding,) = deadlocked(Beating(), ("data", "forward_recv"))
+
+    assert (finding.cause, finding.ranks, finding.confidence) == (Cause.UNKNOWN, (0, 1), 0.5)
+    assert "it can't be told whether one of them stopped elsewhere before" in finding.summary
+
+
+def test_a_rank_in_a_circle_that_computes_without_end_is_blamed() -> None:
+    (finding,) = deadlocked(Beating(), ("forward", "forward_recv"), thread_cpu_ns=True)
+
+    assert (finding.cause, finding.ranks) == (Cause.COMPUTE, (0,))
 
 
 def test_a_job_that_ends_in_good_order_is_no_hang() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Kind, State
+from megatronapp.core.trace import evaluations
 from megatronapp.gateway import state, views
 from megatronapp.gateway.models import JobState
 from megatronapp.gateway.state import JobStore
@@ -144,18 +145,18 @@ def test_a_job_tells_its_recipe_and_evaluations_and_a_rank_its_device_and_memory
 
 
 def test_evaluations_are_bounded_and_those_that_are_done_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MAX_EVALUATIONS", 3)
+    monkeypatch.setattr(evaluations, "MAX_JOB_EVALUATIONS", 3)
     result = job_store(said(hello()))
     for number in range(1, 6):
         beat = heartbeat()
         beat.evaluations.add(split="valid", loss=1.0, step=number)
         result.apply_message(said(beat))
     job = result.jobs[RUN]
-    assert [step for step, _ in job.evaluations] == [3, 4, 5]
+    assert [each.step for each in job.evaluations] == [3, 4, 5]
 
     result.apply_message(said(hello(first_step=4), attempt=2, incarnation=8))
 
-    assert [step for step, _ in job.evaluations] == [3]
+    assert [each.step for each in job.evaluations] == [3]
 
 
 def test_an_ordinary_step_is_no_reason_for_standing_still() -> None:
@@ -218,6 +219,40 @@ def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: J
     result.apply_record(record, ranks)
 
     assert job_now(result).state is state
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "state"),
+    [
+        (trace_pb2.PHASE_STEP, 90, JobState.FAILED),
+        (trace_pb2.PHASE_CHECKPOINT, 400, JobState.FAILED),
+        (trace_pb2.PHASE_PAUSE, 90, JobState.STOPPED),
+        (trace_pb2.PHASE_PAUSE, 400, JobState.FINISHED),
+    ],
+)
+def test_a_record_tells_in_which_phase_a_rank_has_ended(phase: trace_pb2.Phase, step: int, state: JobState) -> None:
+    result = JobStore()
+    schedule = trace_pb2.Schedule(total_steps=400)
+    record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=step, schedule=schedule)
+    last = trace_pb2.Heartbeat(step=step, phase=phase, closing=True)
+    rank = trace_pb2.RankRecord(identity=identity(), last_seen_unix_ns=NOW, closed=True, heartbeat=last)
+
+    result.apply_record(record, [rank])
+
+    assert job_now(result).state is state
+
+
+def test_evaluations_of_the_records_come_beside_those_of_the_bus() -> None:
+    result = JobStore()
+    beat = heartbeat()
+    beat.evaluations.add(split="valid", loss=2.0, step=20)
+    result.apply_message(said(hello()))
+    result.apply_message(said(beat))
+
+    kept = [trace_pb2.Evaluation(split="valid", loss=3.0, step=10), trace_pb2.Evaluation(split="valid", step=20)]
+    result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=25), [], kept)
+
+    assert [(each.step, each.loss) for each in result.jobs[RUN].evaluations] == [(10, 3.0), (20, 2.0)]
 
 
 def test_a_job_of_the_records_that_beats_runs() -> None:

@@ -523,7 +523,7 @@ class ListJobsResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobRecord, _Mapping]]] = ...) -> None: ...
 
 class JobRecord(_message.Message):
-    __slots__ = ("run", "job", "attempt", "sizes", "schedule", "first_step", "last_step", "first_seen_unix_ns", "last_seen_unix_ns", "ranks_connected", "events", "stored_bytes", "dropped")
+    __slots__ = ("run", "job", "attempt", "sizes", "schedule", "first_step", "last_step", "first_seen_unix_ns", "last_seen_unix_ns", "ranks_connected", "events", "stored_bytes", "dropped", "evaluations")
     RUN_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -537,6 +537,7 @@ class JobRecord(_message.Message):
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     run: str
     job: str
     attempt: int
@@ -550,7 +551,8 @@ class JobRecord(_message.Message):
     events: int
     stored_bytes: int
     dropped: int
-    def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., first_seen_unix_ns: _Optional[int] = ..., last_seen_unix_ns: _Optional[int] = ..., ranks_connected: _Optional[int] = ..., events: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., first_seen_unix_ns: _Optional[int] = ..., last_seen_unix_ns: _Optional[int] = ..., ranks_connected: _Optional[int] = ..., events: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dropped: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class ListRanksRequest(_message.Message):
     __slots__ = ("run", "attempt")
@@ -561,13 +563,15 @@ class ListRanksRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ListRanksResponse(_message.Message):
-    __slots__ = ("ranks",)
+    __slots__ = ("ranks", "evaluations")
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedCompositeFieldContainer[RankRecord]
-    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ...) -> None: ...
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class RankRecord(_message.Message):
-    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed")
+    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -575,6 +579,8 @@ class RankRecord(_message.Message):
     LAST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     device: Device
@@ -582,7 +588,9 @@ class RankRecord(_message.Message):
     last_seen_unix_ns: int
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
     closed: bool
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ...) -> None: ...
+    heartbeat: Heartbeat
+    heartbeat_unix_ns: int
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_unix_ns: _Optional[int] = ...) -> None: ...
 
 class ListStepsRequest(_message.Message):
     __slots__ = ("run", "attempt", "from_step", "to_step", "limit")

@@ -36,6 +36,7 @@ class Cause(StrEnum):
     STAGE = "stage"
     EXPERT = "expert"
     CHECKPOINT = "checkpoint"
+    DEADLOCK = "deadlock"
     UNKNOWN = "unknown"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.membership import Membership, Process
@@ -15,6 +15,7 @@ from megatronapp.detector.patience import START_SECONDS
 from megatronapp.detector.progress import Progress
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio
 from megatronapp.v1 import trace_pb2
@@ -65,6 +66,14 @@ class Engine:
         """The attempt is over: its findings are resolved."""
         return self.ledger.close(self._moment(unix_ns))
 
+    def stand_still(self, standstill: Standstill, step_seconds: Iterable[float]) -> list[Finding]:
+        """Take what a record, which has no other heartbeats, tells of the attempt's end."""
+        changed = [finding for message in standstill.heartbeats for finding in self.feed(message)]
+        self.progress.stood_still(standstill.seconds, step_seconds)
+        last = standstill.heartbeats[-1]
+        process = self.membership.ranks.get(last.identity.rank)
+        return changed + (self._hang(process, last.received_unix_ns) if process else [])
+
     def take_over(self, finding: Finding, unix_ns: int) -> bool:
         """Go on with a finding of this attempt that was told before this engine began. False when it has judged enough
         steps to know that the finding is over."""
@@ -97,6 +106,10 @@ class Engine:
         if message.seq < process.heartbeat_seq:
             return []
         self.progress.beat(member, message.heartbeat, unix_ns)
+        return self._hang(process, unix_ns)
+
+    def _hang(self, process: Process, unix_ns: int) -> list[Finding]:
+        """Look at how things stand, after what was heard of a rank's process."""
         link_is_known = profiles.of_device(process.device).link_is_known
         suspicions = list(hang.detect(self.progress.stall(), link_is_known=link_is_known))
         ranks = self.assembler.ranks

@@ -23,6 +23,7 @@ from megatronapp.detector.report import Job, Report
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, blame
+from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
 from megatronapp.detector.whatif.equalise import slowdown
@@ -70,6 +71,9 @@ class Attempt(Protocol):
     def messages(self) -> Iterator[trace_pb2.RankMessage]:
         """Raises DataError."""
 
+    def standstill(self) -> Standstill | None:
+        """What the attempt stood in at its end, where its messages have no heartbeats."""
+
 
 def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -> Report:
     """Judge our own traces, one engine an attempt. Raises DataError."""
@@ -78,12 +82,16 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
     for attempt in attempts:
         engine, now = Engine(attempt.job, attempt.job, attempt.number), 0
         heard: list[Finding] = []
+        begun = len(tables)
         for message in attempt.messages():
             now = message.received_unix_ns
             heard += engine.feed(message)
             tables += _new(engine, tables)
         heard += engine.tick(now + LONG_NS)
         tables += _new(engine, tables)
+        if standstill := attempt.standstill():
+            steps = (float(np.nanmax(table.duration)) for table in tables[begun:] if not table.phases)
+            heard += engine.stand_still(standstill, steps)
         findings += _latest([*heard, *engine.ledger.open])
     return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=_in_order(findings))
 

@@ -98,8 +98,12 @@ class Patience:
     def ends(self, phase: int) -> None:
         """The foremost rank begins another step, or no rank is in the phase any more: its longest pause is learnt."""
         if phase in self._longest:
-            self._histories[phase].add(self._longest.pop(phase))
-            self._seconds[phase] = self._learnt(phase)
+            self.learn(phase, self._longest.pop(phase))
+
+    def learn(self, phase: int, seconds: float) -> None:
+        """The job was in a phase that is learnt, and nothing moved for so long."""
+        self._histories[phase].add(seconds)
+        self._seconds[phase] = self._learnt(phase)
 
     def _learnt(self, phase: int) -> float:
         if phase == PAUSE:

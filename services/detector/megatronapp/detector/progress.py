@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from megatronapp.core.trace.span_names import PASSES
@@ -120,6 +120,14 @@ class Progress:
             self._patience.ends(patience.STEP)
             self._allowed_seconds = self._patience.of(self._phases)
 
+    def stood_still(self, seconds: float, step_seconds: Iterable[float]) -> None:
+        """Nothing has moved for so long since the heartbeats that were taken last; steps took so long before. A step's
+        pause may have been shorter than the step, never longer."""
+        for each in step_seconds:
+            self._patience.learn(patience.STEP, each)
+        self._allowed_seconds = self._patience.of(self._phases)
+        self.stalled_seconds = seconds
+
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""
         ending = self._closed and not self._lost
@@ -133,9 +141,13 @@ class Progress:
         """Costs as much as there are ranks."""
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
-        blamed = blame({rank: state.frontier for rank, state in living.items()}, self._members, silent)
-        blamed = [replace(b, side=Side.DEVICE) if living[b.rank].computing else b for b in blamed if b.rank in living]
+        computing = frozenset(r for r, s in living.items() if s.computing)
+        frontiers = {rank: state.frontier for rank, state in living.items()}
         activities = {rank: state.activity for rank, state in living.items()}
+        blamed = blame(frontiers, self._members, silent, activities)
+        if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
+            blamed = blame(frontiers, self._members, silent | computing, activities)
+        blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
         foremost = max(living.values(), key=lambda s: s.step)
         return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase)
 

@@ -39,10 +39,10 @@ class CollectorClient:
         answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest())
         return answer.jobs
 
-    async def ranks(self, run: str) -> Sequence[trace_pb2.RankRecord]:
+    async def ranks(self, run: str) -> trace_pb2.ListRanksResponse:
         request = trace_pb2.ListRanksRequest(run=run)
         answer: trace_pb2.ListRanksResponse = await self._ask(self._query.ListRanks, request)
-        return answer.ranks
+        return answer
 
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
         request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)

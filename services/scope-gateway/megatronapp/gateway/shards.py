@@ -29,7 +29,7 @@ class CollectorShards:
         answers = await asyncio.gather(*(self._jobs_of(shard) for shard in self._shards))
         return [record for answer in answers for record in answer]
 
-    async def ranks(self, run: str) -> Sequence[trace_pb2.RankRecord]:
+    async def ranks(self, run: str) -> trace_pb2.ListRanksResponse:
         return await (await self._holder(run)).ranks(run)
 
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.membership import Membership, Process, copied
 from megatronapp.v1 import trace_pb2
 
 MAX_JOBS = 500
 MAX_STEPS = 2_000
 MAX_FINDINGS = 5_000
-MAX_EVALUATIONS = 1_000
-"""Of one job, the newest."""
 
 
 @dataclass(slots=True)
@@ -31,14 +30,6 @@ class TrackedStep:
     grad_norm: float | None = None
     tokens_per_second: float | None = None
     tflops_per_gpu: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrackedEvaluation:
-    split: str
-    step: int
-    loss: float | None
-    microbatches: int
 
 
 PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
@@ -59,8 +50,7 @@ class TrackedJob:
     seen_unix_ns: int = 0
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
-    evaluations: dict[tuple[int, str], TrackedEvaluation] = field(default_factory=dict)
-    """By step and split."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
     hidden: bool = False
     """It could not be shown when that was tried last."""
 
@@ -109,8 +99,7 @@ class JobStore:
         if body == "hello":
             _hello(job, message.message.hello)
         elif body == "heartbeat":
-            for evaluation in message.message.heartbeat.evaluations:
-                _evaluation(job, evaluation)
+            job.evaluations.take(message.message.heartbeat.evaluations)
         elif body == "summary":
             _summary(job, message.message.summary, message.received_unix_ns)
             return Change(job.run, message.message.summary.step)
@@ -136,7 +125,12 @@ class JobStore:
             del self.controls[next(iter(self.controls))]
         return Change(run)
 
-    def apply_record(self, record: trace_pb2.JobRecord, ranks: Iterable[trace_pb2.RankRecord]) -> Change:
+    def apply_record(
+        self,
+        record: trace_pb2.JobRecord,
+        ranks: Iterable[trace_pb2.RankRecord],
+        evaluations: Iterable[trace_pb2.Evaluation] = (),
+    ) -> Change:
         """Fill in, from the collector's records, what the bus does not tell (any more)."""
         job = self._job(record.run)
         if record.attempt >= job.attempt:
@@ -149,6 +143,7 @@ class JobStore:
                 job.sizes = record.sizes
             for known in ranks:
                 job.membership.recall(known)
+            job.evaluations.take(evaluations)
         return Change(record.run)
 
     def forget(self, run: str) -> None:
@@ -187,8 +182,7 @@ def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
         first = max(1, hello.schedule.first_step)
         for step in [step for step in job.steps if step >= first]:
             del job.steps[step]
-        for key in [key for key in job.evaluations if key[0] >= first]:
-            del job.evaluations[key]
+        job.evaluations.forget_from(first)
 
 
 def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
@@ -200,16 +194,6 @@ def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: 
         if summary.progress.HasField(name):
             setattr(row, name, getattr(summary.progress, name))
     job.total_steps = summary.progress.total_steps or job.total_steps
-
-
-def _evaluation(job: TrackedJob, told: trace_pb2.Evaluation) -> None:
-    """Of several ranks that tell one, that which knows its loss counts."""
-    loss = told.loss if told.HasField("loss") else None
-    if loss is None and (told.step, told.split) in job.evaluations:
-        return
-    job.evaluations[told.step, told.split] = TrackedEvaluation(told.split, told.step, loss, told.microbatches)
-    if len(job.evaluations) > MAX_EVALUATIONS:
-        del job.evaluations[min(job.evaluations)]
 
 
 def _row(job: TrackedJob, step: int, received_unix_ns: int) -> TrackedStep:

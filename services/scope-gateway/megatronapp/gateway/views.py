@@ -72,8 +72,13 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
 def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.JobDetail:
     """The job with what lists and events leave out."""
     evaluations = [
-        models.Evaluation(split=e.split, step=e.step, loss=_finite(e.loss), microbatches=e.microbatches)
-        for e in sorted(job.evaluations.values(), key=lambda e: (e.step, e.split))
+        models.Evaluation(
+            split=e.split,
+            step=e.step,
+            loss=_finite(e.loss) if e.HasField("loss") else None,
+            microbatches=e.microbatches,
+        )
+        for e in job.evaluations
     ]
     recipe = job.membership.recipe
     return models.JobDetail(

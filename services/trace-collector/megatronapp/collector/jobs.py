@@ -9,6 +9,7 @@ from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.received import Received
 from megatronapp.core.errors import DataError, ForbiddenError, NotFoundError
+from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.limits import MAX_COMMUNICATOR_BYTES
 from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.v1 import trace_pb2
@@ -18,6 +19,20 @@ AttemptKey = tuple[str, int]
 
 MAX_OWNERS = 10_000
 """Runs without attempts, since their files have expired, whose job is still known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat as it arrived."""
+
+    heartbeat: trace_pb2.Heartbeat
+    seq: int
+    unix_ns: int
+
+    def tells_as(self, other: Beat) -> bool:
+        """Whether nothing has moved from one to the other."""
+        a, b = self.heartbeat, other.heartbeat
+        return (a.step, a.phase) == (b.step, b.phase) and a.frontiers == b.frontiers
 
 
 @dataclass(slots=True)
@@ -33,6 +48,8 @@ class Rank:
 
     names: tuple[str, ...] = ()
     """Of its last batch; mostly those of all its batches."""
+    since: Beat | None = None
+    """The heartbeat that first told where the rank stands now."""
 
     def intern_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """These names, as the very tuple that came before when nothing has changed."""
@@ -44,6 +61,20 @@ class Rank:
     def ended(self) -> bool:
         """It has said goodbye, or the bus has heard that it is lost: nobody waits for it any more."""
         return self.process.closed or self.process.lost
+
+    @property
+    def newest(self) -> Beat | None:
+        """Its newest heartbeat."""
+        process = self.process
+        if process.heartbeat is None:
+            return None
+        return Beat(process.heartbeat, process.heartbeat_seq, process.heartbeat_unix_ns)
+
+    def beat(self) -> None:
+        """A heartbeat has come: note since when the rank stands where the newest says."""
+        newest = self.newest
+        if newest is not None and (self.since is None or not newest.tells_as(self.since)):
+            self.since = newest
 
     def hello_snapshot(self, recipe: trace_pb2.Recipe | None) -> trace_pb2.Hello:
         """Its Hello with all communicators that it has named since."""
@@ -86,6 +117,7 @@ class Attempt:
     membership: Membership = field(init=False)
     ranks: dict[int, Rank] = field(default_factory=dict)
     """Those whose Hello has come."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
     clocks: Clocks = field(default_factory=Clocks)
     buffer: Buffer = field(default_factory=Buffer)
     writing: Buffer = field(default_factory=Buffer)
@@ -119,6 +151,8 @@ class Attempt:
             rank.learn(message.summary.communicators)
             return self._summary(rank, received)
         rank.learn(message.heartbeat.communicators)
+        rank.beat()
+        self.evaluations.take(message.heartbeat.evaluations)
         return self._count_dropped(identity, message.heartbeat.dropped)
 
     def rank_of(self, process: Process) -> Rank:
@@ -235,6 +269,15 @@ class Jobs:
         if attempt and attempt not in numbers:
             raise NotFoundError(f"run {run!r} has no attempt {attempt}; it has {sorted(numbers)}")
         return self._attempts[run, attempt or max(numbers)]
+
+    def evaluations(self, last: Attempt) -> Evaluations:
+        """Those of a run, up to and in this attempt; each attempt does those again that come after its first step."""
+        found = Evaluations()
+        for attempt in sorted(self._attempts.values(), key=lambda attempt: attempt.attempt):
+            if attempt.run == last.run and attempt.attempt <= last.attempt and attempt.ranks:
+                found.forget_from(max(1, attempt.schedule.first_step))
+                found.take(attempt.evaluations)
+        return found
 
     def knows(self, identity: trace_pb2.Identity) -> bool:
         """Whether the rank's process has said Hello, and no other has replaced it."""

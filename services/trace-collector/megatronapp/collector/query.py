@@ -74,7 +74,7 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
         async with self._reader(context):
             attempt = self._jobs.get(request.run, request.attempt)
             ranks = [_rank_record(attempt.ranks[number]) for number in sorted(attempt.ranks)]
-            return trace_pb2.ListRanksResponse(ranks=ranks)
+            return trace_pb2.ListRanksResponse(ranks=ranks, evaluations=self._jobs.evaluations(attempt))
 
     async def ListSteps(  # noqa: N802
         self, request: trace_pb2.ListStepsRequest, context: Context
@@ -185,6 +185,7 @@ def _steps_response(table: Any) -> trace_pb2.ListStepsResponse:
 
 
 def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
+    newest = rank.newest
     return trace_pb2.RankRecord(
         identity=rank.process.identity,
         placement=rank.process.placement,
@@ -193,6 +194,8 @@ def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
         last_seen_unix_ns=rank.process.heard_unix_ns,
         communicators=rank.communicators.values(),
         closed=rank.process.closed,
+        heartbeat=notes.without(newest.heartbeat, "frontiers", "communicators", "evaluations") if newest else None,
+        heartbeat_unix_ns=newest.unix_ns if newest else 0,
     )
 
 

@@ -1,7 +1,7 @@
 """The store: Parquet files per attempt, written whole or not at all, and the note of what they hold.
 
     <folder>/manifest.json                                      what counts: the last complete write
-    <folder>/<run>/attempt-<n>/attempt.pb                       identity and the ranks' Hellos
+    <folder>/<run>/attempt-<n>/attempt.pb                       identity, evaluations, each rank's Hello and heartbeats
                                                                 (_<run> where the run has the manifest's name)
     <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans
 
@@ -175,7 +175,8 @@ class Store:
 
     def expire(self, max_age_seconds: float, max_bytes: int) -> Expired:
         """Delete the oldest files until age and size are kept. A file that can't be deleted is passed over."""
-        files = [(path, path.stat()) for path in self.folder.glob("*/attempt-*/*.parquet")]
+        notes = (note for note in self.folder.glob("*/attempt-*/attempt.pb") if not any(note.parent.glob("*.parquet")))
+        files = [(path, path.stat()) for path in (*self.folder.glob("*/attempt-*/*.parquet"), *notes)]
         total, oldest = self.size_bytes(), time.time() - max_age_seconds
         touched: set[Path] = set()
         expired = Expired()

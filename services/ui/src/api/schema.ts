@@ -354,7 +354,7 @@ export interface components {
          * Cause
          * @enum {string}
          */
-        Cause: "compute" | "memory_bound" | "interference" | "thermal" | "nvlink" | "nic" | "host_cpu" | "data_loading" | "garbage_collection" | "sequence_length" | "stage" | "expert" | "checkpoint" | "unknown";
+        Cause: "compute" | "memory_bound" | "interference" | "thermal" | "nvlink" | "nic" | "host_cpu" | "data_loading" | "garbage_collection" | "sequence_length" | "stage" | "expert" | "checkpoint" | "deadlock" | "unknown";
         /** CauseCount */
         CauseCount: {
             /**

@@ -252,6 +252,7 @@ export const en = {
   'cause.stage': 'pipeline stage',
   'cause.expert': 'experts',
   'cause.checkpoint': 'checkpoint',
+  'cause.deadlock': 'deadlock',
   'cause.unknown': 'unknown',
 
   'signal.compute_effect': 'Compute against peers',

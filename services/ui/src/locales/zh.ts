@@ -253,6 +253,7 @@ export const zh: Messages = {
   'cause.stage': '流水线级',
   'cause.expert': '专家',
   'cause.checkpoint': '检查点',
+  'cause.deadlock': '死锁',
   'cause.unknown': '未知',
 
   'signal.compute_effect': '计算时间与同级相比',

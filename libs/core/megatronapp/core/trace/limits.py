@@ -53,6 +53,10 @@ MAX_RECIPE_BYTES = 256 << 10
 """All of a run's settings together."""
 MAX_EVALUATIONS = 64
 """Between two steps."""
+MAX_JOB_EVALUATIONS = 1_000
+"""That are kept of a job, the newest: with the longest names they take 0.3 MB."""
+MAX_KEPT_HEARTBEAT_BYTES = 64 << 10
+"""Of a rank's last heartbeats in the store. One of a rank in some tens of communicators and pairs takes 2 KB."""
 
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""

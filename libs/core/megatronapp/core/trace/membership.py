@@ -83,6 +83,9 @@ class Process:
             self.heard_unix_ns, self.closed = record.last_seen_unix_ns, record.closed
             if not record.connected and not record.closed:
                 self.lost_unix_ns = max(1, self.heard_unix_ns)
+        if self.heartbeat is None and record.HasField("heartbeat"):
+            self.heartbeat, self.heartbeat_unix_ns = copied(record.heartbeat), record.heartbeat_unix_ns
+            self._told(self.heartbeat, 0)
 
     def _introduced(self, hello: trace_pb2.Hello) -> None:
         self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)

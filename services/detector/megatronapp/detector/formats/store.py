@@ -1,7 +1,8 @@
-"""The trace-collector's store, as it leaves it on disk: step summaries of a run, as its ranks sent them.
+"""The trace-collector's store, as it leaves it on disk: step summaries of a run, as its ranks sent them, and
+their last heartbeats.
 
     <store>/manifest.json                                           `write`: the last complete write
-    <store>/<run>/attempt-<n>/attempt.pb                            a JobRecord, then the ranks' Hellos
+    <store>/<run>/attempt-<n>/attempt.pb                            a JobRecord, then each rank's Hello and heartbeats
     <store>/<run>/attempt-<n>/{steps,summaries}-<write>-….parquet    rows in the order in which they arrived
 
 A row of `steps` is a step of a rank; its rows of `summaries` follow each other, in the same order.
@@ -23,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace.columns import SUMMARY_DTYPES, fill_summary
+from megatronapp.detector.standstill import LastHeartbeats, Standstill, standstill
 from megatronapp.v1 import trace_pb2
 
 MANIFEST, NOTE = "manifest.json", "attempt.pb"
@@ -35,12 +37,13 @@ _PART = re.compile(r"(steps|summaries)-(\d+)-(\d+)-(\d+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class StoredAttempt:
-    """One attempt of a run. `hellos` are by rank."""
+    """One attempt of a run. `hellos` and `heartbeats` are by rank."""
 
     job: str
     number: int
     folder: Path
     hellos: dict[int, trace_pb2.RankMessage]
+    heartbeats: dict[int, LastHeartbeats]
     last_write: int
 
     def messages(self) -> Iterator[trace_pb2.RankMessage]:
@@ -62,6 +65,9 @@ class StoredAttempt:
                 message = self._message(rank, newest, sent[rank], summary=summary)
                 message.clock_offset_ns, message.clock_error_ns = row["clock_offset_ns"], row["clock_error_ns"]
                 yield message
+
+    def standstill(self) -> Standstill | None:
+        return standstill(self.heartbeats)
 
     def _message(self, rank: int, unix_ns: int, seq: int, **body: Any) -> trace_pb2.RankMessage:
         identity = self.hellos[rank].identity
@@ -118,16 +124,20 @@ def _attempt(note: Path, last_write: int) -> StoredAttempt:
     source = BytesIO(note.read_bytes())
     name = _ATTEMPT.fullmatch(note.resolve().parent.name)
     hellos: dict[int, trace_pb2.RankMessage] = {}
+    heartbeats: dict[int, LastHeartbeats] = {}
     try:
         record = proto.parse_length_prefixed(trace_pb2.JobRecord, source)
         while record and (message := proto.parse_length_prefixed(trace_pb2.RankMessage, source)) is not None:
             if message.message.HasField("hello"):
                 hellos[message.identity.rank] = message
+            elif message.message.seq:  # 0: an earlier version's goodbye, which tells nothing
+                before = heartbeats.get(message.identity.rank)
+                heartbeats[message.identity.rank] = LastHeartbeats(before.since if before else message, message)
     except (DecodeError, ValueError) as error:
         raise DataError(f"{note} can't be read: {error}") from error
     if record is None or name is None:
         raise DataError(f"{note} is not the note of an attempt")
-    return StoredAttempt(record.job, int(name[1]), note.resolve().parent, hellos, last_write)
+    return StoredAttempt(record.job, int(name[1]), note.resolve().parent, hellos, heartbeats, last_write)
 
 
 def _read(path: Path) -> Any:

@@ -28,6 +28,9 @@ class Attempt:
     def messages(self) -> Iterator[trace_pb2.RankMessage]:
         return read_messages(self)
 
+    def standstill(self) -> None:
+        """Their messages have heartbeats."""
+
 
 def find_attempts(path: Path) -> list[Attempt]:
     """The attempts of the one job below a folder, in order; none when it holds no trace of ours.

@@ -1,4 +1,5 @@
-"""hang: nothing moves any more; which rank stopped first, at which operation, on its host or on its device."""
+"""hang: nothing moves any more; which rank stopped first, at which operation, on its host or on its device, or which
+ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
 from megatronapp.v1 import trace_pb2
 
-_CAUSE = {Side.HOST: Cause.HOST_CPU, Side.DEVICE: Cause.COMPUTE, Side.NETWORK: Cause.NIC}
+_CAUSE = {
+    Side.HOST: Cause.HOST_CPU,
+    Side.DEVICE: Cause.COMPUTE,
+    Side.NETWORK: Cause.NIC,
+    Side.DEADLOCK: Cause.DEADLOCK,
+    Side.CIRCULAR: Cause.UNKNOWN,
+}
 _DOES = {
     Side.HOST: "has not entered {operation} of {communicator}",
     Side.DEVICE: "has {operation} of {communicator} enqueued, and its device does not come to it",
@@ -22,7 +29,14 @@ _ADVICE = {
     Side.HOST: "Take the rank's Python stacks (py-spy dump), then restart the job without its node if it can't go on.",
     Side.DEVICE: "Look for XID errors and uncorrectable ECC errors of the rank's device; restart without its node.",
     Side.NETWORK: "Look at the links between the members of this communicator.",
+    Side.DEADLOCK: "Take these ranks' Python stacks (py-spy dump): they run these operations in different orders, "
+    "which a restart alone does not change. Make the order the same on all of them.",
+    Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them stands elsewhere, or they run these "
+    "operations in different orders.",
 }
+_CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK}
+TOLD_EDGES = 4
+"""Of a circle; the others are alike."""
 
 _DURING: dict[int, str] = {
     trace_pb2.PHASE_CHECKPOINT: "the checkpoint after ",
@@ -49,9 +63,14 @@ def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]
     if stall is None:
         return
     network = [b for b in stall.blamed if b.side is Side.NETWORK]
+    circles: dict[tuple[int, ...], list[Blame]] = {}
     for b in stall.blamed:
-        if b.side is not Side.NETWORK:
+        if b.circle:
+            circles.setdefault(b.circle, []).append(b)
+        elif b.side is not Side.NETWORK:
             yield _suspicion(stall, (b.rank,), b, _CAUSE[b.side])
+    for ranks, edges in circles.items():
+        yield _described(stall, ranks, edges[0], _CAUSE[edges[0].side], _of_circle(ranks, edges))
     if network:
         ranks = tuple(b.rank for b in network)
         yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
@@ -74,11 +93,27 @@ def _operation(b: Blame) -> str:
     return f"{operation} ({describe(name)}, step {step})"
 
 
+def _of_circle(ranks: tuple[int, ...], edges: list[Blame]) -> str:
+    waits = [
+        f"rank {b.waiting[0]} for rank {b.rank} to enter {_operation(b)} of {b.communicator}"
+        for b in edges[:TOLD_EDGES]
+    ]
+    known = edges[0].side is Side.DEADLOCK
+    doubt = "" if known else "; it can't be told whether one of them stopped elsewhere before"
+    return f"{_named(ranks)} wait for {'each other' if len(ranks) == 2 else 'one another'}: {', '.join(waits)}{doubt}."
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    return ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
+
+
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
-    who = ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
     said = "can be named" if b is None else _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
-    text = f"{who} {said}{waiting}."
+    return _described(stall, ranks, b, cause, f"{_named(ranks)} {said}{waiting}.")
+
+
+def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
     return Suspicion(
         kind=Kind.HANG,
         cause=cause,
@@ -88,6 +123,6 @@ def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         evidence=(Evidence(signal="frontier", text=text, unit="operations"),),
         summary=f"Nothing has moved{_when(stall)}. {text}",
         advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
-        confidence=0.95 if b and b.side is not Side.NETWORK else 0.5,
+        confidence=0.95 if b and b.side in _CERTAIN else 0.5,
         cost_ratio=math.inf,
     )

@@ -6,13 +6,18 @@ ranks that wait for nobody: they stopped by themselves. Sequence numbers need no
 Collectives are compared by their numbers. Messages of a pair may be posted and end in any order, so that both ends name
 those that are open: one that has a message open which the other has not posted waits for it. Where an end does not name
 them, the pair's numbers are compared.
+
+Where the edges lead to nobody they run in circles. That is a deadlock only if the ranks' threads wait in those
+operations: a rank that has begun an asynchronous one and then stopped elsewhere is in it as well. What a thread is in
+is told beside the frontier, and has to name the one operation of that name that the rank is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 
 from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
@@ -29,6 +34,10 @@ class Side(StrEnum):
     """It has enqueued the operation, and its device does not come to it."""
     NETWORK = "network"
     """All members are in it, and it does not end."""
+    DEADLOCK = "deadlock"
+    """Threads wait for each other: each in an operation that another one of them has not begun."""
+    CIRCULAR = "circular"
+    """Ranks are in operations in the same way, and it is not known what their threads wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,11 @@ class Position:
         return self.enqueued > self.completed
 
     @property
+    def alone(self) -> bool:
+        """Of all operations of this communicator the rank is in one, and has no other outstanding."""
+        return self.inside and (len(self.open) == 1 if self.open else self.enqueued == self.completed + 1)
+
+    @property
     def named(self) -> bool:
         """Whether all that is outstanding is named: a list that is full may have been cut."""
         return 0 < len(self.open) < MAX_OPEN_MESSAGES or not self.outstanding
@@ -76,6 +90,8 @@ class Blame:
     """Ranks that wait for this one, at the end of the walk."""
     message: Message | None = None
     """What is missing, of a pair that names its messages; `sequence` says nothing then."""
+    circle: tuple[int, ...] = ()
+    """All who wait for one another, where the edges run in a circle; `waiting` is the one whose edge this is."""
 
 
 Frontier = Mapping[str, Position]
@@ -83,16 +99,20 @@ Frontier = Mapping[str, Position]
 
 
 def blame(
-    frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]], silent: frozenset[int] = frozenset()
+    frontiers: Mapping[int, Frontier],
+    members: Mapping[str, tuple[int, ...]],
+    idle: frozenset[int] = frozenset(),
+    activities: Mapping[int, str] | None = None,
 ) -> list[Blame]:
     """The ranks that hold up the others, by rank.
 
     frontiers: by global rank; a rank that never spoke counts as having entered nothing. members: ranks of each
-    communicator (of a p2p id: sender, receiver). silent: ranks no longer heard of, whose last word says nothing of what
-    they wait for. Empty when nobody waits.
+    communicator (of a p2p id: sender, receiver). idle: ranks that are not known to wait for anybody, since they are no
+    longer heard of, or compute. activities: what the ranks' threads are in, where that is told. Empty when nobody
+    waits.
     """
     absent: Absent = {}
-    edges = {r: e for r, f in frontiers.items() if r not in silent and (e := _edges(r, f, frontiers, members, absent))}
+    edges = {r: e for r, f in frontiers.items() if r not in idle and (e := _edges(r, f, frontiers, members, absent))}
     roots: dict[int, Blame] = {}
     victims: dict[int, set[int]] = {}
     for waiter in edges:
@@ -100,7 +120,10 @@ def blame(
             victims.setdefault(root.rank, set()).add(waiter)
             roots.setdefault(root.rank, root)
     blamed = [replace(b, waiting=tuple(sorted(victims[b.rank]))) for b in roots.values()]
-    return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
+    if blamed or not edges:
+        return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
+    waited = {rank: _waited(found, frontiers[rank], (activities or {}).get(rank, "")) for rank, found in edges.items()}
+    return _circular(waited, Side.DEADLOCK) or _circular(edges, Side.CIRCULAR)
 
 
 Absent = dict[tuple[str, int], list[Blame]]
@@ -207,6 +230,55 @@ def _walk(start: int, edges: Mapping[int, list[Blame]]) -> list[Blame]:
             seen.add(edge.rank)
             ahead += edges[edge.rank]
     return roots
+
+
+def _waited(edges: list[Blame], frontier: Frontier, activity: str) -> list[Blame]:
+    """Those of a rank's edges that its thread waits over."""
+    inside = [c for c, position in frontier.items() if position.inside and position.operation == activity]
+    if not activity or len(inside) != 1 or not frontier[inside[0]].alone:
+        return []
+    return [edge for edge in edges if edge.communicator == inside[0]]
+
+
+def _circular(edges: Mapping[int, list[Blame]], side: Side) -> list[Blame]:
+    """Of each rank that is in a circle an edge in it."""
+    found = list[Blame]()
+    for circle in _circles({rank: {edge.rank for edge in edges[rank]} for rank in sorted(edges)}):
+        for waiter in sorted(circle):
+            edge = next(edge for edge in edges[waiter] if edge.rank in circle)
+            found.append(replace(edge, side=side, waiting=(waiter,), circle=tuple(sorted(circle))))
+    return found
+
+
+def _circles(ahead: Mapping[int, set[int]]) -> list[set[int]]:
+    """The largest sets of ranks that all wait for one another, along any number of edges."""
+    circles = list[set[int]]()
+    while (rank := _on_circle(ahead)) is not None:
+        behind: dict[int, set[int]] = {}
+        for waiter, waited in ahead.items():
+            for other in waited:
+                behind.setdefault(other, set()).add(waiter)
+        circle = _reached(rank, ahead) & _reached(rank, behind)
+        circles.append(circle)
+        ahead = {waiter: waited for waiter, waited in ahead.items() if waiter not in circle}
+    return circles
+
+
+def _on_circle(ahead: Mapping[int, Iterable[int]]) -> int | None:
+    try:
+        TopologicalSorter(ahead).prepare()
+    except CycleError as error:
+        return int(min(error.args[1]))
+    return None
+
+
+def _reached(start: int, graph: Mapping[int, set[int]]) -> set[int]:
+    seen, todo = set[int](), [start]
+    while todo:
+        new = graph.get(todo.pop(), set()) - seen
+        seen |= new
+        todo += new
+    return seen
 
 
 def _network(frontiers: Mapping[int, Frontier], members: Mapping[str, tuple[int, ...]]) -> list[Blame]:
