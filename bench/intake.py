@@ -29,7 +29,9 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from megatronapp.collector.app import Collector
+from megatronapp.collector.reader import Snapshot
 from megatronapp.collector.settings import CollectorSettings
+from megatronapp.collector.store import Store
 from megatronapp.core import logging
 from megatronapp.core.auth import AllowAll
 from megatronapp.core.bus import MemoryBus, Topic
@@ -156,11 +158,28 @@ async def serve(folder: Path, options: argparse.Namespace) -> None:
     await collector.stop()
     stored = sum(path.stat().st_size for path in folder.glob("store/**/spans-*.parquet"))
     whole = time.process_time() - before
-    print(json.dumps({"cpu_seconds": taken, "cpu_seconds_with_last_store": whole, "stored_bytes": stored}), flush=True)
+    measured = {
+        "cpu_seconds": taken,
+        "cpu_seconds_with_last_store": whole,
+        "stored_bytes": stored,
+        "cpu_seconds_to_read": read_seconds(folder / "store"),
+    }
+    print(json.dumps(measured), flush=True)
     if isinstance(reader, asyncio.Task):
         reader.cancel()
     else:
         await reader.stop()
+
+
+def read_seconds(folder: Path) -> float:
+    """CPU time to read all spans back from the store, as a query does before it answers."""
+    store = Store(folder)
+    parts = store.parts(("bench", 1), "spans")
+    snapshot = Snapshot(store, 0, max(part.last for part in parts), frozenset(), parts, [], [], {})
+    before = time.process_time()
+    for _ in snapshot.spans():
+        pass
+    return time.process_time() - before
 
 
 async def _subscribe(bus: MemoryBus) -> None:
@@ -204,6 +223,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         "events": events,
         "events_per_cpu_second": events / server_side["cpu_seconds"],
         "events_per_cpu_second_with_last_store": events / server_side["cpu_seconds_with_last_store"],
+        "events_read_per_cpu_second": events / server_side["cpu_seconds_to_read"],
         "events_per_second": events / seconds,
         "bytes_per_event": len(body) / options.events,
         "bytes_per_event_zstd": len(zstandard.compress(body, 3)) / options.events,

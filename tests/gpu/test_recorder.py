@@ -50,10 +50,6 @@ def until(reached: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def end_step(recorder: Recorder, number: int = 1) -> None:
-    recorder.end_step(number, 0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
-
-
 def steps(reader: SegmentReader, count: int) -> list[Step]:
     found: list[Step] = []
 
@@ -82,7 +78,7 @@ def test_spans_of_two_streams_keep_their_order_and_lie_within_the_step(
             matrix @ matrix
         recorder.end()
     enqueued = time.monotonic_ns()
-    end_step(recorder)
+    recorder.end_step((1,))
     torch.cuda.synchronize()
     ended = time.monotonic_ns()
     (step,) = steps(reader, 1)
@@ -108,7 +104,7 @@ def test_an_asynchronous_span_is_told_by_its_marks_from_any_stream(
         matrix @ matrix
         end = recorder.mark()
     recorder.add_operation(REDUCE, begin, end, 1, -1, 1, 64, 4)
-    end_step(recorder)
+    recorder.end_step((1,))
     (step,) = steps(reader, 1)
 
     assert step.columns["name"].tolist() == [REDUCE]
@@ -125,7 +121,7 @@ def test_nobody_waits_for_the_device_but_the_resolver(
     ticket = recorder.enqueue(track, REDUCE, 1, 0)
     mark = recorder.end_operation(1, -1, 1, 64, 0)
     recorder.complete_at(track, ticket, mark)
-    end_step(recorder)
+    recorder.end_step((1,))
 
     assert not recorder.done(mark)
     assert reader.frontiers()[track].completed == 0
@@ -140,7 +136,7 @@ def test_host_spans_keep_the_hosts_clock(recorder: Recorder, reader: SegmentRead
     began = time.monotonic_ns()
     recorder.begin(HOST)
     recorder.end_work(1, 1)
-    end_step(recorder)
+    recorder.end_step((1,))
     (step,) = steps(reader, 1)
 
     assert began <= step.columns["begin"][0] <= step.columns["end"][0] <= time.monotonic_ns()
@@ -153,7 +149,7 @@ def test_events_are_used_again(recorder: Recorder, reader: SegmentReader) -> Non
         for _ in range(1000):
             recorder.begin(WORK)
             recorder.end()
-        end_step(recorder, number)
+        recorder.end_step((number,))
         ends += reader.steps(COLUMNS)
     ends += steps(reader, 20 - len(ends))
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from megatronapp.core.trace.values import Device, Hello, Identity, Placement, Schedule
+from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.scan import operations
 from megatronapp.trainer.plugins.scan.agent_link import AgentLink, AgentPlace
 from megatronapp.trainer.plugins.scan.operations import Operation
-from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, CpuTimebase, PythonRecorder
+from megatronapp.trainer.plugins.scan.python_recorder import CpuTimebase, PythonRecorder
+from megatronapp.trainer.plugins.scan.recorder import RING_BYTES
 from megatronapp.trainer.plugins.scan.window import Window
 
 HELLO = Hello(
@@ -50,7 +53,9 @@ class RankWriter:
             self.recorder.begin(Operation.FORWARD)
             self.recorder.end_work(16, 256)
         self.link.border()
-        self.recorder.end_step(number, 1, 2, 1, traced, 0, 1.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
+        self.recorder.end_step(
+            StepEnd(number, start_ns=1, duration_ns=2, cpu_ns=1, traced=traced, known=layout.KNOWN_LOSS, loss=1.0)
+        )
 
     def close(self) -> bool:
         self.recorder.set_closing()

@@ -133,23 +133,20 @@ PyObject* recorder_depth(PyObject* self, PyObject*) {
     return guarded([&] { return PyLong_FromSize_t(of(self).depth()); });
 }
 
-PyObject* recorder_end_step(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+// A tuple of StepEnd's fields in their order, as many as are known.
+PyObject* recorder_end_step(PyObject* self, PyObject* fields) {
     return guarded([&] {
-        expect(count, 13, 13);
+        if (!PyTuple_Check(fields)) {
+            throw std::invalid_argument("a step's end is a tuple");
+        }
         common::StepEnd end{};
-        end.step = as<std::uint64_t>(args[0]);
-        end.start_ns = integer(args[1]);
-        end.duration_ns = integer(args[2]);
-        end.cpu_ns = integer(args[3]);
-        end.traced = integer(args[4]) != 0 ? 1 : 0;
-        end.phases = as<std::uint32_t>(args[5]);
-        end.loss = real(args[6]);
-        end.learning_rate = real(args[7]);
-        end.grad_norm = real(args[8]);
-        end.tokens_per_second = real(args[9]);
-        end.teraflops = real(args[10]);
-        end.known = as<std::uint32_t>(args[11]);
-        end.total_steps = as<std::uint64_t>(args[12]);
+        if (!PyArg_ParseTuple(
+                fields, "k|lllllIIIIdddddkk;a step's end", &end.step, &end.start_ns, &end.duration_ns, &end.cpu_ns,
+                &end.reference_ns, &end.reference_error_ns, &end.rows, &end.traced, &end.phases, &end.known, &end.loss,
+                &end.learning_rate, &end.grad_norm, &end.tokens_per_second, &end.teraflops, &end.total_steps,
+                &end.marks)) {
+            throw PythonError{};
+        }
         of(self).end_step(end);
         return none();
     });
@@ -328,7 +325,7 @@ PyMethodDef recorder_methods[] = {
     {"done", recorder_done, METH_O, nullptr},
     {"innermost", recorder_innermost, METH_NOARGS, nullptr},
     {"depth", recorder_depth, METH_NOARGS, nullptr},
-    {"end_step", fast(recorder_end_step), METH_FASTCALL, nullptr},
+    {"end_step", recorder_end_step, METH_O, nullptr},
     {"track", fast(recorder_track), METH_FASTCALL, nullptr},
     {"enqueue", fast(recorder_enqueue), METH_FASTCALL, nullptr},
     {"started", recorder_started, METH_O, nullptr},

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
 from megatronapp.collector.export import chrome, perfetto
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.core.trace.columns import fill_spans
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.v1 import trace_pb2
@@ -17,15 +19,15 @@ PLACES = {0: trace_pb2.Placement(node="a"), 1: trace_pb2.Placement(node="b", pip
 P2P, COLLECTIVE, COMPUTE = trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE, trace_pb2.SPAN_KIND_COMPUTE
 
 
-def rank_spans(rank: int, names: list[str], step: int = 1, **columns: list[int]) -> trace_pb2.RankSpans:
+def rank_spans(rank: int, names: list[str], step: int = 1, **columns: list[int]) -> RankSpans:
     unique = list(dict.fromkeys(names))
     batch = trace_pb2.TraceBatch(step=step, names=unique)
     batch.communicators.add(index=rank + 1, id="dp:0-1", kind="dp", ranks=[0, 1])
     fill_spans(batch, {"name": [unique.index(name) for name in names], **columns})
-    return trace_pb2.RankSpans(rank=rank, batch=batch)
+    return RankSpans.of(rank, batch, batch.communicators)
 
 
-def pipeline_step() -> list[trace_pb2.RankSpans]:
+def pipeline_step() -> list[RankSpans]:
     """Rank 0 computes, sends to rank 1 and meets it in an all-reduce on another stream."""
     return [
         rank_spans(
@@ -55,12 +57,12 @@ def pipeline_step() -> list[trace_pb2.RankSpans]:
     ]
 
 
-def chrome_events(spans: list[trace_pb2.RankSpans]) -> list[dict[str, Any]]:
+def chrome_events(spans: list[RankSpans]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = json.loads(b"".join(chrome.write(spans, PLACES)))["traceEvents"]
     return events
 
 
-def perfetto_packets(spans: list[trace_pb2.RankSpans]) -> list[Any]:
+def perfetto_packets(spans: list[RankSpans]) -> list[Any]:
     return list(perfetto_trace_pb2.Trace.FromString(b"".join(perfetto.write(spans, PLACES))).packet)
 
 
@@ -172,9 +174,8 @@ def test_perfetto_slices_nest_whatever_the_spans(spans: list[tuple[int, int]]) -
 
 
 def test_arrow_numbers_do_not_repeat_over_steps() -> None:
-    first, second = pipeline_step(), pipeline_step()
-    for item in second:
-        item.batch.step = 2
+    first = pipeline_step()
+    second = [replace(item, step=2) for item in first]
 
     arrows = [event for event in chrome_events(first + second) if event["name"] == "match"]
 

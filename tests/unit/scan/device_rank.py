@@ -43,10 +43,6 @@ class Device:
         return gate
 
 
-def end_step(recorder: Recorder, number: int) -> None:
-    recorder.end_step(number, 0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
-
-
 def until(reached: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
     while not reached():
@@ -81,7 +77,7 @@ def two_streams(device: Device, recorder: Recorder, reader: SegmentReader) -> No
         recorder.complete_at(tracks[stream], ticket, mark)
     recorder.begin(HOST)
     recorder.end()
-    end_step(recorder, 1)
+    recorder.end_step((1,))
     until(lambda: reader.frontiers()[1].completed)
     entry = reader.frontiers()[0]
     assert (entry.enqueued, entry.completed, entry.open, entry.messages[0].message) == (1, 0, 1, 5)
@@ -112,7 +108,7 @@ def many_steps(device: Device, recorder: Recorder, reader: SegmentReader) -> Non
             device.current = index % 2
             ticket = recorder.enqueue(track, WORK, number, 0)
             recorder.complete_at(track, ticket, work(recorder))
-        end_step(recorder, number)
+        recorder.end_step((number,))
         ends += reader.steps(COLUMNS)
     ends += steps(reader, 58 - len(ends))
     assert [step.end.step for step in ends] == list(range(2, 60))
@@ -128,7 +124,7 @@ def closed_while_held(device: Device) -> None:
     recorder = Recorder(bytes([1, 0]), bytes(2), device.stream, 0)
     gate = device.hold(device.current)
     work(recorder)
-    end_step(recorder, 1)
+    recorder.end_step((1,))
     assert not recorder.close(0.05)
     assert SegmentReader(recorder.fd).records() == []
     gate.value = 1
@@ -140,7 +136,7 @@ def failed(device: Device) -> None:
     reader = SegmentReader(recorder.fd)
     recorder.complete_at(recorder.track(1, 0, True), 1, work(recorder))
     DRIVER.stand_in_fail(LAUNCH_FAILED)
-    end_step(recorder, 1)
+    recorder.end_step((1,))
     (step,) = steps(reader, 1)
     assert (step.end.step, step.end.rows, reader.state().lost) == (1, 0, 1)
     assert recorder.close(5.0)

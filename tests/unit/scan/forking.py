@@ -20,7 +20,7 @@ def child(recorder: Recorder, track: int) -> int:
     recorder.enqueue(track, 0, 1, 0)
     recorder.begin(0)
     recorder.end()
-    recorder.end_step(99, 0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    recorder.end_step((99,))
     return 0 if recorder.marks else 1
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         failed += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     stop.set()
     busy.join()
-    recorder.end_step(6, 0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    recorder.end_step((6,))
     recorder.close(10.0)
     print("children:", failed)
     print("step:", reader.state().step)

@@ -27,7 +27,7 @@ def test_a_rank_that_runs_here_is_found_with_the_marks_of_its_newest_step() -> N
     recorder.set_step(12)
     for _ in range(3):
         recorder.mark()
-    recorder.end_step(11, 0, 0, 0, False, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    recorder.end_step((11,))
     recorder.mark()
     held_by_an_agent = SegmentReader(recorder.fd)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,6 @@ from tests.support.segment import ROWS, SegmentReader, Step
 
 OUTER, WORK, SEND, REDUCE, GARBAGE = range(5)
 BLOCKING = bytes([0, 0, 1, 1, 1])
-ENDED = (0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def until(reached: Callable[[], list[Step]]) -> list[Step]:
 
 
 def end_step(recorder: Recorder, reader: SegmentReader, number: int = 1) -> Step:
-    recorder.end_step(number, *ENDED)
+    recorder.end_step((number,))
     (step,) = until(lambda: reader.steps(COLUMNS))
     return step
 
@@ -116,13 +116,19 @@ def test_restart_and_borders_share_marks(recorder: Recorder, reader: SegmentRead
 
 def test_a_steps_end_carries_its_numbers(recorder: Recorder, reader: SegmentReader) -> None:
     recorder.mark()
-    recorder.end_step(9, 10, 11, 12, True, 5, 1.5, 2.5, 3.5, 4.5, 5.5, 63, 100)
+    recorder.end_step((9, 10, 11, 12, 0, 0, 0, True, 5, 63, 1.5, 2.5, 3.5, 4.5, 5.5, 100))
 
     (step,) = until(lambda: reader.steps(COLUMNS))
 
     expected = (9, 10, 11, 12, 0, 0, 0, 1, 5, 63, 1.5, 2.5, 3.5, 4.5, 5.5, 100, 1)
     assert tuple(step.end) == expected
     assert reader.marks() == (1, 1)
+
+
+@pytest.mark.parametrize("end", [(), (0,) * 18, ("one",), [1]])
+def test_what_is_no_steps_end_is_refused(recorder: Recorder, end: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"a step's end|integer"):
+        recorder.end_step(end)
 
 
 def test_a_step_forgets_what_is_open(recorder: Recorder, reader: SegmentReader) -> None:
@@ -140,7 +146,7 @@ def test_rows_of_a_step_are_split_to_an_eighth_of_the_ring() -> None:
     reader = SegmentReader(recorder.fd)
     for number in range(10):
         recorder.add(GARBAGE, number, number + 1, 0)
-    recorder.end_step(1, *ENDED)
+    recorder.end_step((1,))
     assert recorder.close(5.0)
 
     records = reader.records()
@@ -184,7 +190,7 @@ def test_what_the_agent_does_not_read_in_time_is_overwritten_and_no_step_waits()
     reader = SegmentReader(recorder.fd)
     for number in range(1, 201):
         recorder.add(GARBAGE, 0, 1, 0)
-        recorder.end_step(number, *ENDED)
+        recorder.end_step((number,))
     assert recorder.close(5.0)
 
     records = reader.records()
@@ -237,7 +243,7 @@ def test_the_agents_word_is_the_newest_whole_one(recorder: Recorder, reader: Seg
 def test_a_closed_recorder_writes_nothing_more(recorder: Recorder, reader: SegmentReader) -> None:
     end_step(recorder, reader)
     assert recorder.close(5.0)
-    recorder.end_step(2, *ENDED)
+    recorder.end_step((2,))
 
     assert recorder.close(5.0)
     assert reader.steps(COLUMNS) == []

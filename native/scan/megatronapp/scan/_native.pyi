@@ -75,25 +75,10 @@ class Recorder:
     def done(self, mark: int, /) -> bool: ...
     def innermost(self) -> tuple[int, int]: ...
     def depth(self) -> int: ...
-    def end_step(
-        self,
-        number: int,
-        start_ns: int,
-        duration_ns: int,
-        cpu_ns: int,
-        traced: bool,
-        phases_bits: int,
-        loss: float,
-        learning_rate: float,
-        grad_norm: float,
-        tokens_per_second: float,
-        teraflops: float,
-        known_bits: int,
-        total_steps: int,
-        /,
-    ) -> None:
-        """Hands what has ended since the last call to the resolver, and forgets what is still open. Bits of known
-        values: 1 loss, 2 learning rate, 4 gradient norm, 8 tokens per second, 16 teraflops, 32 total steps."""
+    def end_step(self, end: tuple[float, ...], /) -> None:
+        """Hands what has ended since the last call to the resolver, and forgets what is still open. `end` has the
+        fields of a step's end in the record's order (docs/agent.md), beginning with its number; those that are left out
+        are 0. Reference, rows and marks are filled in here."""
 
     # -- frontiers --
     def track(self, communicator: int, peer: int, sending: bool, /) -> int:

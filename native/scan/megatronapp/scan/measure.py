@@ -72,5 +72,5 @@ def _best_ns(recorder: Recorder, call: Callable[[], object], before: Callable[[]
     for number in range(REPEATS):
         before()
         rounds.append(timeit.timeit(call, number=CALLS) / CALLS * 1e9)
-        recorder.end_step(number, 0, 0, 0, False, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+        recorder.end_step((number,))
     return min(rounds)

@@ -13,14 +13,13 @@ from heapq import merge
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from megatronapp.collector import export
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.dedup import SeenNumbers
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.trace import file as trace_file
-from megatronapp.core.trace.columns import fill_spans, span_columns
+from megatronapp.core.trace.columns import span_columns
 from megatronapp.core.trace.megascan import find_files, read_megascan
 from megatronapp.core.trace.validate import check_message
 from megatronapp.v1 import trace_pb2
@@ -31,7 +30,7 @@ class Recording:
     """Spans in job time, ordered by step and rank, and who the ranks are."""
 
     placements: dict[int, trace_pb2.Placement] = field(default_factory=dict)
-    spans: list[trace_pb2.RankSpans] = field(default_factory=list)
+    spans: list[RankSpans] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     """Files that are damaged, and why; what stood before the damage is in."""
 
@@ -84,8 +83,8 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     for problem in recording.unreadable:
         print(f"warning: {problem}", file=sys.stderr)
-    steps = {item.batch.step for item in recording.spans}
-    count = sum(item.batch.count for item in recording.spans)
+    steps = {item.step for item in recording.spans}
+    count = sum(item.rows for item in recording.spans)
     print(f"{options.output}: {len(recording.placements)} ranks, {len(steps)} steps, {count} spans")
     return 0
 
@@ -180,25 +179,17 @@ def _take(rank: _RankFile, message: trace_pb2.TraceMessage, seen: SeenNumbers) -
         rank.batches.append(message.batch)
 
 
-def _in_job_time(rank: _RankFile, batch: trace_pb2.TraceBatch, clocks: Clocks) -> trace_pb2.RankSpans:
-    columns = dict(span_columns(batch))
-    start = columns["start_ns"].astype(np.int64)
-    offset = clocks.at(rank.rank, int(start[0])).offset_ns
-    enqueue = columns["enqueue_ns"].astype(np.int64)
-    columns["start_ns"] = start + offset
-    columns["enqueue_ns"] = np.where(enqueue != 0, enqueue + offset, 0)
-    moved = trace_pb2.TraceBatch(
-        step=batch.step, names=batch.names, communicators=rank.communicators.values(), last=batch.last
-    )
-    fill_spans(moved, columns)
-    return trace_pb2.RankSpans(rank=rank.rank, batch=moved)
+def _in_job_time(rank: _RankFile, batch: trace_pb2.TraceBatch, clocks: Clocks) -> RankSpans:
+    start_ns = span_columns(batch).first("start_ns")
+    offset_ns = clocks.at(rank.rank, start_ns).offset_ns
+    return RankSpans.of(rank.rank, batch, rank.communicators.values(), offset_ns)
 
 
 def _read_megascan(source: Path) -> Recording:
     traces = read_megascan(source)
     rows = chain.from_iterable(((step, trace.rank, batch) for step, batch in trace.steps.items()) for trace in traces)
     spans = [
-        trace_pb2.RankSpans(rank=rank, batch=batch)
+        RankSpans.of(rank, batch, batch.communicators)
         for _, rank, batch in sorted(rows, key=lambda row: row[:2])
         if batch.count
     ]

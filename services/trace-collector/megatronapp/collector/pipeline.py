@@ -1,6 +1,6 @@
 """The way of every message: journal (in groups), then state and bus, and from time to time the store.
 
-Messages are applied in the journal's order, live and on replay by the same code, and duplicates are left out there.
+Messages are applied in the journal's order (applier.py).
 
 What goes wrong with one message or one job stays there: a record that can't be applied, and the rows of a job that
 can't be stored, are set aside (core.quarantine) and count as stored; everything else goes on. Records that a person
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from megatronapp.collector import envelope, notes
-from megatronapp.collector.dedup import Dedup
-from megatronapp.collector.jobs import Attempt, AttemptKey, Jobs
+from megatronapp.collector import notes
+from megatronapp.collector.applier import Applier
+from megatronapp.collector.jobs import Attempt, Jobs
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
@@ -69,7 +69,8 @@ class Pipeline:
         self._jobs = jobs
         self._metrics = metrics
         self._aside = RecordQuarantine(quarantine)
-        self._dedup = Dedup.from_json(store.manifest.dedup)
+        self._applier = Applier(store.manifest, jobs, outbox, metrics)
+        self.controls = self._applier.controls
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._wake = asyncio.Event()
@@ -80,8 +81,6 @@ class Pipeline:
         self._committing = asyncio.Lock()
         self._closed = False
         self._applied = journal.position
-        self.controls: dict[str, bytes] = {run: bytes.fromhex(text) for run, text in store.manifest.controls.items()}
-        self._shown: dict[AttemptKey, int] = {}
         self.journal_ok = True
         self.store_ok = True
         self._busy_since: float | None = None
@@ -127,13 +126,13 @@ class Pipeline:
             if position >= manifest.stored:
                 self._take(position, received, publish=position >= manifest.published)
             else:
-                self._publish(position, received, self._jobs.of(received))
+                self._applier.publish(position, received)
             return True
         return False
 
     def seen(self, sender: SenderKey, seq: int) -> bool:
         """Whether the message has been applied before."""
-        return self._dedup.contains(sender, seq)
+        return self._applier.seen(sender, seq)
 
     async def submit(self, received: Received, done: Done) -> None:
         """Hand in a message; waits while too much is under way. `done` is called once, from the event loop.
@@ -246,23 +245,13 @@ class Pipeline:
             return
         for attempt in changed:
             attempt.begin_write()
-        failed = await self._write(changed, self._manifest(position, published))
+        failed = await self._write(changed, self._applier.manifest(before.write + 1, position, published))
         if failed is None:
             return
         for attempt in changed:
             attempt.end_write()
         self._aside.stored(again, failed, oldest)
         await asyncio.to_thread(self._journal.trim, min(position, published))
-
-    def _manifest(self, position: int, published: int) -> Manifest:
-        return Manifest(
-            self._store.manifest.write + 1,
-            position,
-            published,
-            self._dedup.to_json(),
-            {run: control.hex() for run, control in self.controls.items()},
-            self._jobs.owners,
-        )
 
     async def _write(self, changed: Sequence[Attempt], manifest: Manifest) -> Failed | None:
         """Store the attempts. The rows of those that can't be stored are set aside; returns these, and why. None when
@@ -330,38 +319,12 @@ class Pipeline:
         released.done()
 
     def _take(self, position: int, received: Received, *, publish: bool, again: bool = False) -> None:
-        self._jobs.check_owner(received.identity)
-        metrics = self._metrics.of(received.identity.job)
-        if not self._dedup.add(received.sender.key, received.message.seq) and not again:
-            metrics.duplicates.inc()
+        attempt = self._applier.apply(position, received, publish=publish, again=again)
+        if attempt is None:
             return
-        attempt = self._jobs.of(received)
-        lost = attempt.take(received)
-        metrics.messages[received.kind].inc()
-        if lost:
-            metrics.dropped.inc(lost)
-        if received.kind == "batch":
-            metrics.batches.inc()
-            metrics.events.inc(received.message.batch.count)
-            self._show_clocks(attempt)
-        elif publish:
-            self._publish(position, received, attempt)
         full = attempt.buffer.bytes > self._settings.flush_bytes
         if full or (received.kind == "summary" and attempt.buffer.steps >= self._settings.flush_steps):
             self._flush_now.set()
-
-    def _show_clocks(self, attempt: Attempt) -> None:
-        anchors = attempt.clocks.alignment.anchors
-        if anchors != self._shown.get(attempt.key, 0):
-            self._shown[attempt.key] = anchors
-            self._metrics.show_clocks(attempt.job, attempt.clocks)
-
-    def _publish(self, position: int, received: Received, attempt: Attempt) -> None:
-        if received.kind == "batch":
-            return
-        reading = attempt.clocks.at(received.identity.rank, received.rank_time_ns)
-        value = envelope.with_clock(received.record, reading.offset_ns, reading.error_ns)
-        self._outbox.put(position, received.identity.run, value)
 
     async def _expire(self) -> None:
         settings = self._settings
@@ -372,14 +335,7 @@ class Pipeline:
             return
         self._metrics.count_expired(expired.age_bytes, expired.size_bytes)
         live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
-        ended = [key for key in expired.attempts if key not in live]
-        self._jobs.forget(ended)
-        self._dedup.forget(ended)
-        kept = {attempt.run for attempt in self._jobs}
-        for run in [run for run, _ in ended if run not in kept]:
-            self.controls.pop(run, None)
-        for key in ended:
-            self._shown.pop(key, None)
+        self._applier.forget([key for key in expired.attempts if key not in live])
 
     def _journal_state(self, ok: bool) -> None:
         if ok != self.journal_ok:

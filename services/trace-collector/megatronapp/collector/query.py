@@ -105,7 +105,7 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             )
             with _stopped() as stopped:
                 async for spans in self._in_threads(snapshot.spans(stopped.is_set)):
-                    yield spans
+                    yield spans.to_proto()
 
     async def Export(  # noqa: N802
         self, request: trace_pb2.ExportRequest, context: Context

@@ -16,9 +16,10 @@ import numpy as np
 from megatronapp.collector import tables
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
 from megatronapp.collector.jobs import Attempt
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.collector.store import Part, Store
 from megatronapp.core.errors import DataError
-from megatronapp.core.trace.columns import SPAN_DTYPES, fill_spans
+from megatronapp.core.trace.columns import SPAN_DTYPES, Column
 from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.v1 import trace_pb2
 
@@ -28,8 +29,6 @@ WINDOW_ROWS = 1 << 20
 
 Stopped = Callable[[], bool]
 """Whether nobody waits for the answer any more."""
-
-_COPIED = [name for name in SPAN_DTYPES if name not in {"name", "communicator", "start_ns", "enqueue_ns"}]
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Snapshot:
             found.append(tables.step_table(self.summaries))
         return _sorted(found, ["step", "rank"])
 
-    def spans(self, stopped: Stopped = lambda: False) -> Iterator[trace_pb2.RankSpans]:
-        """By step, then rank; within a batch by start. Times are job time. Ends early when `stopped` says so."""
+    def spans(self, stopped: Stopped = lambda: False) -> Iterator[RankSpans]:
+        """By step, then rank; within a rank by start. Ends early when `stopped` says so."""
         for low, high in self._windows(stopped):
             if stopped():
                 return
@@ -81,31 +80,19 @@ class Snapshot:
         if window:
             yield window[0], window[-1]
 
-    def _cut(self, table: Any) -> Iterator[trace_pb2.RankSpans]:
+    def _cut(self, table: Any) -> Iterator[RankSpans]:
+        columns = _in_job_time(table)
+        names = table["name"].combine_chunks().dictionary.to_pylist()
+        ids = table["communicator"].combine_chunks().dictionary.to_pylist()
         step, rank = table["step"].to_numpy(), table["rank"].to_numpy()
         borders = np.flatnonzero((np.diff(step) != 0) | (np.diff(rank) != 0)) + 1
         for begin, end in zip([0, *borders], [*borders, len(step)], strict=True):
-            rows = table.slice(begin, end - begin)
-            yield trace_pb2.RankSpans(
-                rank=int(rank[begin]), batch=self._batch(rows, int(step[begin]), int(rank[begin]))
-            )
-
-    def _batch(self, rows: Any, step: int, rank: int) -> trace_pb2.TraceBatch:
-        known = self.communicators.get(rank, ())
-        index_of = {communicator.id: communicator.index for communicator in known}
-        names = rows["name"].combine_chunks().dictionary.to_pylist()
-        ids = rows["communicator"].combine_chunks().dictionary.to_pylist()
-        lookup = np.array([index_of.get(text, 0) for text in ids], np.uint32)
-        columns = {name: rows[name].to_numpy() for name in _COPIED}
-        columns["name"] = rows["name"].combine_chunks().indices.to_numpy()
-        columns["communicator"] = lookup[rows["communicator"].combine_chunks().indices.to_numpy()]
-        offset = rows["clock_offset_ns"].to_numpy()
-        enqueue = rows["enqueue_ns"].to_numpy()
-        columns["start_ns"] = rows["start_ns"].to_numpy() + offset
-        columns["enqueue_ns"] = np.where(enqueue != 0, enqueue + offset, 0)
-        batch = trace_pb2.TraceBatch(step=step, names=names, communicators=known, last=True)
-        fill_spans(batch, columns)
-        return batch
+            number = int(rank[begin])
+            known = self.communicators.get(number, ())
+            index_of = {communicator.id: communicator.index for communicator in known}
+            own = {name: column[begin:end] for name, column in columns.items()}
+            own["communicator"] = np.array([index_of.get(text, 0) for text in ids], np.uint32)[own["communicator"]]
+            yield RankSpans(number, int(step[begin]), names, known, own)
 
 
 def take(
@@ -144,3 +131,15 @@ def _sorted(found: Sequence[Any], keys: Sequence[str]) -> Any:
         return None
     table = pa.concat_tables(found, promote_options="default").unify_dictionaries()
     return table.sort_by([(key, "ascending") for key in keys]) if len(table) else None
+
+
+def _in_job_time(table: Any) -> dict[str, Column]:
+    """The columns of a table of spans; name and communicator as numbers of the table's texts."""
+    columns: dict[str, Column] = {
+        name: table[name].combine_chunks().indices.to_numpy() if name in tables.TEXTS else table[name].to_numpy()
+        for name in SPAN_DTYPES
+    }
+    offset, enqueue = table["clock_offset_ns"].to_numpy(), columns["enqueue_ns"]
+    columns["start_ns"] = columns["start_ns"] + offset
+    columns["enqueue_ns"] = np.where(enqueue != 0, enqueue + offset, 0)
+    return columns

@@ -20,8 +20,10 @@ from megatronapp.v1 import trace_pb2
 SPAN_ROWS = 1 << 17
 """Rows of one table of spans: what is made, written and dropped while it is in the processor's cache."""
 
+TEXTS = ("name", "communicator")
+"""Columns that are dictionaries of strings."""
+
 _WAIT_KINDS = (trace_pb2.SPAN_KIND_P2P, trace_pb2.SPAN_KIND_COLLECTIVE)
-_TEXTS = ("name", "communicator")
 _ALWAYS = ("start_ns", "duration_ns", "kind", "stream")
 
 
@@ -31,7 +33,7 @@ def span_tables(blocks: Sequence[SpanBlock], rows: int = SPAN_ROWS) -> Iterator[
     kept = [name for name in SPAN_DTYPES if name in _ALWAYS or any(b.columns.sent(name) is not None for b in blocks)]
     for part in _parts(blocks, rows):
         columns = _keys(part) | _text_columns(part)
-        yield _table(columns | {name: _joined(part, name) for name in kept if name not in _TEXTS})
+        yield _table(columns | {name: _joined(part, name) for name in kept if name not in TEXTS})
 
 
 def complete(table: Any) -> Any:
@@ -47,7 +49,7 @@ def complete(table: Any) -> Any:
 def summary_table(blocks: Sequence[SummaryBlock]) -> Any:
     """One row per (step, rank, operation, chunk, communicator, peer)."""
     columns = _keys(blocks) | _text_columns(blocks)
-    return _table(columns | {name: _joined(blocks, name) for name in SUMMARY_DTYPES if name not in _TEXTS})
+    return _table(columns | {name: _joined(blocks, name) for name in SUMMARY_DTYPES if name not in TEXTS})
 
 
 def step_table(blocks: Sequence[SummaryBlock]) -> Any:

@@ -32,12 +32,32 @@ export interface TimelineView {
   readonly follow: () => void
 }
 
+/** Writes a view into the address, a while after it has changed. */
+function useAddress(view: Pick<TimelineView, 'axis' | 'following' | 'selection' | 'steps'>): void {
+  const { axis, following, selection, steps } = view
+  const route = useRoute()
+  const router = useRouter()
+  // A replace while the next page's code still loads would call that navigation off.
+  let leaving = false
+  const hooks = [router.beforeEach((to, from) => void (leaving = to.path !== from.path)), router.onError(() => void (leaving = false))]
+  onScopeDispose(() => hooks.forEach((remove) => remove()))
+  watchDebounced(
+    [steps, following, selection, axis],
+    () => {
+      if (leaving) return
+      const place = steps.value && !following.value ? { from: steps.value.first, to: steps.value.last } : { from: undefined, to: undefined }
+      const chosen = selection.value ?? { rank: undefined, step: undefined }
+      void router.replace({ query: { ...route.query, ...place, ...chosen, axis: axis.value === 'time' ? 'time' : undefined } })
+    },
+    { debounce: 250 },
+  )
+}
+
 const number = (text: unknown): number | null => (typeof text === 'string' && /^\d+$/.test(text) ? Number(text) : null)
 
 /** Which stretch of the timeline is seen and what is selected; all of it is in the address, so that a link shows the same. */
 export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineView {
   const route = useRoute()
-  const router = useRouter()
   const asked = { from: number(route.query.from), to: number(route.query.to) }
   const rank = number(route.query.rank)
 
@@ -77,20 +97,7 @@ export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineVi
     const [first, end] = visibleSteps(model.value, from, window.value)
     if (end > first) window.value = windowOfSteps(model.value, to, model.value.steps[first], model.value.steps[end - 1])
   })
-  // A replace while the next page's code still loads would call that navigation off.
-  let leaving = false
-  const hooks = [router.beforeEach((to, from) => void (leaving = to.path !== from.path)), router.onError(() => void (leaving = false))]
-  onScopeDispose(() => hooks.forEach((remove) => remove()))
-  watchDebounced(
-    [steps, following, selection, axis],
-    () => {
-      if (leaving) return
-      const place = steps.value && !following.value ? { from: steps.value.first, to: steps.value.last } : { from: undefined, to: undefined }
-      const chosen = selection.value ?? { rank: undefined, step: undefined }
-      void router.replace({ query: { ...route.query, ...place, ...chosen, axis: axis.value === 'time' ? 'time' : undefined } })
-    },
-    { debounce: 250 },
-  )
+  useAddress({ axis, following, selection, steps })
 
   return {
     axis,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -138,6 +140,20 @@ class NamingTransport:
         return [Arrived() for _ in posts]
 
 
+@dataclass
+class Counting:
+    posted_messages: list[Any]
+
+    def posting(self, messages: Any) -> None:
+        self.posted_messages += messages
+
+    def posted(self, messages: Any, handle: Any) -> None: ...
+
+    def waiting(self, messages: Any) -> None: ...
+
+    def ended(self, messages: Any) -> None: ...
+
+
 def named(tensor: torch.Tensor) -> MessageId:
     return MessageId.unpack(int(tensor.flatten()[0]))
 
@@ -146,19 +162,46 @@ def tensor_of(name: MessageId) -> torch.Tensor:
     return torch.full((1, 1, 1), float(name.pack()), dtype=torch.float64)
 
 
-def upstream_chunk(stage: int, chunk: int) -> int:
-    return chunk if stage else chunk - 1
+def unwrapped(tensor: Any) -> Any:
+    """Some schedules hand over lists of one tensor."""
+    return tensor[0] if isinstance(tensor, list) else tensor
 
 
-def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
-    """Run the schedule of one stage. Returns the number of its messages; asserts that all are what they are called."""
+def wrapped_as(other: Any, tensor: Any) -> Any:
+    return [tensor] if isinstance(other, list) else tensor
+
+
+@dataclass(frozen=True)
+class NamingStage:
+    """A stage's computations: what they are handed must hold its name, what they make holds its own."""
+
+    stage: int
+
+    def forward_step(self, *args: Any, current_microbatch: int, vp_stage: int = 0, **kwargs: Any) -> Any:
+        received = args[4]
+        activation = unwrapped(received)
+        if activation is not None:
+            assert named(activation) == MessageId(F, current_microbatch, self._upstream(vp_stage))
+        output = tensor_of(MessageId(F, current_microbatch, vp_stage))
+        return wrapped_as(received, output), torch.zeros([], dtype=torch.int)
+
+    def backward_step(self, received: Any, output: Any, output_gradient: Any, *args: Any) -> Any:
+        _, microbatch, chunk, _ = named(unwrapped(output))
+        gradient = unwrapped(output_gradient)
+        if gradient is not None:
+            assert named(gradient) == MessageId(B, microbatch, chunk)
+        is_first = self.stage == 0 and chunk == 0
+        return wrapped_as(output, None if is_first else tensor_of(MessageId(B, microbatch, self._upstream(chunk))))
+
+    def _upstream(self, chunk: int) -> int:
+        """The chunk whose output a chunk of this stage takes."""
+        return chunk if self.stage else chunk - 1
+
+
+def model_chunks(plan: Pass, *, overlap: bool) -> list[Any]:
+    """Without weights, and with the configuration that megatron-core's schedules read."""
     from megatron.core.enums import ModelType
-    from megatron.core.pipeline_parallel import p2p_communication, schedules
-    from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.transformer.transformer_config import TransformerConfig
-
-    from megatronapp.trainer.pipeline.port import PipelineMessages
-    from megatronapp.trainer.pipeline.schedule import PipelineSchedule
 
     interleaved = plan.chunks > 1
     config = TransformerConfig(
@@ -173,48 +216,51 @@ def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
         batch_p2p_comm=not (overlap and interleaved),
         deallocate_pipeline_outputs=False,
     )
-    chunks = [torch.nn.Identity() for _ in range(plan.chunks)]
+    chunks: list[Any] = [torch.nn.Identity() for _ in range(plan.chunks)]
     for chunk in chunks:
         chunk.config, chunk.model_type = config, ModelType.encoder_or_decoder
+    return chunks
 
-    def forward_step(*args: Any, current_microbatch: int, vp_stage: int = 0, **kwargs: Any) -> Any:
-        received = args[4]
-        unwrapped = received[0] if isinstance(received, list) else received
-        if unwrapped is not None:
-            assert named(unwrapped) == MessageId(F, current_microbatch, upstream_chunk(stage, vp_stage))
-        output = tensor_of(MessageId(F, current_microbatch, vp_stage))
-        return [output] if isinstance(received, list) else output, torch.zeros([], dtype=torch.int)
 
-    def backward_step(received: Any, output: Any, gradient: Any, *args: Any) -> Any:
-        is_list = isinstance(output, list)
-        _, microbatch, chunk, _ = named(output[0] if is_list else output)
-        unwrapped = gradient[0] if isinstance(gradient, list) else gradient
-        if unwrapped is not None:
-            assert named(unwrapped) == MessageId(B, microbatch, chunk)
-        if stage == 0 and chunk == 0:
-            return [None] if is_list else None
-        made = tensor_of(MessageId(B, microbatch, upstream_chunk(stage, chunk)))
-        return [made] if is_list else made
+@contextmanager
+def alone(stage: int, pipeline: Group) -> Iterator[None]:
+    """megatron-core's schedules run one stage without other ranks and without computing."""
+    from megatron.core.pipeline_parallel import p2p_communication, schedules
+    from megatron.core.process_groups_config import ProcessGroupCollection
 
-    group: Any = Group(stage, plan.stages)
     groups = ProcessGroupCollection()
     groups.tp = groups.cp = groups.embd = groups.pos_embd = groups.dp_cp = Group(0, 1)
-    groups.pp = group
-    posted: list[Any] = []
-    messages = PipelineMessages(NamingTransport(), group)
-    messages.observe(Counting(posted))
+    groups.pp = pipeline
+    computations = NamingStage(stage)
     with (
-        patch.object(schedules, "forward_step", forward_step),
-        patch.object(schedules, "backward_step", backward_step),
+        patch.object(schedules, "forward_step", computations.forward_step),
+        patch.object(schedules, "backward_step", computations.backward_step),
         patch.object(p2p_communication.dist, "get_global_rank", lambda group, rank: rank),
         patch("megatronapp.trainer.pipeline.schedule._groups", lambda: groups),
     ):
-        stock = (
-            schedules.forward_backward_pipelining_with_interleaving
-            if interleaved
-            else schedules.forward_backward_pipelining_without_interleaving
-        )
-        PipelineSchedule(stock, config, messages)(
+        yield
+
+
+def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
+    """Run the schedule of one stage. Returns the number of its messages; asserts that all are what they are called."""
+    from megatron.core.pipeline_parallel import schedules
+
+    from megatronapp.trainer.pipeline.port import PipelineMessages
+    from megatronapp.trainer.pipeline.schedule import PipelineSchedule
+
+    pipeline: Any = Group(stage, plan.stages)
+    posted: list[Any] = []
+    messages = PipelineMessages(NamingTransport(), pipeline)
+    messages.observe(Counting(posted))
+    chunks = model_chunks(plan, overlap=overlap)
+    interleaved = plan.chunks > 1
+    stock = (
+        schedules.forward_backward_pipelining_with_interleaving
+        if interleaved
+        else schedules.forward_backward_pipelining_without_interleaving
+    )
+    with alone(stage, pipeline):
+        PipelineSchedule(stock, chunks[0].config, messages)(
             forward_step_func=None,
             data_iterator=[iter(()) for _ in chunks] if interleaved else iter(()),
             model=chunks,
@@ -224,20 +270,6 @@ def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
             forward_only=plan.forward_only,
         )
     return len(posted)
-
-
-@dataclass
-class Counting:
-    posted_messages: list[Any]
-
-    def posting(self, messages: Any) -> None:
-        self.posted_messages += messages
-
-    def posted(self, messages: Any, handle: Any) -> None: ...
-
-    def waiting(self, messages: Any) -> None: ...
-
-    def ended(self, messages: Any) -> None: ...
 
 
 def check_schedules() -> None:

@@ -218,12 +218,12 @@ def _join(data: Sequence[bytes], rows: npt.NDArray[np.int64], name: str, dtype: 
 NO_COLUMNS = Columns(trace_pb2.TraceBatch(), SPAN_DTYPES, 0)
 
 
-def span_columns(batch: trace_pb2.TraceBatch) -> Columns:
-    """The batch's columns, each of `batch.count` rows.
+def span_columns(batch: trace_pb2.TraceBatch, offset_ns: int = 0) -> Columns:
+    """The batch's columns, each of `batch.count` rows; times moved by `offset_ns`.
 
     Raises DataError when a column's length does not fit, or a name index points nowhere.
     """
-    columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns)
+    columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns + offset_ns)
     _check_names(columns.sent("name"), columns.rows, len(batch.names))
     return columns
 

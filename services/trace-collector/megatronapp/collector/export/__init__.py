@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from megatronapp.collector.export import chrome, perfetto
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.v1 import trace_pb2
 
-Writer = Callable[[Iterable[trace_pb2.RankSpans], Mapping[int, trace_pb2.Placement]], Iterator[bytes]]
+Writer = Callable[[Iterable[RankSpans], Mapping[int, trace_pb2.Placement]], Iterator[bytes]]
 
 WRITERS: Mapping[int, Writer] = {
     trace_pb2.EXPORT_FORMAT_CHROME_JSON: chrome.write,

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from megatronapp.collector.export.timeline import Slice, Track, process_name, steps, track_name
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.v1 import trace_pb2
 
 _FLOW = {"cat": "match", "name": "match"}
 
 
-def write(spans: Iterable[trace_pb2.RankSpans], placements: Mapping[int, trace_pb2.Placement]) -> Iterator[bytes]:
+def write(spans: Iterable[RankSpans], placements: Mapping[int, trace_pb2.Placement]) -> Iterator[bytes]:
     """The file in pieces, one step at a time. Times count from the first span."""
     yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
     named: set[tuple[int, int]] = set()

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from megatronapp.collector.export.timeline import Slice, Track, process_name, steps, track_name
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.v1 import trace_pb2
 
 _SEQUENCE = 1
 _MAX_STREAMS = 1 << 10
 
 
-def write(spans: Iterable[trace_pb2.RankSpans], placements: Mapping[int, trace_pb2.Placement]) -> Iterator[bytes]:
+def write(spans: Iterable[RankSpans], placements: Mapping[int, trace_pb2.Placement]) -> Iterator[bytes]:
     """The file in pieces: a trace is the concatenation of its packets."""
     writer = _Writer()
     yield writer.processes(placements)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.depend import match_collectives, match_messages
-from megatronapp.core.trace.columns import Column, span_columns
+from megatronapp.collector.rank_spans import RankSpans
 from megatronapp.core.trace.message_id import describe
 from megatronapp.core.trace.span_names import RECEIVES, SENDS
 from megatronapp.v1 import trace_pb2
@@ -54,37 +54,34 @@ def track_name(stream: int) -> str:
     return {HOST_STREAM: "host", COMPUTE_STREAM: "compute"}.get(stream, f"stream {stream}")
 
 
-def steps(spans: Iterable[trace_pb2.RankSpans]) -> Iterator[list[Track]]:
+def steps(spans: Iterable[RankSpans]) -> Iterator[list[Track]]:
     """The tracks of each step. Flow numbers go on over steps."""
     flows = 0
-    for _, group in groupby(spans, key=lambda item: item.batch.step):
+    for _, group in groupby(spans, key=lambda item: item.step):
         ranks = list(group)
-        columns = [span_columns(item.batch) for item in ranks]
-        flow = _flows(ranks, columns)
+        flow = _flows(ranks)
         flow[flow > 0] += flows
         flows = max(flows, int(flow.max(initial=0)))
         begin = 0
         tracks: list[Track] = []
-        for item, table in zip(ranks, columns, strict=True):
-            tracks += _tracks(item, table, flow[begin : begin + item.batch.count])
-            begin += item.batch.count
+        for item in ranks:
+            tracks += _tracks(item, flow[begin : begin + item.rows])
+            begin += item.rows
         yield tracks
 
 
-def _flows(ranks: list[trace_pb2.RankSpans], columns: Sequence[Mapping[str, Column]]) -> Ints:
+def _flows(ranks: Sequence[RankSpans]) -> Ints:
     """Number of the matched operation of each row of all ranks, from 1; 0: none."""
-    operation, communicator = _common_tables(ranks, columns)
-    rank = np.concatenate([np.full(item.batch.count, item.rank, np.int64) for item in ranks])
-    sequence = _column(columns, "sequence")
-    names = [name for item, table in zip(ranks, columns, strict=True) for name in _row_names(item, table)]
+    operation, communicator = _common_tables(ranks)
+    rank = np.concatenate([np.full(item.rows, item.rank, np.int64) for item in ranks])
+    sequence = _column(ranks, "sequence")
     flow = np.zeros(len(rank), np.int64)
-    in_group = np.flatnonzero((communicator > 0) & (_column(columns, "kind") == trace_pb2.SPAN_KIND_COLLECTIVE))
+    in_group = np.flatnonzero((communicator > 0) & (_column(ranks, "kind") == trace_pb2.SPAN_KIND_COLLECTIVE))
     groups = match_collectives(communicator[in_group], sequence[in_group], operation[in_group], rank[in_group])
     flow[in_group[groups.rows]] = groups.group + 1
-    sends = np.array([SENDS.get(name, -1) for name in names], np.int64)
-    receives = np.array([RECEIVES.get(name, -1) for name in names], np.int64)
+    sends, receives = _by_name(ranks, SENDS), _by_name(ranks, RECEIVES)
     direction = np.maximum(sends, receives)
-    peer = _column(columns, "peer")
+    peer = _column(ranks, "peer")
     message = np.flatnonzero(direction >= 0)
     is_send = (sends >= 0)[message]
     edges = match_messages(
@@ -93,7 +90,7 @@ def _flows(ranks: list[trace_pb2.RankSpans], columns: Sequence[Mapping[str, Colu
         np.where(is_send, peer[message], rank[message]),
         sequence[message],
         is_send,
-        _column(columns, "message")[message],
+        _column(ranks, "message")[message],
     )
     numbers = groups.count + 1 + np.arange(len(edges.source))
     flow[message[edges.source]] = numbers
@@ -101,34 +98,32 @@ def _flows(ranks: list[trace_pb2.RankSpans], columns: Sequence[Mapping[str, Colu
     return flow
 
 
-def _common_tables(ranks: list[trace_pb2.RankSpans], columns: Sequence[Mapping[str, Column]]) -> tuple[Ints, Ints]:
+def _common_tables(ranks: Sequence[RankSpans]) -> tuple[Ints, Ints]:
     """Name and communicator of each row as numbers that mean the same on all ranks; communicators from 1, 0: none."""
-    names: dict[str, int] = {}
+    names = {name: number for number, name in enumerate(dict.fromkeys(n for item in ranks for n in item.names))}
     ids: dict[str, int] = {}
-    operation, communicator = [], []
-    for item, table in zip(ranks, columns, strict=True):
-        batch = item.batch
-        own = np.array([names.setdefault(name, len(names)) for name in batch.names] or [0], np.int64)
-        operation.append(own[table["name"]])
-        known = {c.index: ids.setdefault(c.id, len(ids) + 1) for c in batch.communicators}
-        used, inverse = np.unique(table["communicator"], return_inverse=True)
+    communicator = []
+    for item in ranks:
+        known = {c.index: ids.setdefault(c.id, len(ids) + 1) for c in item.communicators}
+        used, inverse = np.unique(item.columns["communicator"], return_inverse=True)
         communicator.append(np.array([known.get(int(index), 0) for index in used] or [0], np.int64)[inverse])
-    return np.concatenate(operation), np.concatenate(communicator)
+    return _by_name(ranks, names), np.concatenate(communicator)
 
 
-def _column(columns: Sequence[Mapping[str, Column]], name: str) -> Ints:
-    return np.concatenate([table[name] for table in columns]).astype(np.int64)
+def _by_name(ranks: Sequence[RankSpans], values: Mapping[str, int]) -> Ints:
+    """The value of each row's name, -1: none."""
+    return np.concatenate(
+        [np.array([values.get(n, -1) for n in item.names] or [-1], np.int64)[item.columns["name"]] for item in ranks]
+    )
 
 
-def _row_names(item: trace_pb2.RankSpans, table: Mapping[str, Column]) -> list[str]:
-    names = list(item.batch.names)
-    return [names[index] for index in table["name"].tolist()]
+def _column(ranks: Sequence[RankSpans], name: str) -> Ints:
+    return np.concatenate([item.columns[name] for item in ranks]).astype(np.int64)
 
 
-def _tracks(item: trace_pb2.RankSpans, columns: Mapping[str, Column], flow: Ints) -> Iterator[Track]:
-    rows = _row_names(item, columns)
-    ids = {communicator.index: communicator.id for communicator in item.batch.communicators}
-    arguments = _arguments(item.batch.step, columns, ids)
+def _tracks(item: RankSpans, flow: Ints) -> Iterator[Track]:
+    columns = item.columns
+    name, arguments = columns["name"].tolist(), _arguments(item)
     start = columns["start_ns"].astype(np.int64)
     end = start + np.maximum(columns["duration_ns"].astype(np.int64), 0)
     for stream in np.unique(columns["stream"]).tolist():
@@ -136,15 +131,17 @@ def _tracks(item: trace_pb2.RankSpans, columns: Mapping[str, Column], flow: Ints
         order = mine[np.lexsort((-end[mine], start[mine]))]
         ends = _nested(start[order], end[order])
         slices = [
-            Slice(rows[row], int(start[row]), until, int(flow[row]), arguments[row])
+            Slice(item.names[name[row]], int(start[row]), until, int(flow[row]), arguments[row])
             for row, until in zip(order.tolist(), ends, strict=True)
         ]
         yield Track(item.rank, int(stream), slices)
 
 
-def _arguments(step: int, columns: Mapping[str, Column], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+def _arguments(item: RankSpans) -> list[dict[str, Any]]:
     """Per row what is known of it, and nothing of what is not."""
-    found: list[dict[str, Any]] = [{"step": step} for _ in range(len(columns["name"]))]
+    columns = item.columns
+    ids = {communicator.index: communicator.id for communicator in item.communicators}
+    found: list[dict[str, Any]] = [{"step": item.step} for _ in range(item.rows)]
     for name in _ARGUMENTS:
         column = columns[name]
         for row in np.flatnonzero(column != _ABSENT.get(name, 0)).tolist():

@@ -12,9 +12,10 @@ from megatronapp.core.trace import columns
 from megatronapp.core.trace.values import Communicator, Memory, Progress
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import State
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.steps import Spans, Step, StepEnd
+from megatronapp.trainer.agent.steps import Spans, Step
 from megatronapp.trainer.agent.summary import summarize
 from megatronapp.v1 import trace_pb2
 

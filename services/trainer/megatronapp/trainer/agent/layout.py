@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,8 +78,7 @@ SHARE_OF_RING = 8
 ROWS_HEAD = struct.Struct("<Q2I")
 """Step, rows, columns."""
 END = struct.Struct("<Q5q4I5d2Q8x")
-"""Step; start, duration, processor time, reference, its error; rows, traced, phases, known; loss, learning rate,
-gradient norm, tokens per second, teraflops; total steps, marks."""
+"""The fields of StepEnd."""
 KNOWN_LOSS, KNOWN_LEARNING_RATE, KNOWN_GRAD_NORM, KNOWN_SPEED, KNOWN_TERAFLOPS, KNOWN_TOTAL_STEPS = (
     1 << bit for bit in range(6)
 )
@@ -105,6 +105,31 @@ COLUMNS = (
     "enqueue",
     "behind",
 )
+
+
+class StepEnd(NamedTuple):
+    """What is known of a step once it is over, in the record's order."""
+
+    step: int
+    start_ns: int = 0
+    duration_ns: int = 0
+    cpu_ns: int = 0
+    reference_ns: int = 0
+    reference_error_ns: int = 0
+    rows: int = 0
+    traced: int = 0
+    phases: int = 0
+    """A bit for each Phase that it ran through."""
+    known: int = 0
+    """KNOWN_* of the values below."""
+    loss: float = 0.0
+    learning_rate: float = 0.0
+    grad_norm: float = 0.0
+    tokens_per_second: float = 0.0
+    teraflops: float = 0.0
+    total_steps: int = 0
+    marks: int = 0
+
 
 MAX_ENTRIES = 4096
 MAX_SEGMENT_BYTES = 1 << 30

@@ -12,6 +12,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
 from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import Record
 
 Ints = npt.NDArray[np.int64]
@@ -65,27 +66,6 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnd:
-    step: int
-    start_ns: int
-    duration_ns: int
-    cpu_ns: int
-    reference_ns: int
-    reference_error_ns: int
-    rows: int
-    traced: int
-    phases: int
-    known: int
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    tokens_per_second: float
-    teraflops: float
-    total_steps: int
-    marks: int
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     end: StepEnd
     spans: Spans
@@ -123,7 +103,7 @@ class Steps:
     def _end(self, content: bytes) -> Step | None:
         if len(content) < layout.END.size:
             raise DataError(f"a step's end of {len(content)} bytes; it has {layout.END.size}")
-        end = StepEnd(*layout.END.unpack_from(content))
+        end = StepEnd._make(layout.END.unpack_from(content))
         if end.rows > MOST_ROWS:
             raise DataError(f"a step of {end.rows} spans; at most {MOST_ROWS} are accepted")
         if self._rows and self._step != end.step:

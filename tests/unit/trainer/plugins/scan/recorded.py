@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
 
 from megatronapp.trainer.agent.heartbeat import heartbeat_of
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.spans import SpanNames
@@ -56,18 +56,10 @@ class Reader:
 def resolved(recorder: Recorder) -> Spans:
     """The spans since the last step's end, which comes now. The native recorder writes them in its own time."""
     reader = Reader(recorder)
-    end_step(recorder)
+    recorder.end_step(StepEnd(1))
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (steps := reader.steps()):
         assert time.monotonic() < deadline
         time.sleep(0.001)
     (step,) = steps
     return step.spans
-
-
-def end_step(recorder: Recorder, number: int = 1, **values: Any) -> None:
-    """A step of which nothing else is known."""
-    recorder.end_step(number, 0, 0, 0, False, 0, *(values.get(key, 0.0) for key in _VALUES), values.get("known", 0), 0)
-
-
-_VALUES = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "teraflops")

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.scan.frontier import Frontiers, finished_of
 from megatronapp.trainer.plugins.scan.operations import Operation
-from megatronapp.trainer.plugins.scan.recorder import PythonRecorder, Recorder
+from megatronapp.trainer.plugins.scan.python_recorder import PythonRecorder
+from megatronapp.trainer.plugins.scan.recorder import Recorder
 from megatronapp.v1 import trace_pb2
-from tests.unit.trainer.plugins.scan.recorded import Reader, end_step
+from tests.unit.trainer.plugins.scan.recorded import Reader
 from tests.unit.trainer.plugins.scan.test_recorder import MAKERS
 
 
@@ -123,7 +125,7 @@ class LateTimebase:
         return mark[0] <= self.passed
 
     def resolve(self, rows: list[object]) -> object:
-        from megatronapp.trainer.plugins.scan.recorder import CpuTimebase
+        from megatronapp.trainer.plugins.scan.python_recorder import CpuTimebase
 
         return CpuTimebase.resolve(rows)  # type: ignore[arg-type]
 
@@ -136,10 +138,10 @@ def test_a_step_is_written_when_the_device_has_done_it_and_its_operations_end_th
     entry = frontiers.track(1).enter(Operation.ALL_REDUCE)
     entry.end = recorder.end_operation(1, -1, entry.sequence, 8, 0)
 
-    end_step(recorder, 1)
+    recorder.end_step(StepEnd(1))
     behind = (reader.steps(), reader.heartbeat().frontiers[0].completed)
     device.passed = 100
-    end_step(recorder, 2)
+    recorder.end_step(StepEnd(2))
 
     assert behind == ([], 0)
     assert [step.end.step for step in reader.steps()] == [1, 2]

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.steps import Spans
 from megatronapp.trainer.plugins.scan.clock import now_ns
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.recorder import Recorder
 from megatronapp.trainer.plugins.scan.recorders import WHEEL, make_native_recorder, make_python_recorder
-from tests.unit.trainer.plugins.scan.recorded import Reader, end_step, resolved
+from tests.unit.trainer.plugins.scan.recorded import Reader, resolved
 
 MAKERS: list[Callable[..., Recorder]] = [make_python_recorder]
 if find_spec(WHEEL):
@@ -219,7 +220,7 @@ def test_a_reader_that_is_overtaken_counts_what_it_has_missed(make: Callable[...
         for _ in range(5):
             recorder.begin(Operation.FORWARD)
             recorder.end()
-        end_step(recorder, step)
+        recorder.end_step(StepEnd(step))
     recorder.close(60.0)
     steps = reader.steps()
 
@@ -232,7 +233,22 @@ def test_a_steps_end_tells_what_is_known_of_it(recorder: Recorder) -> None:
     reader = Reader(recorder)
     recorder.mark()
 
-    recorder.end_step(7, 10, 20, 5, True, 0b110, 1.5, 0.1, 0.0, 9.0, 2.0, 0b11011, 100)
+    recorder.end_step(
+        StepEnd(
+            step=7,
+            start_ns=10,
+            duration_ns=20,
+            cpu_ns=5,
+            traced=True,
+            phases=0b110,
+            known=0b11011,
+            loss=1.5,
+            learning_rate=0.1,
+            tokens_per_second=9.0,
+            teraflops=2.0,
+            total_steps=100,
+        )
+    )
     recorder.close(60.0)
 
     ((step,)) = reader.steps()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ import torch
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Device, Evaluation, Granularity, Hello, Phase, Progress, TraceControl
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scan import flags, operations
 from megatronapp.trainer.plugins.scan.agent_link import AgentLink, find_agent
@@ -136,15 +137,7 @@ class ScanPlugin(Plugin):
         if self._memory is not None and (reading := self._memory.poll(now_ns())):
             self._recorder.set_memory(*reading)
         self._link.border()  # names of communicators before the rows that need them
-        self._recorder.end_step(
-            step,
-            current.start_ns,
-            now_ns() - current.start_ns,
-            cpu_ns() - current.cpu_ns,
-            current.traced,
-            sum(1 << phase for phase in set(self._phases)),
-            *_known(progress),
-        )
+        self._recorder.end_step(_end_of(current, self._phases, progress))
         self._phases.clear()
         self._leave(Phase.START)
 
@@ -265,10 +258,18 @@ class ScanPlugin(Plugin):
         }
 
 
-def _known(progress: Progress | None) -> tuple[float, float, float, float, float, int, int]:
-    """Loss, learning rate, gradient norm, tokens per second, teraflops; bits of those that are known; total steps."""
+def _end_of(step: _StepStart, phases: Iterable[Phase], progress: Progress | None) -> StepEnd:
+    """The end of a step, which is now."""
+    end = StepEnd(
+        step=step.number,
+        start_ns=step.start_ns,
+        duration_ns=now_ns() - step.start_ns,
+        cpu_ns=cpu_ns() - step.cpu_ns,
+        traced=step.traced,
+        phases=sum(1 << phase for phase in set(phases)),
+    )
     if progress is None:
-        return 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0
+        return end
     values = (
         progress.loss,
         progress.learning_rate,
@@ -276,6 +277,14 @@ def _known(progress: Progress | None) -> tuple[float, float, float, float, float
         progress.tokens_per_second,
         progress.tflops_per_gpu,
     )
-    bits = sum(1 << bit for bit, value in enumerate(values) if value is not None)
+    known = sum(1 << bit for bit, value in enumerate(values) if value is not None)
     loss, rate, norm, speed, teraflops = (math.nan if value is None else value for value in values)
-    return loss, rate, norm, speed, teraflops, bits | layout.KNOWN_TOTAL_STEPS, progress.total_steps
+    return end._replace(
+        known=known | layout.KNOWN_TOTAL_STEPS,
+        loss=loss,
+        learning_rate=rate,
+        grad_norm=norm,
+        tokens_per_second=speed,
+        teraflops=teraflops,
+        total_steps=progress.total_steps,
+    )

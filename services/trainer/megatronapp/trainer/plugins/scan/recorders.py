@@ -9,7 +9,8 @@ import torch
 
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, ON_HOST
-from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, CpuTimebase, PythonRecorder, Recorder
+from megatronapp.trainer.plugins.scan.python_recorder import CpuTimebase, PythonRecorder
+from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, Recorder
 
 log = get_logger(__name__)
 

@@ -10,13 +10,12 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.trainer.agent import layout
-from megatronapp.trainer.agent.layout import Sections
+from megatronapp.trainer.agent.layout import Sections, StepEnd
 
 ENTRIES = 512
 
@@ -88,9 +87,8 @@ class SegmentWriter:
             head = layout.ROWS_HEAD.pack(step, len(part), part.shape[1])
             self._put(layout.ROWS, head + np.ascontiguousarray(part.T).tobytes())
 
-    def put_end(self, fields: Sequence[float]) -> None:
-        """Of layout.END."""
-        self._put(layout.STEP_END, layout.END.pack(*fields))
+    def put_end(self, end: StepEnd) -> None:
+        self._put(layout.STEP_END, layout.END.pack(*end))
 
     def close(self) -> None:
         self._words.release()
