@@ -52,7 +52,7 @@ def resolving_cost_ns(current_stream: Callable[[int], int] | None = None, device
         recorder.begin(_OUTER)
         recorder.end()
     began_ns = _processor_ns(resolver)
-    recorder.end_step(0, 0, 0, 0, True, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    recorder.end_step((1,))
     time.sleep(RESOLVING_SECONDS)
     cost_ns = _processor_ns(resolver) - began_ns
     recorder.close(1.0)
