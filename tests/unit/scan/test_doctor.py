@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from importlib.metadata import entry_points
 
 import pytest
@@ -36,6 +37,18 @@ def test_a_rank_that_runs_here_is_found_with_the_marks_of_its_newest_step() -> N
     assert found.count(RunningRank(os.getpid(), 12, 3)) == 1
     assert held_by_an_agent.marks() == (4, 3)
     recorder.close(1.0)
+
+
+def own_ranks() -> set[RunningRank]:
+    return {rank for rank in running_ranks() if rank.pid == os.getpid()}
+
+
+def test_a_damaged_segment_of_this_host_is_passed_over() -> None:
+    before = own_ranks()
+    with os.fdopen(os.memfd_create("megatronapp-scan"), "wb", buffering=0) as segment:
+        segment.write(struct.pack("<8s4IQ96x", b"MGTAPP01", 1, os.getpid(), 0, 0, 2**64 - 1))
+
+        assert own_ranks() == before
 
 
 def test_the_doctor_finds_the_recorders_checks() -> None:

@@ -26,17 +26,18 @@ def running_ranks(proc: Path = Path("/proc")) -> Iterator[RunningRank]:
     """Those of processes that this user may look at, once a step of theirs has ended."""
     for process in proc.iterdir():
         if process.name.isdecimal():
-            # An agent holds its ranks' segments, too.
-            yield from (rank for rank in _segments(process) if rank.marks and rank.pid == int(process.name))
+            # An agent holds its ranks' segments, too, and a process may hold its own more than once.
+            yield from {rank for rank in _segments(process) if rank.marks and rank.pid == int(process.name)}
 
 
 def _segments(process: Path) -> Iterator[RunningRank]:
+    descriptors: list[Path] = []
     with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-        for descriptor in (process / "fd").iterdir():
-            if str(descriptor.readlink()).startswith(_PREFIX):
-                rank = _read(descriptor)
-                if rank is not None:
-                    yield rank
+        descriptors = list((process / "fd").iterdir())
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(descriptor.readlink()).startswith(_PREFIX) and (rank := _read(descriptor)) is not None:
+                yield rank
 
 
 def _read(segment: Path) -> RunningRank | None:
@@ -45,7 +46,7 @@ def _read(segment: Path) -> RunningRank | None:
         if len(header) < _HEADER.size:
             return None
         magic, layout, pid, state = _HEADER.unpack(header)
-        if (magic, layout) != (_MAGIC, _LAYOUT):
+        if (magic, layout) != (_MAGIC, _LAYOUT) or state > segment.stat().st_size:
             return None
         file.seek(state)
         fields = file.read(128)
