@@ -4,10 +4,10 @@
     python -m bench.agent_cpu --step-ms 250 --gpu --full-layers 40
     python -m bench.agent_cpu --against ../other-checkout      # its agent, in turns with this one's
 
-The ranks have the real recorder, segment and socket; the agent and the collector are processes as in a pod. Every step is
-traced in detail. The clock that their spans show is made up, so that times look like those of a model that takes the whole
-step. `core_percent` is the agent process's time on a processor, all threads, over the time of the measurement; goal: at most
-5 for 8 ranks. `bytes_per_second` is what the collector's journal grew by.
+The ranks have the real recorder, segment and socket; the agent and the collector are processes as in a pod. Every step
+is traced in detail. The clock that their spans show is made up, so that times look like those of a model that takes the
+whole step. `core_percent` is the agent process's time on a processor, all threads, over the time of the measurement;
+goal: at most 5 for 8 ranks. `bytes_per_second` is what the collector's journal grew by.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, layers: int, root: Path | None) -> dict
 
 @contextmanager
 def _agent(path: Path, root: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    """`python -m megatronapp.trainer.agent`, as a rank starts it (rendezvous.start_agent), until the ranks have ended."""
+    """`python -m megatronapp.trainer.agent`, as rendezvous.start_agent starts it, until the ranks have ended."""
     environment = dict(os.environ)
     if root is not None:
         sources = [*root.resolve().glob("libs/*"), *root.resolve().glob("services/*")]
@@ -118,7 +118,7 @@ class _MadeUpClock(CpuTimebase):
         self._now_ns += self._pace_ns + self._now_ns % 1009
         return self._now_ns, self._now_ns >> 1
 
-    host = mark  # type: ignore[assignment]
+    host = mark
 
     def resolve(self, rows: list[tuple[Mark, Mark, Mark]]) -> Times:  # type: ignore[override]
         times = super().resolve(rows)

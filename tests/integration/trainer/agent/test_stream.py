@@ -12,7 +12,7 @@ import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.outbox import Outbox
-from megatronapp.trainer.agent.stream import CollectorStream
+from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.v1 import trace_pb2
 
 SERVER = Path(__file__).with_name("server.py")
@@ -42,12 +42,13 @@ def start(free_port: int, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     streams: list[CollectorStream] = []
+    loop = StreamLoop()
 
     def make(**options: object) -> CollectorStream:
         stream = CollectorStream(
             f"127.0.0.1:{free_port}",
             hello=lambda: trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3))),
-            **{"on_control": lambda control: None, **options},  # type: ignore[arg-type]
+            **{"on_control": lambda control: None, "loop": loop, **options},  # type: ignore[arg-type]
         )
         streams.append(stream)
         return stream
@@ -55,6 +56,7 @@ def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     yield make
     for stream in streams:
         stream.close(0.0)
+    loop.close()
 
 
 def summary(step: int) -> trace_pb2.TraceMessage:
