@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,3 +253,31 @@ def test_closing_without_a_collector_takes_no_longer_than_allowed(connect: Calla
     stream.close(0.5)
 
     assert time.monotonic() - began < 5
+
+
+def test_streams_of_many_ranks_share_one_thread(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("ack")
+    Outbox([connect()]).put(summary(1))
+    eventually(lambda: taken(tmp_path) == [0, 1])
+    before = threading.active_count()
+
+    outboxes = [Outbox([connect()]) for _ in range(7)]
+    for outbox in outboxes:
+        outbox.put(summary(1))
+
+    eventually(lambda: len(taken(tmp_path)) == 16)
+    assert threading.active_count() == before
+
+
+def test_a_closed_loop_breaks_off_what_still_runs_and_what_comes_later_stays(free_port: int) -> None:
+    loop = StreamLoop()
+    hello = trace_pb2.TraceMessage(hello=trace_pb2.Hello())
+    stream = CollectorStream(f"127.0.0.1:{free_port}", lambda: hello, lambda control: None, loop)
+
+    loop.close()
+    stream.put(summary(1))
+    stream.close(0.0)
+
+    assert len(stream._buffer) == 1

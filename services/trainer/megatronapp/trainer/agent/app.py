@@ -142,8 +142,9 @@ class Agent:
                 raise DataError(f"process {peer.connection.pid} did not say who it is")
             return
         until = peer.rank.head()
-        self._receive(peer)
-        peer.rank.drain(until)
+        if peer.rank.unread(until):
+            self._receive(peer)
+            peer.rank.drain(until)
         peer.rank.tick()
 
     def _receive(self, peer: _Peer) -> None:

@@ -81,14 +81,16 @@ class Rank:
         """How far the rank has written; what it wrote up to there it has told the names of before."""
         return self._segment.head()
 
+    def unread(self, until: int) -> bool:
+        """Whether something up to there was not made into messages."""
+        return self._segment.position != until
+
     def drain(self, until: int) -> bool:
         """Make messages of a part of what was written up to there; whether there is more. Raises SegmentError."""
         records, more = self._segment.records(until)
         for record in records:
             self._guarded(self._take_record, record)
-        self._outbox.lost = (
-            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
-        ) % limits.MAX_DROPPED
+        self._count_lost()
         return more
 
     def tick(self) -> None:
@@ -143,7 +145,13 @@ class Rank:
             self._outbox.dropped,
         )
 
+    def _count_lost(self) -> None:
+        self._outbox.lost = (
+            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
+        ) % limits.MAX_DROPPED
+
     def _beat(self, closing: bool) -> None:
+        self._count_lost()
         evaluations = tuple(self._evaluations)
         self._evaluations.clear()
         beat = heartbeat_of(
