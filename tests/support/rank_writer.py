@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from megatronapp.core.trace.values import Device, Hello, Identity, Placement, Schedule
+from megatronapp.core.trace.values import Communicator, Device, Hello, Identity, Placement, Schedule
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.scan import operations
 from megatronapp.trainer.plugins.scan.agent_link import AgentLink, AgentPlace
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.python_recorder import CpuTimebase, PythonRecorder
-from megatronapp.trainer.plugins.scan.recorder import RING_BYTES
+from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, Timebase
 from megatronapp.trainer.plugins.scan.window import Window
 
 HELLO = Hello(
@@ -34,10 +35,18 @@ class RankWriter:
         collector: str = "",
         ring: int = RING_BYTES,
         own: bool = False,
+        timebase: Timebase | None = None,
+        communicators: Sequence[Communicator] = (),
     ) -> None:
-        self.recorder = PythonRecorder(CpuTimebase(), ring)
+        self.recorder = PythonRecorder(timebase or CpuTimebase(), ring)
         self.hello: dict[str, Any] = {
-            **asdict(replace(HELLO, identity=replace(HELLO.identity, rank=rank, incarnation=7 + rank))),
+            **asdict(
+                replace(
+                    HELLO,
+                    identity=replace(HELLO.identity, rank=rank, incarnation=7 + rank),
+                    communicators=tuple(communicators),
+                )
+            ),
             "spans": operations.document(),
             "control": asdict(Window(enabled=True).control()),
             "collector_address": collector,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.outbox import Outbox
-from megatronapp.trainer.agent.stream import CollectorStream
+from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.v1 import trace_pb2
 
 SERVER = Path(__file__).with_name("server.py")
@@ -42,12 +43,13 @@ def start(free_port: int, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     streams: list[CollectorStream] = []
+    loop = StreamLoop()
 
     def make(**options: object) -> CollectorStream:
         stream = CollectorStream(
             f"127.0.0.1:{free_port}",
             hello=lambda: trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3))),
-            **{"on_control": lambda control: None, **options},  # type: ignore[arg-type]
+            **{"on_control": lambda control: None, "loop": loop, **options},  # type: ignore[arg-type]
         )
         streams.append(stream)
         return stream
@@ -55,6 +57,7 @@ def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
     yield make
     for stream in streams:
         stream.close(0.0)
+    loop.close()
 
 
 def summary(step: int) -> trace_pb2.TraceMessage:
@@ -250,3 +253,31 @@ def test_closing_without_a_collector_takes_no_longer_than_allowed(connect: Calla
     stream.close(0.5)
 
     assert time.monotonic() - began < 5
+
+
+def test_streams_of_many_ranks_share_one_thread(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("ack")
+    Outbox([connect()]).put(summary(1))
+    eventually(lambda: taken(tmp_path) == [0, 1])
+    before = threading.active_count()
+
+    outboxes = [Outbox([connect()]) for _ in range(7)]
+    for outbox in outboxes:
+        outbox.put(summary(1))
+
+    eventually(lambda: len(taken(tmp_path)) == 16)
+    assert threading.active_count() == before
+
+
+def test_a_closed_loop_breaks_off_what_still_runs_and_what_comes_later_stays(free_port: int) -> None:
+    loop = StreamLoop()
+    hello = trace_pb2.TraceMessage(hello=trace_pb2.Hello())
+    stream = CollectorStream(f"127.0.0.1:{free_port}", lambda: hello, lambda control: None, loop)
+
+    loop.close()
+    stream.put(summary(1))
+    stream.close(0.0)
+
+    assert len(stream._buffer) == 1

@@ -23,6 +23,7 @@ from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.layout import Sections
 from megatronapp.trainer.agent.rank import LIES, Rank
 from megatronapp.trainer.agent.segment import Segment, SegmentError
+from megatronapp.trainer.agent.stream import StreamLoop
 from tests.support.rank_writer import RankWriter
 
 RING = 1 << 14
@@ -55,7 +56,9 @@ def known(folder: Path) -> Iterator[tuple[Rank, RankWriter]]:
     writer = RankWriter(Path("/nowhere"), folder=folder, ring=RING)
     with pair() as (_, connection):
         hello = RankHello.parse(json.loads(json.dumps(writer.hello)))
-        yield Rank(connection, hello, Segment(os.dup(writer.recorder.fd)), ""), writer
+        streams = StreamLoop()
+        yield Rank(connection, hello, Segment(os.dup(writer.recorder.fd)), streams, ""), writer
+        streams.close()
 
 
 def overwrite(fd: int, writes: list[tuple[int, bytes]]) -> None:

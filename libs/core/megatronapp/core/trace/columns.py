@@ -274,22 +274,32 @@ def _base_ns(arrays: Mapping[str, Column]) -> int:
 
 
 def _encode(message: Message, arrays: Mapping[str, Column]) -> int:
-    for name, array in arrays.items():
-        setattr(message, name, _narrowed(array, NONE.get(name, 0)))
-    return len(next(iter(arrays.values()))) if arrays else 0
+    rows = len(next(iter(arrays.values()))) if arrays else 0
+    if not rows:
+        return 0
+    # One table, since a call per column costs more than the work in it. What is above int64 shows as negative.
+    table = np.array(list(arrays.values()), np.int64)
+    for (name, array), low, high in zip(
+        arrays.items(), table.min(axis=1).tolist(), table.max(axis=1).tolist(), strict=True
+    ):
+        if not low == high == NONE.get(name, 0):
+            setattr(message, name, _narrowed(array, low, high))
+    return rows
 
 
-def _narrowed(array: Column, empty: int) -> bytes:
-    if not len(array):
-        return b""
-    low, high = int(array.min()), int(array.max())
-    if low == high == empty:
-        return b""
-    for width in _WIDTHS[: _WIDTHS.index(array.dtype.itemsize)]:
-        narrow = _narrow_type(array.dtype.kind, width)
-        if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
+def _narrowed(array: Column, low: int, high: int) -> bytes:
+    """The bytes of values from `low` to `high`."""
+    for narrow, least, most in _narrower(array.dtype):
+        if least <= low and high <= most:
             return array.astype(narrow).tobytes()
     return array.tobytes()
+
+
+@lru_cache(maxsize=64)
+def _narrower(dtype: Dtype) -> tuple[tuple[Dtype, int, int], ...]:
+    """The types of the same sign with fewer bytes, narrowest first, with their least and greatest values."""
+    types = [_narrow_type(dtype.kind, width) for width in _WIDTHS if width < dtype.itemsize]
+    return tuple((narrow, int(np.iinfo(narrow).min), int(np.iinfo(narrow).max)) for narrow in types)
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.rank import FLUSH_SECONDS, LIES, Rank
 from megatronapp.trainer.agent.segment import Segment
+from megatronapp.trainer.agent.stream import StreamLoop
 
 log = get_logger(__name__)
 
@@ -61,6 +62,7 @@ class Agent:
         self._token_file = token_file
         self._selector = selectors.DefaultSelector()
         self._peers: set[_Peer] = set()
+        self._streams = StreamLoop()
         self._flushing: list[threading.Thread] = []
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
@@ -99,6 +101,7 @@ class Agent:
         deadline = time.monotonic() + FLUSH_SECONDS
         for thread in self._flushing:
             thread.join(max(deadline - time.monotonic(), 0.1))
+        self._streams.close()
         self._selector.close()
         self._listener.close()
         os.close(self._wake_read)
@@ -139,8 +142,9 @@ class Agent:
                 raise DataError(f"process {peer.connection.pid} did not say who it is")
             return
         until = peer.rank.head()
-        self._receive(peer)
-        peer.rank.drain(until)
+        if peer.rank.unread(until):
+            self._receive(peer)
+            peer.rank.drain(until)
         peer.rank.tick()
 
     def _receive(self, peer: _Peer) -> None:
@@ -162,7 +166,7 @@ class Agent:
             raise DataError("a hello without a segment")
         segment = Segment(fd)
         try:
-            return Rank(connection, hello, segment, self._token_file)
+            return Rank(connection, hello, segment, self._streams, self._token_file)
         except BaseException:
             segment.close()
             raise

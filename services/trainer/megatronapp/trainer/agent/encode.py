@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.trace import columns
-from megatronapp.core.trace.values import Communicator, Memory, Progress
+from megatronapp.core.trace.values import Communicator
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
@@ -40,7 +40,7 @@ def summary_of(
     step: Step,
     names: SpanNames,
     communicators: Sequence[Communicator],
-    memory: Memory,
+    memory: trace_pb2.Memory,
     dropped: int,
 ) -> trace_pb2.StepSummary:
     """`communicators`: those since the last summary."""
@@ -56,7 +56,7 @@ def summary_of(
         progress=_progress(end),
         dropped=dropped,
         traced=bool(end.traced),
-        memory=to_proto(memory),
+        memory=memory,
     )
     columns.fill_summary(summary, summarize(step.spans, names))
     return summary
@@ -77,8 +77,8 @@ def batches_of(step: Step, names: SpanNames, dropped: int) -> Iterator[trace_pb2
         yield batch
 
 
-def memory_of(state: State, host_bytes: int) -> Memory:
-    return Memory(
+def memory_of(state: State, host_bytes: int) -> trace_pb2.Memory:
+    return trace_pb2.Memory(
         allocated_bytes=state.allocated,
         reserved_bytes=state.reserved,
         peak_allocated_bytes=state.peak,
@@ -109,14 +109,11 @@ def _progress(end: StepEnd) -> trace_pb2.Progress | None:
     def known(bit: int, value: float) -> float | None:
         return value if end.known & bit else None
 
-    progress: trace_pb2.Progress = to_proto(
-        Progress(
-            loss=known(layout.KNOWN_LOSS, end.loss),
-            learning_rate=known(layout.KNOWN_LEARNING_RATE, end.learning_rate),
-            grad_norm=known(layout.KNOWN_GRAD_NORM, end.grad_norm),
-            tokens_per_second=known(layout.KNOWN_SPEED, end.tokens_per_second),
-            tflops_per_gpu=known(layout.KNOWN_TERAFLOPS, end.teraflops),
-            total_steps=end.total_steps,
-        )
+    return trace_pb2.Progress(
+        loss=known(layout.KNOWN_LOSS, end.loss),
+        learning_rate=known(layout.KNOWN_LEARNING_RATE, end.learning_rate),
+        grad_norm=known(layout.KNOWN_GRAD_NORM, end.grad_norm),
+        tokens_per_second=known(layout.KNOWN_SPEED, end.tokens_per_second),
+        tflops_per_gpu=known(layout.KNOWN_TERAFLOPS, end.teraflops),
+        total_steps=end.total_steps,
     )
-    return progress

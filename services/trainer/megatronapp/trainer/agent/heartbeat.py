@@ -73,7 +73,7 @@ def heartbeat_of(
         thread_wait_ns=wait_ns,
         closing=closing,
         phase=state.phase,  # type: ignore[arg-type]  # a number will do
-        memory=to_proto(memory_of(state, process.resident_bytes())),
+        memory=memory_of(state, process.resident_bytes()),
         evaluations=map(to_proto, evaluations),
     )
 

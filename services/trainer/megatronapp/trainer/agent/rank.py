@@ -25,7 +25,7 @@ from megatronapp.trainer.agent.outbox import Outbox, Sink
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Record, Segment
 from megatronapp.trainer.agent.steps import Step, Steps
-from megatronapp.trainer.agent.stream import CollectorStream
+from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.trainer.agent.telemetry import GpuTelemetry
 from megatronapp.v1 import trace_pb2
 
@@ -41,7 +41,9 @@ LIES = (DataError, ValueError, OverflowError)
 class Rank:
     """From its hello on. All methods are for the agent's thread."""
 
-    def __init__(self, connection: Connection, hello: RankHello, segment: Segment, token_file: str) -> None:
+    def __init__(
+        self, connection: Connection, hello: RankHello, segment: Segment, streams: StreamLoop, token_file: str
+    ) -> None:
         """Takes the segment over."""
         self._connection = connection
         self._rank_hello = hello
@@ -60,7 +62,7 @@ class Rank:
         self._refused = 0
         uuid = hello.message.placement.gpu_uuid
         self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
-        self._outbox = Outbox(self._sinks(token_file), _plausible(segment.sent))
+        self._outbox = Outbox(self._sinks(streams, token_file), _plausible(segment.sent))
 
     @property
     def identity(self) -> Identity:
@@ -79,14 +81,16 @@ class Rank:
         """How far the rank has written; what it wrote up to there it has told the names of before."""
         return self._segment.head()
 
+    def unread(self, until: int) -> bool:
+        """Whether something up to there was not made into messages."""
+        return self._segment.position != until
+
     def drain(self, until: int) -> bool:
         """Make messages of a part of what was written up to there; whether there is more. Raises SegmentError."""
         records, more = self._segment.records(until)
         for record in records:
             self._guarded(self._take_record, record)
-        self._outbox.lost = (
-            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
-        ) % limits.MAX_DROPPED
+        self._count_lost()
         return more
 
     def tick(self) -> None:
@@ -141,7 +145,13 @@ class Rank:
             self._outbox.dropped,
         )
 
+    def _count_lost(self) -> None:
+        self._outbox.lost = (
+            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
+        ) % limits.MAX_DROPPED
+
     def _beat(self, closing: bool) -> None:
+        self._count_lost()
         evaluations = tuple(self._evaluations)
         self._evaluations.clear()
         beat = heartbeat_of(
@@ -183,16 +193,14 @@ class Rank:
         hello.communicators.extend(map(to_proto, self._communicators))
         return trace_pb2.TraceMessage(hello=hello)
 
-    def _sinks(self, token_file: str) -> list[Sink]:
+    def _sinks(self, streams: StreamLoop, token_file: str) -> list[Sink]:
         sinks: list[Sink] = []
         folder, address = self._rank_hello.folder, self._rank_hello.collector_address
         if folder is not None and (file := self._file(folder)) is not None:
             file.put(self._hello())
             sinks.append(file)
         if address:
-            sinks.append(
-                CollectorStream(address, hello=self._hello, on_control=self._control.ask, token_file=token_file)
-            )
+            sinks.append(CollectorStream(address, self._hello, self._control.ask, streams, token_file))
         return sinks
 
     def _file(self, folder: Path) -> TraceFile | None:

@@ -68,7 +68,7 @@ class Segment:
             self._map.close()
             raise
         self._words = memoryview(self._map)[: size & ~7].cast("Q")
-        self._state = NO_STATE
+        self._state, self._state_lock = NO_STATE, -1
         self._frontiers = np.zeros(0, layout.FRONTIER_DTYPE)
         self._number = 0
         self.lost_records = 0
@@ -81,9 +81,11 @@ class Segment:
         at = self.sections.state
         for _ in range(TRIES):
             before = self._words[at >> 3]
+            if before == self._state_lock:
+                break
             copy = layout.STATE.unpack_from(self._map, at + 8)
             if not before & 1 and self._words[at >> 3] == before:
-                self._state = State(*copy)
+                self._state, self._state_lock = State(*copy), before
                 break
         return self._state
 
@@ -159,6 +161,11 @@ class Segment:
                 found.append(record)
         self._words[(self.sections.control >> 3) + layout.READ_WORD] = self._position
         return found, self._position < until
+
+    @property
+    def position(self) -> int:
+        """How far this agent has read."""
+        return self._position
 
     def close(self) -> None:
         self._words.release()

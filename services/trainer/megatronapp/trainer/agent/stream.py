@@ -1,17 +1,24 @@
 """The stream to the collector: sent in order, kept until acknowledged, sent again after a lost connection.
 
-Everything here runs in threads of its own; nobody waits for it. While the collector is away messages gather in the
-bounded buffer, and connecting is tried with exponential back-off.
+One thread serves the streams of all ranks; nobody waits for it. What the ranks have said in a tick goes out in one turn
+of its loop: where each stream has threads of its own, a message takes several changes of threads, which cost more than
+the message. While the collector is away messages gather in the bounded buffer, and connecting is tried with exponential
+back-off.
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import grpc
+from grpc import aio
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
@@ -22,6 +29,9 @@ from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 log = get_logger(__name__)
 
+Call = Any
+"""grpc.aio.StreamStreamCall of TraceMessage and TraceReply."""
+
 BUFFER_BYTES = 64 << 20
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 0.2, 10.0
 ACK_TIMEOUT_SECONDS = 30.0
@@ -31,16 +41,50 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
 )
+_END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
+
+
+class StreamLoop:
+    """The thread of all streams. `close` it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="agent-streams", daemon=True)
+        self._thread.start()
+
+    def start(self, stream: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+        return asyncio.run_coroutine_threadsafe(stream, self._loop)
+
+    def call_soon(self, action: Callable[[], object]) -> None:
+        """In its thread, from any other."""
+        with contextlib.suppress(RuntimeError):  # closed: nothing is left to be done
+            self._loop.call_soon_threadsafe(action)
+
+    def close(self) -> None:
+        """What still runs is broken off."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
 
 
 class CollectorStream:
-    """A sink. `hello` makes the first message of each connection; `on_control` hears of TraceControl."""
+    """A sink. `hello` makes the first message of each connection; `on_control` hears of TraceControl. The loop's thread
+    calls them."""
 
     def __init__(
         self,
         address: str,
         hello: Callable[[], trace_pb2.TraceMessage],
         on_control: Callable[[trace_pb2.TraceControl], None],
+        loop: StreamLoop,
         token_file: str = "",
         buffer_bytes: int = BUFFER_BYTES,
         ack_timeout_seconds: float = ACK_TIMEOUT_SECONDS,
@@ -48,56 +92,70 @@ class CollectorStream:
         self._address = address
         self._hello = hello
         self._on_control = on_control
+        self._loop = loop
         self._token_file = token_file
         self._ack_timeout = ack_timeout_seconds
         self._buffer = ResendBuffer(buffer_bytes)
-        self._changed = threading.Condition()
-        self._connection = 0
-        self._call: grpc.Call | None = None
-        self._closing = False
-        self._heard = False
+        self._acknowledged = threading.Condition()
+        """Guards the buffer and what stands below up to the empty line."""
         self._progress_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="agent-stream", daemon=True)
-        self._thread.start()
+        self._waking = False
+
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._ended = self._heard = False
+        self._reading: asyncio.Task[None] | None = None
+        self._running = loop.start(self._run())
 
     @property
     def dropped(self) -> int:
         return self._buffer.dropped
 
     def put(self, message: trace_pb2.TraceMessage) -> None:
-        with self._changed:
+        with self._acknowledged:
             if not self._buffer.sent_unacknowledged():
                 self._progress_at = time.monotonic()
             self._buffer.put(message)
-            self._changed.notify_all()
             silent = time.monotonic() - self._progress_at > self._ack_timeout
-            call = self._call if silent else None
-        if call is not None:
-            log.warning("collector_silent", address=self._address, seconds=self._ack_timeout)
-            call.cancel()
+            asleep, self._waking = not self._waking, True
+        if asleep:
+            self._loop.call_soon(self._wake)
+        if silent:
+            self._loop.call_soon(self._break_off)
 
     def close(self, timeout_seconds: float) -> None:
         """Give what is left a last chance, but not for longer than this."""
         deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._loop.call_soon(self._closing.set)
+        with self._acknowledged:
             while len(self._buffer) and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-            # Ends the requests, and with them the call; one that does not end by itself is broken off.
-            self._connection += 1
-            call = self._call
-            self._changed.notify_all()
-        self._thread.join(max(deadline - time.monotonic(), 0.1))
-        if call is not None:
-            call.cancel()
+                self._acknowledged.wait(left)
+        self._loop.call_soon(self._end)
+        concurrent.futures.wait([self._running], max(deadline - time.monotonic(), 0.1))
+        self._running.cancel()
 
-    def _run(self) -> None:
+    # -- in the loop's thread --
+
+    def _wake(self) -> None:
+        with self._acknowledged:
+            self._waking = False
+        self._changed.set()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    def _break_off(self) -> None:
+        if self._reading is not None:
+            log.warning("collector_silent", address=self._address, seconds=self._ack_timeout)
+            self._reading.cancel()
+
+    async def _run(self) -> None:
         backoff = FIRST_BACKOFF_SECONDS
         said = False
-        while not self._closing:
+        while not self._closing.is_set():
             try:
-                self._connect()
+                await self._connect()
             except (grpc.RpcError, OSError, MegatronAppError) as error:
                 if self._leave_out_refused(error):
                     self._heard = True
@@ -105,40 +163,59 @@ class CollectorStream:
                     log.warning("collector_unreachable", address=self._address, reason=_reason(error))
                     said = True
             backoff = FIRST_BACKOFF_SECONDS if self._heard else min(backoff * 2, LAST_BACKOFF_SECONDS)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, backoff * random.uniform(0.75, 1.25))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), backoff * random.uniform(0.75, 1.25))
 
-    def _connect(self) -> None:
+    async def _connect(self) -> None:
         """One connection, until it ends."""
         self._heard = False
-        with grpc.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
-            stub = trace_pb2_grpc.TraceIngestStub(channel)
-            with self._changed:
-                self._connection += 1
+        async with aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            with self._acknowledged:
                 self._buffer.reconnected()
                 self._progress_at = time.monotonic()
-                call = self._call = stub.Stream(self._requests(self._connection), metadata=self._metadata())
+            call = trace_pb2_grpc.TraceIngestStub(channel).Stream(metadata=self._metadata())
+            writing = asyncio.create_task(self._write(call))
+            self._reading = reading = asyncio.create_task(self._read(call))
             try:
-                for reply in call:
-                    self._receive(reply)
+                await asyncio.wait([reading])
             finally:
-                with self._changed:
-                    self._connection += 1
-                    self._changed.notify_all()
+                self._reading = None
+                for task in (writing, reading):
+                    task.cancel()
                 call.cancel()
+                await asyncio.gather(writing, reading, return_exceptions=True)
+            if not reading.cancelled():
+                reading.result()
+
+    async def _write(self, call: Call) -> None:
+        """What goes wrong here ends the call, and is told there to who reads."""
+        await call.write(self._hello())
+        while not self._ended:
+            self._changed.clear()
+            with self._acknowledged:
+                message = self._buffer.next_unsent()
+            if message is None:
+                await self._changed.wait()
+            else:
+                await call.write(message)
+        await call.done_writing()
+
+    async def _read(self, call: Call) -> None:
+        while (reply := await call.read()) is not _END:
+            self._receive(reply)
 
     def _leave_out_refused(self, error: Exception) -> bool:
         """A message that the collector will never take is dropped and counted; sent again it would end each stream.
         Returns whether one was."""
-        if not isinstance(error, grpc.Call):
+        if not isinstance(error, aio.AioRpcError):
             return False
-        metadata = dict(error.trailing_metadata() or ())
-        with self._changed:
+        metadata: dict[str, Any] = dict(error.trailing_metadata())  # type: ignore[arg-type]
+        with self._acknowledged:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 left_out = self._buffer.leave_out_largest()
             else:
                 left_out = REFUSED_AFTER in metadata and self._buffer.leave_out_after(int(metadata[REFUSED_AFTER]))
-            self._changed.notify_all()
+            self._acknowledged.notify_all()
         if left_out:
             log.error("message_refused", reason=error.details())
         return left_out
@@ -148,22 +225,11 @@ class CollectorStream:
         if reply.WhichOneof("body") == "control":
             self._on_control(reply.control)
             return
-        with self._changed:
+        with self._acknowledged:
             self._progress_at = time.monotonic()
             self._buffer.acknowledge(reply.ack.seq)
-            self._changed.notify_all()
-
-    def _requests(self, connection: int) -> Iterator[trace_pb2.TraceMessage]:
-        yield self._hello()
-        while True:
-            with self._changed:
-                while (message := self._buffer.next_unsent()) is None:
-                    if self._connection != connection:
-                        return
-                    self._changed.wait()
-                if self._connection != connection:
-                    return
-            yield message
+            if not len(self._buffer):
+                self._acknowledged.notify_all()
 
     def _metadata(self) -> list[tuple[str, str]]:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
@@ -172,4 +238,4 @@ class CollectorStream:
 
 
 def _reason(error: Exception) -> str:
-    return error.details() or error.code().name if isinstance(error, grpc.Call) else str(error)
+    return error.details() or error.code().name if isinstance(error, aio.AioRpcError) else str(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from megatronapp.core.trace.values import SpanKind
@@ -43,37 +45,45 @@ def summarize(spans: Spans, names: SpanNames) -> dict[str, Ints]:
     time. `step` has no row: the summary's own fields say it.
     """
     name = spans.columns["name"]
-    keep = names.summarized[name]
-    table = np.stack([spans.columns[key][keep] for key in _KEYS], axis=1)
-    keys, group = np.unique(table, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(len(keys)))
-
-    def reduce(ufunc: np.ufunc, values: Ints) -> Ints:
-        return ufunc.reduceat(values[keep][order], starts) if len(keys) else np.zeros(0, np.int64)
-
     duration, cpu = self_time(spans, names, spans.exposed), self_time(spans, names, spans.cpu)
     lag = np.where(spans.enqueue > 0, np.maximum(spans.start - spans.enqueue, 0), 0)
-    starved = (spans.enqueue > 0) & (names.kinds[name] == SpanKind.COMPUTE)
-    starved &= spans.behind < STARVED * duration
-    return {
-        **{key: keys[:, i] for i, key in enumerate(_KEYS)},
-        "kind": names.kinds[keys[:, 0]],
-        "count": reduce(np.add, np.ones_like(name)),
-        "duration_sum_ns": reduce(np.add, duration),
-        "duration_min_ns": reduce(np.minimum, duration),
-        "duration_max_ns": reduce(np.maximum, duration),
-        "cpu_sum_ns": reduce(np.add, cpu),
-        "cpu_min_ns": reduce(np.minimum, cpu),
-        "cpu_max_ns": reduce(np.maximum, cpu),
-        "launch_lag_sum_ns": reduce(np.add, lag),
-        "launch_lag_max_ns": reduce(np.maximum, lag),
-        **{key: reduce(np.add, spans.columns[key]) for key in ("tokens", "length_squares", "bytes")},
-        "starved_count": reduce(np.add, starved.astype(np.int64)),
-        "starved_sum_ns": reduce(np.add, np.where(starved, duration, 0)),
-        **{
-            f"starved_{key}": reduce(np.add, np.where(starved, spans.columns[key], 0))
-            for key in ("tokens", "length_squares")
-        },
+    starved = (spans.enqueue > 0) & (names.kinds[name] == SpanKind.COMPUTE) & (spans.behind < STARVED * duration)
+    work = {key: spans.columns[key] for key in ("tokens", "length_squares", "bytes")}
+    summed = {
+        "count": np.ones_like(name),
+        "duration_sum_ns": duration,
+        "cpu_sum_ns": cpu,
+        "launch_lag_sum_ns": lag,
+        **work,
+        "starved_count": starved,
+        "starved_sum_ns": duration * starved,
+        **{f"starved_{key}": work[key] * starved for key in ("tokens", "length_squares")},
     }
+    lowest = {"duration_min_ns": duration, "cpu_min_ns": cpu}
+    highest = {"duration_max_ns": duration, "cpu_max_ns": cpu, "launch_lag_max_ns": lag}
+    rows, starts = _groups(spans, names)
+    keys = {key: spans.columns[key][rows[starts]] for key in _KEYS}
+    return {
+        **keys,
+        "kind": names.kinds[keys["name"]],
+        **_reduced(np.add, summed, rows, starts),
+        **_reduced(np.minimum, lowest, rows, starts),
+        **_reduced(np.maximum, highest, rows, starts),
+    }
+
+
+def _groups(spans: Spans, names: SpanNames) -> tuple[Ints, Ints]:
+    """(the rows that are summarized, in order of _KEYS; where in them a new group begins)."""
+    kept = np.flatnonzero(names.summarized[spans.columns["name"]])
+    keys = np.stack([spans.columns[key][kept] for key in _KEYS])
+    order = np.lexsort(keys[::-1])
+    keys = keys[:, order]
+    new = np.ones(len(kept), np.bool_)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    return kept[order], np.flatnonzero(new)
+
+
+def _reduced(ufunc: np.ufunc, columns: Mapping[str, Ints], rows: Ints, starts: Ints) -> dict[str, Ints]:
+    """All columns in one call: a step has few rows, and a call costs more than they do."""
+    table = np.array(list(columns.values()), np.int64)[:, rows]
+    return dict(zip(columns, ufunc.reduceat(table, starts, axis=1) if len(starts) else table, strict=True))
