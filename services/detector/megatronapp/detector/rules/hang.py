@@ -19,9 +19,9 @@ _DOES = {
     Side.NETWORK: "is in {operation} of {communicator}, as all its members are, and it does not end",
 }
 _ADVICE = {
-    Side.HOST: "Take the rank's Python stacks (py-spy dump), then restart the job without its node if it can't go on.",
+    Side.HOST: "Take the rank's Python stacks (py-spy dump); restart the job without its node if it can't continue.",
     Side.DEVICE: "Look for XID errors and uncorrectable ECC errors of the rank's device; restart without its node.",
-    Side.NETWORK: "Look at the links between the members of this communicator.",
+    Side.NETWORK: "Check the links between the members of this communicator.",
 }
 
 _DURING: dict[int, str] = {
