@@ -110,7 +110,7 @@ def test_a_token_that_was_never_made_is_told(tmp_path: Path) -> None:
     result = megatronapp("token", home=tmp_path)
 
     assert (result.returncode, result.stdout) == (1, "")
-    assert "`megatronapp up` makes one" in result.stderr
+    assert "`megatronapp up` creates one" in result.stderr
 
 
 def test_a_taken_port_names_the_flag_that_chooses_it(tmp_path: Path) -> None:

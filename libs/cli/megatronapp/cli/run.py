@@ -18,13 +18,17 @@ from megatronapp.core.trainingjob import TrainingJob
 
 def run(
     file: Annotated[Path, typer.Argument(help="a TrainingJob, e.g. examples/laptop/gpt-tiny.yaml")],
-    storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR for each storage of the job")] = None,
+    storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR, for each storage of the job")] = None,
     collector_address: Annotated[
         str,
         typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port; default: that of `megatronapp up`"),
     ] = "",
-    token_file: Annotated[Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="the pods' token")] = None,
-    folder: Annotated[Path | None, typer.Option(help="checkpoints and logs; default: the user's data folder")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="file with the pods' token")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="folder for checkpoints and logs; default: the user's data folder")
+    ] = None,
 ) -> None:
     """Run a TrainingJob on this machine; restart it from its last checkpoint as its failure policy says."""
     job = TrainingJob.load(file)

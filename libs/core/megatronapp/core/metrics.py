@@ -189,7 +189,9 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "operator": (
         Metric("megatronapp_operator_reconcile_seconds", "histogram", (), "Time to bring one job up to date."),
         Metric("megatronapp_operator_leader", "gauge", (), "1 on the operator that holds the Lease."),
-        Metric("megatronapp_operator_breaker_open", "gauge", (), "1 while remediation is stopped until a person looks."),
+        Metric(
+            "megatronapp_operator_breaker_open", "gauge", (), "1 while remediation is stopped until a person looks."
+        ),
         Metric("megatronapp_operator_queue_length", "gauge", (), "Jobs waiting to be reconciled."),
         Metric(
             "megatronapp_operator_reconcile_errors_total",
