@@ -44,7 +44,7 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
         {"podTemplate": {"metadata": {"labels": {"megatronapp.io/training-job": "vic"}}}},
         "megatronapp.io/training-job is set by the platform",
     ),
-    "container name": (in_template(containers=[{"name": {"a": "b"}}]), "name must be there, and be text"),
+    "container name": (in_template(containers=[{"name": {"a": "b"}}]), "name must be given, as text"),
     "300 levels": (deep(300), "nested more than 32 levels deep"),
     "1,100 levels": (deep(1100), "nested more than 32 levels deep"),
 }

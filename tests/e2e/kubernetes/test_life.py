@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                 {"name": "b", "claimName": "y", "mountPath": "/data"},
             ]
         },
-        "mountPath is there twice",
+        "mountPath is given twice",
     ),
     "labels": ({"labels": {"megatronapp.io/run": "x"}}, "labels: keys that the platform sets"),
     "annotations": ({"annotations": {"batch.kubernetes.io/x": "y"}}, "annotations: keys that the platform sets"),

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 UP_SECONDS = 60.0
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/laptop/gpt-tiny.yaml"
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -109,7 +110,7 @@ def test_a_token_that_was_never_made_is_told(tmp_path: Path) -> None:
     result = megatronapp("token", home=tmp_path)
 
     assert (result.returncode, result.stdout) == (1, "")
-    assert "`megatronapp up` makes one" in result.stderr
+    assert "`megatronapp up` creates one" in result.stderr
 
 
 def test_a_taken_port_names_the_flag_that_chooses_it(tmp_path: Path) -> None:
@@ -119,9 +120,17 @@ def test_a_taken_port_names_the_flag_that_chooses_it(tmp_path: Path) -> None:
             result = megatronapp("up", flag, port, other, "0", home=tmp_path)
 
         assert result.returncode == 2
-        assert f"port {port} on 127.0.0.1 is not free" in result.stderr
+        assert f"port {port} on 127.0.0.1 is not free (Address already in use); choose" in result.stderr
         assert result.stderr.endswith(f"choose another with {flag}\n")
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_run_without_a_platform_says_that_nothing_traces_it(tmp_path: Path) -> None:
+    result = megatronapp("run", str(EXAMPLE), home=tmp_path)
+
+    assert "not traced" in result.stdout
+    assert "`megatronapp up`" in result.stdout
+    assert "--storage data=DIR" in result.stderr
 
 
 @pytest.mark.parametrize("flag", ["--port", "--collector-port"])

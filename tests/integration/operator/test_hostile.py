@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[Body, str]] = {
         {"podTemplate": {"metadata": {"labels": {"megatronapp.io/attempt": "abc"}}}},
         "megatronapp.io/attempt is set by the platform",
     ),
-    "container name": (in_template(containers=[{"name": {"a": "b"}}]), "name must be there, and be text"),
+    "container name": (in_template(containers=[{"name": {"a": "b"}}]), "name must be given, as text"),
     "deadline": ({"activeDeadlineSeconds": FAR}, "spec.activeDeadlineSeconds: "),
     "cooldown": ({"remediation": {"cooldownSeconds": FAR}}, "spec.remediation.cooldownSeconds: "),
     "ttl": ({"ttlSecondsAfterFinished": FAR}, "spec.ttlSecondsAfterFinished: "),

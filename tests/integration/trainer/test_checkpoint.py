@@ -46,6 +46,16 @@ def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(
     assert (tmp_path / checkpoint.LATEST).read_text() == "6"
 
 
+def test_a_run_whose_checkpoint_is_at_the_last_step_says_that_nothing_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    losses(f"--train-iters 1 --save {tmp_path}")
+    assert "nothing_left_to_train" not in "".join(capfd.readouterr())
+
+    assert losses(f"--train-iters 1 --save {tmp_path}") == []
+    assert "nothing_left_to_train" in "".join(capfd.readouterr())
+
+
 @pytest.fixture(scope="module")
 def saved_by_a_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps of PP 2 x DP 2 with the distributed optimizer."""

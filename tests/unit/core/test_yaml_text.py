@@ -56,6 +56,12 @@ def test_a_file_that_is_hard_to_read_is_refused_at_once(
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize("text", ["a: [", "**bold** text", "a: b: c", "\ta: 1"])
+def test_what_is_wrong_with_a_text_is_said_in_one_line_with_its_place(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^job\.yaml is not YAML that can be read: line 1, column \d+: [^\n]+$"):
+        load_yaml(text, "job.yaml")
+
+
 def test_what_people_write_is_read() -> None:
     text = "base: &base {a: 1, b: [1, 2]}\njob: {<<: *base, b: 3}\nother: *base\nday: 2026-11-22\n"
 

@@ -64,6 +64,7 @@ def job_now(result: JobStore, seconds_later: float = 0.0):
         ([said(hello()), said(summary(100)), said(heartbeat(closing=True))], JobState.FINISHED),
         ([said(hello()), said(summary(100)), said(GOODBYE), said(None, lost=True)], JobState.FINISHED),
         ([said(hello()), said(summary(1)), said(GOODBYE)], JobState.STOPPED),
+        ([said(hello(first_step=101)), said(GOODBYE)], JobState.FINISHED),
         ([said(hello()), said(summary(1)), said(heartbeat(closing=True))], JobState.FAILED),
         ([said(hello()), said(heartbeat(closing=True, phase=trace_pb2.PHASE_START))], JobState.FAILED),
         ([said(hello()), said(summary(100)), said(heartbeat(closing=True, phase=SAVING))], JobState.FAILED),

@@ -29,7 +29,9 @@ def kept_token(folder: Path, name: str) -> SecretStr:
         path.chmod(0o600)
         return known or SecretStr(path.read_text())
     except OSError as error:
-        raise UnavailableError(f"{path} can't be used: {error.strerror}; remove it, and a new one is made") from error
+        raise UnavailableError(
+            f"{path} can't be used: {error.strerror}; remove it, and a new one is created"
+        ) from error
 
 
 def read_kept(folder: Path, name: str) -> SecretStr | None:

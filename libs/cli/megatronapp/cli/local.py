@@ -37,7 +37,7 @@ def held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a+")
     except OSError as error:
-        raise UnavailableError(f"{folder} can't be used: {error.strerror}; give another one by --folder") from error
+        raise UnavailableError(f"{folder} can't be used: {error.strerror}; choose another with --folder") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,7 +32,7 @@ def _print_version(wanted: bool) -> None:
 def _options(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "warning",
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and end")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     if log_level not in {"debug", "info", "warning", "error"}:

@@ -18,15 +18,19 @@ from megatronapp.core.trainingjob import TrainingJob
 
 def run(
     file: Annotated[Path, typer.Argument(help="a TrainingJob, e.g. examples/laptop/gpt-tiny.yaml")],
-    storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR for each storage of the job")] = None,
+    storage: Annotated[list[str] | None, typer.Option(help="NAME=DIR, for each storage of the job")] = None,
     collector_address: Annotated[
         str,
-        typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port; default: that of `megatronapp up` here"),
+        typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port; default: that of `megatronapp up`"),
     ] = "",
-    token_file: Annotated[Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="the pods' token")] = None,
-    folder: Annotated[Path | None, typer.Option(help="checkpoints and logs; default: the user's data folder")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="file with the pods' token")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="folder for checkpoints and logs; default: the user's data folder")
+    ] = None,
 ) -> None:
-    """Start a TrainingJob by torchrun, restarting it from its last checkpoint as its failure policy says."""
+    """Run a TrainingJob on this machine; restart it from its last checkpoint as its failure policy says."""
     job = TrainingJob.load(file)
     with needs("trainer"):
         from megatronapp.trainer.jobs import run_job_until_signal
@@ -35,6 +39,8 @@ def run(
     if found is not None:
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
         print(f"traced by the platform on this machine, {collector_address}", flush=True)
+    elif not collector_address:
+        print("not traced: no platform runs on this machine (`megatronapp up` starts one)", flush=True)
     result = run_job_until_signal(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,

@@ -18,13 +18,15 @@ ANSWER_SECONDS = 5.0
 
 
 def token(
-    folder: Annotated[Path | None, typer.Option(help="of the platform; default: that of `up`, else the demo's")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="the platform's folder; default: that of `up`, else the demo's")
+    ] = None,
 ) -> None:
     """Print the token that signs in to the page and, while the platform runs, a link that signs in once."""
     chosen = folder or _folder_in_use()
     found = _read(chosen)
     if found is None:
-        raise NotFoundError(f"there is no token in {chosen}: `megatronapp up` makes one")
+        raise NotFoundError(f"there is no token in {chosen}: `megatronapp up` creates one")
     print(found, flush=True)
     running = local.find(chosen)
     if running is not None and running.page:
@@ -55,4 +57,4 @@ def _new_link(page: str, operator_token: str) -> str:
         answer.raise_for_status()
         return str(answer.json()["token"])
     except (httpx.HTTPError, ValueError, KeyError) as error:
-        raise UnavailableError(f"the platform at {page} gives no link: {error}") from error
+        raise UnavailableError(f"the platform at {page} gave no link: {error}") from error

@@ -13,9 +13,13 @@ from megatronapp.cli.folders import data_folder
 
 
 def up(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="the page; 0: any free port")] = 8080,
-    collector_port: Annotated[int, typer.Option(min=0, max=65535, help="training pods; 0: any free port")] = 7601,
-    folder: Annotated[Path | None, typer.Option(help="traces and tokens; default: the user's data folder")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0: any free port")] = 8080,
+    collector_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port that training connects to; 0: any free port")
+    ] = 7601,
+    folder: Annotated[
+        Path | None, typer.Option(help="folder for traces and tokens; default: the user's data folder")
+    ] = None,
 ) -> None:
     """Start collector, detector, gateway and page in one process on this machine."""
     with needs("all"):

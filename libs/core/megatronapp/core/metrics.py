@@ -27,14 +27,14 @@ class Metric(NamedTuple):
 
 METRICS: dict[str, tuple[Metric, ...]] = {
     "collector": (
-        Metric("megatronapp_trace_events_received_total", "counter", JOB_LABELS, "Spans taken in"),
+        Metric("megatronapp_trace_events_received_total", "counter", JOB_LABELS, "Spans accepted"),
         Metric("megatronapp_trace_events_dropped_total", "counter", (*JOB_LABELS, "reason"), "Spans lost, by reason"),
-        Metric("megatronapp_trace_batches_total", "counter", JOB_LABELS, "Batches of spans taken in"),
+        Metric("megatronapp_trace_batches_total", "counter", JOB_LABELS, "Batches of spans accepted"),
         Metric("megatronapp_trace_messages_total", "counter", (*JOB_LABELS, "kind"), "Messages journalled, by kind"),
         Metric("megatronapp_trace_duplicates_total", "counter", JOB_LABELS, "Messages that had arrived before"),
         Metric("megatronapp_trace_refused_total", "counter", ("reason",), "Streams ended by the collector, by reason"),
         Metric(
-            "megatronapp_trace_quarantined_records_total", "counter", JOB_LABELS, "Records that could not be taken in"
+            "megatronapp_trace_quarantined_records_total", "counter", JOB_LABELS, "Records that could not be processed"
         ),
         Metric("megatronapp_trace_ingest_lag_seconds", "histogram", JOB_LABELS, "From arrival to the journal"),
         Metric("megatronapp_trace_ranks_connected", "gauge", JOB_LABELS, "Ranks with an open stream"),
@@ -74,7 +74,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "megatronapp_detector_suspended",
             "gauge",
             JOB_LABELS,
-            "1 while a job is not judged because its records make that fail.",
+            "1 while a job is not judged because its records cause errors.",
         ),
         Metric("megatronapp_step_duration_seconds", "histogram", JOB_LABELS, "Duration of a training step."),
         Metric(
@@ -144,9 +144,9 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "megatronapp_gateway_quarantined_records_total",
             "counter",
             JOB_LABELS,
-            "Records set aside because they can't be taken in.",
+            "Records set aside because they can't be processed.",
         ),
-        Metric("megatronapp_gateway_hidden_jobs", "gauge", (), "Jobs that can't be shown for what they say."),
+        Metric("megatronapp_gateway_hidden_jobs", "gauge", (), "Jobs that can't be shown because of their data."),
         Metric(
             "megatronapp_gateway_request_seconds",
             "histogram",
@@ -158,7 +158,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "megatronapp_gateway_bad_messages_total",
             "counter",
             ("topic",),
-            "Messages of the bus that could not be understood.",
+            "Bus messages that could not be decoded.",
         ),
         Metric("megatronapp_gateway_viewers", "gauge", (), "Event streams that are open."),
         Metric(
@@ -189,13 +189,15 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "operator": (
         Metric("megatronapp_operator_reconcile_seconds", "histogram", (), "Time to bring one job up to date."),
         Metric("megatronapp_operator_leader", "gauge", (), "1 on the operator that holds the Lease."),
-        Metric("megatronapp_operator_breaker_open", "gauge", (), "1 while no node is acted on until a person looks."),
-        Metric("megatronapp_operator_queue_length", "gauge", (), "Jobs that wait to be looked at."),
+        Metric(
+            "megatronapp_operator_breaker_open", "gauge", (), "1 while remediation is stopped until a person looks."
+        ),
+        Metric("megatronapp_operator_queue_length", "gauge", (), "Jobs waiting to be reconciled."),
         Metric(
             "megatronapp_operator_reconcile_errors_total",
             "counter",
             (),
-            "Looks at a job that ended in an error nobody expected.",
+            "Reconciles of a job that ended in an unexpected error.",
         ),
         Metric(
             "megatronapp_operator_unreadable_objects_total",

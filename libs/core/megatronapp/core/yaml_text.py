@@ -26,7 +26,16 @@ def load_yaml(text: str | bytes, source: str) -> Any:
         raise ConfigError(f"{source} is not UTF-8 at byte {error.start}") from error
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, KeyError) as error:
         # Besides YAML's own errors: numbers and dates that are none, keys that can't be keys.
-        raise ConfigError(f"{source} is not YAML that can be read: {error}") from error
+        raise ConfigError(f"{source} is not YAML that can be read: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong and where, without the excerpt that YAML's own errors show below it."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + ", ".join(part for part in (error.context, error.problem) if part)
 
 
 class _BoundedLoader(yaml.SafeLoader):

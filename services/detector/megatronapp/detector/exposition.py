@@ -66,7 +66,7 @@ class Exposition(Collector):
             JOB_LABELS, registry=registry,
         )  # fmt: skip
         self._suspended = Gauge(
-            "megatronapp_detector_suspended", "1 while a job is not judged because its records make that fail.",
+            "megatronapp_detector_suspended", "1 while a job is not judged because its records cause errors.",
             JOB_LABELS, registry=registry,
         )  # fmt: skip
         self._seen: set[str] = set()

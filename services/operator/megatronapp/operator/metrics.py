@@ -24,11 +24,13 @@ class Metrics:
         )  # fmt: skip
         self.leader = Gauge("megatronapp_operator_leader", "1 on the operator that holds the Lease.", registry=registry)
         self.breaker = Gauge(
-            "megatronapp_operator_breaker_open", "1 while no node is acted on until a person looks.", registry=registry
+            "megatronapp_operator_breaker_open",
+            "1 while remediation is stopped until a person looks.",
+            registry=registry,
         )
-        self.queued = Gauge("megatronapp_operator_queue_length", "Jobs that wait to be looked at.", registry=registry)
+        self.queued = Gauge("megatronapp_operator_queue_length", "Jobs waiting to be reconciled.", registry=registry)
         self.errors = Counter(
-            "megatronapp_operator_reconcile_errors_total", "Looks at a job that ended in an error nobody expected.",
+            "megatronapp_operator_reconcile_errors_total", "Reconciles of a job that ended in an unexpected error.",
             registry=registry,
         )  # fmt: skip
         self.unreadable = Counter(

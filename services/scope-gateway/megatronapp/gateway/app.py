@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import secrets
 import socket
 import time
@@ -167,4 +169,4 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise PortInUseError(host, port, "--port", error.strerror or str(error)) from error
+        raise PortInUseError(host, port, "--port", os.strerror(error.errno or errno.EADDRINUSE)) from error

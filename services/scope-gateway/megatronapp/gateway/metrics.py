@@ -24,18 +24,18 @@ class GatewayMetrics:
         )
         self.bad_messages = Counter(
             "megatronapp_gateway_bad_messages_total",
-            "Messages of the bus that could not be understood.",
+            "Bus messages that could not be decoded.",
             ["topic"],
             registry=registry,
         )
         self.quarantined = Counter(
             "megatronapp_gateway_quarantined_records_total",
-            "Records set aside because they can't be taken in.",
+            "Records set aside because they can't be processed.",
             JOB_LABELS,
             registry=registry,
         )
         self.hidden_jobs = Gauge(
-            "megatronapp_gateway_hidden_jobs", "Jobs that can't be shown for what they say.", registry=registry
+            "megatronapp_gateway_hidden_jobs", "Jobs that can't be shown because of their data.", registry=registry
         )
         self.viewers = Gauge("megatronapp_gateway_viewers", "Event streams that are open.", registry=registry)
         self.live_dropped = Counter(

@@ -39,9 +39,9 @@ A wheel from the package index carries the page already built.</p>
 """
 LINK_REFUSED = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>MegatronApp</title>
-<h1>This sign-in link is no longer good</h1>
-<p>It has expired or was already used. On a laptop <code>megatronapp token</code> prints a new one, and the token with
-which <a href="/">the page</a> signs in.</p>
+<h1>This sign-in link is no longer valid</h1>
+<p>It has expired or was already used. On a laptop, <code>megatronapp token</code> prints a new link and a token;
+<a href="/">sign in with the token</a>.</p>
 </html>
 """
 

@@ -180,6 +180,8 @@ def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
     job.total_steps = hello.schedule.total_steps or job.total_steps
     if job.step == 0:
         first = max(1, hello.schedule.first_step)
+        if first > job.total_steps > 0:  # resumed from the checkpoint of the last step
+            job.step = job.total_steps
         for step in [step for step in job.steps if step >= first]:
             del job.steps[step]
         job.evaluations.forget_from(first)

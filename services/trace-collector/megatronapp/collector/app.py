@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -163,4 +165,4 @@ def _check_free(host: str, port: int) -> None:
     try:
         socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
     except OSError as error:
-        raise PortInUseError(host, port, "--grpc-port", error.strerror or str(error)) from error
+        raise PortInUseError(host, port, "--grpc-port", os.strerror(error.errno or errno.EADDRINUSE)) from error

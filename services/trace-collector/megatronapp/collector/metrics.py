@@ -37,13 +37,13 @@ class CollectorMetrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"megatronapp_{name}", text, labels, registry=registry)
 
-        self.events = counter("trace_events_received", "Spans taken in", *JOB_LABELS)
+        self.events = counter("trace_events_received", "Spans accepted", *JOB_LABELS)
         self.dropped = counter("trace_events_dropped", "Spans lost, by reason", *JOB_LABELS, "reason")
-        self.batches = counter("trace_batches", "Batches of spans taken in", *JOB_LABELS)
+        self.batches = counter("trace_batches", "Batches of spans accepted", *JOB_LABELS)
         self.messages = counter("trace_messages", "Messages journalled, by kind", *JOB_LABELS, "kind")
         self.duplicates = counter("trace_duplicates", "Messages that had arrived before", *JOB_LABELS)
         self.refused = counter("trace_refused", "Streams ended by the collector, by reason", "reason")
-        self.quarantined = counter("trace_quarantined_records", "Records that could not be taken in", *JOB_LABELS)
+        self.quarantined = counter("trace_quarantined_records", "Records that could not be processed", *JOB_LABELS)
         self.lag = Histogram(
             "megatronapp_trace_ingest_lag_seconds",
             "From arrival to the journal",

@@ -89,7 +89,7 @@ def check_required(argv: Sequence[str]) -> None:
 
 
 def _add_requirement(parser: Any) -> None:
-    text = "end with exit code 69 unless these plug-ins are there"
+    text = "exit with code 69 unless these plug-ins are installed"
     parser.add_argument(REQUIRE, nargs="+", action="extend", default=[], metavar="NAME", help=text)
 
 

@@ -116,14 +116,14 @@ class ParallelConfig:
     workload: int | None = flag(None, "native transport: elements copied at a time, at most", OPERATION)
     num_gpus: int | None = flag(None, "native transport: GPUs per node, checked against the launch", OPERATION)
     multi_node: bool = flag(False, "native transport: with --num-gpus, allow more than one node", OPERATION)
-    node_ips: tuple[str, ...] = flag((), "native transport: one address per rank; default: found by itself", OPERATION)
+    node_ips: tuple[str, ...] = flag((), "native transport: one address per rank; default: detected", OPERATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Training."""
 
-    train_iters: int = required("training steps in all, those before a restart counted in", TRAINING)
+    train_iters: int = required("total training steps, including those before a restart", TRAINING)
     micro_batch_size: int = required("sequences per forward pass of one rank", TRAINING)
     seq_length: int = required("tokens per sequence", TRAINING)
     global_batch_size: int | None = flag(
@@ -223,7 +223,7 @@ class CheckpointConfig:
     no_save_rng: bool = flag(False, "save without the random states", OPERATION)
     no_load_optim: bool = flag(False, "load without the optimizer", OPERATION)
     no_load_rng: bool = flag(False, "load without the random states", OPERATION)
-    finetune: bool = flag(False, "load the weights alone and start at step 1", OPERATION)
+    finetune: bool = flag(False, "load only the weights and start at step 1", OPERATION)
 
 
 @dataclass(frozen=True, kw_only=True)

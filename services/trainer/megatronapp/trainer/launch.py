@@ -148,6 +148,8 @@ def _build(
         checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)
         if dist.get_rank() == 0:
             log.info("checkpoint_loaded", folder=str(start.source), step=start.step)
+            if not start.fresh and start.step >= config.training.train_iters:
+                log.warning("nothing_left_to_train", hint=f"raise --train-iters, or remove {start.source}")
     claim = None
     if start.save is not None:
         claim = Claim(start.save, context.identity.run, context.identity.attempt)

@@ -55,7 +55,7 @@ def test_the_examples_are_valid(path: Path) -> None:
         ({"failurePolicy": {"nonRetriableExitCodes": [0]}}, r"nonRetriableExitCodes\.0"),
         (
             {"storage": [{"name": "a", "claimName": "c", "mountPath": p} for p in ("/x", "/y")]},
-            "storage: name a is there twice",
+            "storage: name a is given twice",
         ),
         ({"storage": [{"name": "a", "claimName": "c", "mountPath": "x"}]}, r"storage\.0\.mountPath"),
         ({"nod": 2}, r"spec\.nod: there is no such key"),

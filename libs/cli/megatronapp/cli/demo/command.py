@@ -15,7 +15,7 @@ from megatronapp.core.scenario import Fault, FaultKind, Scenario
 
 
 def demo(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="the page; 0: any free port")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0: any free port")] = 8080,
     slow_rank: Annotated[int, typer.Option(help="the rank to slow, 0 to 3")] = 2,
     effect: Annotated[float, typer.Option(help="how slow: 1.3 is 30 % slower")] = 1.3,
     from_step: Annotated[int, typer.Option(help="first slow step")] = 41,
@@ -45,7 +45,7 @@ def demo(
 
 def _slow(rank: int, effect: float, from_step: int) -> Scenario:
     if rank not in range(4):
-        raise UsageError(f"--slow-rank {rank}: the demo has the ranks 0 to 3")
+        raise UsageError(f"--slow-rank {rank}: the demo has ranks 0 to 3")
     if not 1 < effect <= 20:
         raise UsageError(f"--effect {effect}: take a ratio above 1, such as 1.3 for 30 % slower")
     if from_step < 1:

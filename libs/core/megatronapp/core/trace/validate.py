@@ -79,7 +79,7 @@ def _understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if (message.seq == 0) != (kind == "hello"):
-        raise DataError(f"seq {message.seq} in a {kind}; it counts from 1, and is 0 in Hello alone")
+        raise DataError(f"seq {message.seq} in a {kind}; it counts from 1; only Hello has 0")
     if kind == "hello":
         _hello(message.hello)
     elif kind == "heartbeat":

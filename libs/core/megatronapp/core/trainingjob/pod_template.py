@@ -63,7 +63,7 @@ def check(template: dict[str, Any]) -> None:
     """Raises ValueError that says what to change."""
     unknown = next((key for key in template if key not in {"metadata", "spec"}), None)
     if unknown is not None:
-        raise ValueError(f"{unknown}: a pod template has metadata and spec alone")
+        raise ValueError(f"{unknown}: a pod template has only metadata and spec")
     _check_metadata(_object(template, "metadata", ""))
     _check_spec(_object(template, "spec", ""))
 
@@ -123,9 +123,9 @@ def _check_items(where: str, key: str, items: object) -> None:
     for number, item in enumerate(items):
         name = item.get(key) if isinstance(item, dict) else None
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{where}.{number}: {key} must be there, and be text")
+            raise ValueError(f"{where}.{number}: {key} must be given, as text")
         if name in seen:
-            raise ValueError(f"{where}: {key} {name} is there twice")
+            raise ValueError(f"{where}: {key} {name} is given twice")
         seen.add(name)
 
 

@@ -316,7 +316,7 @@ class Spec(Model):
         ):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice:
-                raise ValueError(f"storage: {what} {twice} is there twice")
+                raise ValueError(f"storage: {what} {twice} is given twice")
         hiding = next((volume.mount_path for volume in self.storage if hides_token(volume.mount_path)), None)
         if hiding:
             raise ValueError(f"storage: mountPath {hiding} would hide the platform's token in {TOKEN_FOLDER}")

@@ -33,7 +33,7 @@ def detect(view: View) -> Iterator[Suspicion]:
             effect_ratio=ratio,
             evidence=(evidence(view, "transfer", worst, f"{operation}: {len(slow)} of {len(items)} are slow"),),
             summary=f"{operation}: {len(slow)} of {len(items)} groups take {ratio:.1f} times as long.",
-            advice="Look at the network as a whole: switches, routing, congestion by other jobs.",
+            advice="Check the network as a whole: switches, routing, congestion by other jobs.",
             confidence=confidence(monitor, worst),
             uncertainty=monitor.uncertainty(worst),
             slow_steps=monitor.slow_steps(worst),

@@ -26,13 +26,13 @@ _DOES = {
     Side.NETWORK: "is in {operation} of {communicator}, as all its members are, and it does not end",
 }
 _ADVICE = {
-    Side.HOST: "Take the rank's Python stacks (py-spy dump), then restart the job without its node if it can't go on.",
+    Side.HOST: "Take the rank's Python stacks (py-spy dump); restart the job without its node if it can't continue.",
     Side.DEVICE: "Look for XID errors and uncorrectable ECC errors of the rank's device; restart without its node.",
-    Side.NETWORK: "Look at the links between the members of this communicator.",
+    Side.NETWORK: "Check the links between the members of this communicator.",
     Side.DEADLOCK: "Take these ranks' Python stacks (py-spy dump): they run these operations in different orders, "
     "which a restart alone does not change. Make the order the same on all of them.",
-    Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them stands elsewhere, or they run these "
-    "operations in different orders.",
+    Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
+    "these operations in different orders.",
 }
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK}
 TOLD_EDGES = 4

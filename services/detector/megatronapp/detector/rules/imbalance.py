@@ -62,7 +62,7 @@ def _experts(view: View) -> Iterator[Suspicion]:
             Cause.EXPERT,
             shown="compute of the most loaded experts' rank over the mean one's",
             summary=f"The router gives some experts far more tokens than others, now {load[heaviest]:.1f} times the "
-            f"mean to those of rank {ranks.rank[heaviest]}; who has the most computes {percent(ratio)} longer.",
+            f"mean to those of rank {ranks.rank[heaviest]}; the one with the most computes {percent(ratio)} longer.",
             advice="Raise the weight of the balancing loss (--moe-aux-loss-coeff), or spread the experts differently.",
             slow=_by_rank(view, view.effect.experts),
         )

@@ -37,9 +37,9 @@ def _suspicion(
         effect_ratio=ratio,
         evidence=(evidence(view, signal, item, "time of the write over its usual time"),),
         summary=f"Since step {since} {who} {ratio:.1f} times as long as before to write {what}.",
-        advice="Look at the disk, the network and the storage that this node writes checkpoints to."
+        advice="Check the disk, the network and the storage that this node writes checkpoints to."
         if ranks
-        else "Look at the storage that all ranks write checkpoints to.",
+        else "Check the storage that all ranks write checkpoints to.",
         confidence=confidence(monitor, item),
         uncertainty=monitor.uncertainty(item),
         slow_steps=monitor.slow_steps(item),

@@ -147,7 +147,7 @@ def _memory_bound(view: View) -> Iterator[Suspicion]:
             since_step=since,
             effect_ratio=ratio,
             evidence=(evidence(view, "optimizer", rank, "the optimizer alone is slower than on its peers"),),
-            summary=f"Rank {rank}'s optimizer takes {percent(ratio)} longer since step {since}, its passes do not.",
+            summary=f"Rank {rank}'s optimizer takes {percent(ratio)} longer since step {since}; its passes do not.",
             advice=_ADVICE[Cause.MEMORY_BOUND],
             confidence=confidence(monitor, rank),
             uncertainty=monitor.uncertainty(rank),

@@ -28,7 +28,7 @@ that others share)."""
 TICKETS = ("preempted",)
 """Wall time of CPU ranks is their host's matter: it is told, but nobody is woken."""
 _ADVICE = {
-    Cause.DATA_LOADING: "Look at the storage and the data loader's workers of this rank's node.",
+    Cause.DATA_LOADING: "Check the storage and the data loader's workers of this rank's node.",
     Cause.GARBAGE_COLLECTION: "Disable automatic garbage collection and collect on all ranks in the same step.",
     Cause.HOST_CPU: "Look for other load on the node's CPUs, CPU limits of the pod, and swapping.",
 }
@@ -53,9 +53,9 @@ def _suspicion(view: View, signal: str, rank: int, cause: Cause, text: str) -> S
         since_step=since,
         effect_ratio=ratio,
         evidence=(
-            evidence(view, signal, rank, f"it {text} {lost:.3f} s a step longer than its peers", logarithmic=False),
+            evidence(view, signal, rank, f"it {text} {lost:.3f} s per step longer than its peers", logarithmic=False),
         ),
-        summary=f"Rank {rank} {text} {lost:.3f} s a step longer than its peers since step {since}.",
+        summary=f"Rank {rank} {text} {lost:.3f} s per step longer than its peers since step {since}.",
         advice=_ADVICE[cause],
         confidence=confidence(monitor, rank),
         uncertainty=monitor.uncertainty(rank),

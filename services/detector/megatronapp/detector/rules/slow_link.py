@@ -105,7 +105,7 @@ def _delay(view: View, signal: str, rank: int, what: str) -> Suspicion:
         since_step=since,
         effect_ratio=1 + share,
         evidence=(evidence(view, signal, rank, f"delay before {what} are sent, of a step", logarithmic=False),),
-        summary=f"Rank {rank} sends {what} {lost:.3f} s a step late since step {since}, though it has them.",
+        summary=f"Rank {rank} sends {what} {lost:.3f} s per step late since step {since}, though they are ready.",
         advice="Check the network port, cable and switch of this rank's node.",
         confidence=confidence(monitor, rank),
         uncertainty=monitor.uncertainty(rank),

@@ -76,7 +76,7 @@ SPEC_RULES = [
     ),
     (
         "!has(self.storage) || self.storage.all(a, self.storage.exists_one(b, a.mountPath == b.mountPath))",
-        "storage: a mountPath is there twice",
+        "storage: a mountPath is given twice",
     ),
 ]
 

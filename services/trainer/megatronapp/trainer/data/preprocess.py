@@ -1,4 +1,4 @@
-"""`megatronapp data preprocess`: text, one JSON sample a line, into the .bin and .idx that training reads.
+"""`megatronapp data preprocess`: text, one JSON sample per line, into the .bin and .idx that training reads.
 
 The flags and the output are those of Megatron's tools/preprocess_data.py. Lines are tokenized by several processes and
 written in their order by one. Output appears under its name only when it is whole.
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="megatronapp data preprocess", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--input", type=Path, required=True, help="text, one JSON object a line")
+    parser.add_argument("--input", type=Path, required=True, help="text, one JSON object per line")
     parser.add_argument("--output-prefix", type=Path, required=True, help="writes <prefix>_<key>_document.{bin,idx}")
     parser.add_argument("--json-keys", nargs="+", default=["text"], help="keys of the object to take (default: text)")
     parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help=", ".join(TOKENIZER_TYPES))

@@ -159,7 +159,7 @@ def _check_storage(spec: Spec, storage: Mapping[str, Path]) -> None:
     names = [volume.name for volume in spec.storage]
     for name in names:
         if name not in storage:
-            raise UsageError(f"the job mounts storage {name}: say which folder it is by --storage {name}=DIR")
+            raise UsageError(f"the job mounts storage {name}: give its folder with --storage {name}=DIR")
     for name, folder in storage.items():
         if name not in names:
             raise UsageError(f"--storage {name}: the job has no storage of that name ({', '.join(names) or 'none'})")

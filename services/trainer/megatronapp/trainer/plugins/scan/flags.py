@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write the trace to files below this folder (with --trace and no collector: trace_output)",
     )
-    group.add_argument("--trace-interval", type=int, default=5, help="a window begins every so many steps")
+    group.add_argument("--trace-interval", type=int, default=5, help="steps from the start of one window to the next")
     group.add_argument("--continuous-trace-iterations", type=int, default=2, help="steps in a window")
     group.add_argument(
         "--trace-granularity",
