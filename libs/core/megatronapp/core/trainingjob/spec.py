@@ -335,6 +335,20 @@ class Spec(Model):
             raise ValueError("args: give parallelism.virtualPipeline, not --num-layers-per-virtual-pipeline-stage")
         return self
 
+    @model_validator(mode="after")
+    def _plugins_have_a_trainer(self) -> Self:
+        """Whoever runs a command of their own may run anything: nothing would read what `plugins` asks for.
+
+        `scan` is on by default, so that nobody has asked for it.
+        """
+        asked = [name for name in self.plugins.enabled if name != "scan"]
+        if self.command and asked:
+            raise ValueError(
+                f"plugins.{asked[0]} needs the platform's own launcher: leave out command, or turn the plug-in off "
+                "and give your command its flags in args"
+            )
+        return self
+
     def trainer_args(self, scenario_file: str = "") -> list[str]:
         """All of the trainer's flags: those of `parallelism` and of the plug-ins that are on, then `args`.
 
