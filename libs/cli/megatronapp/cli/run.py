@@ -29,19 +29,24 @@ def run(
     """Start a TrainingJob by torchrun, restarting it from its last checkpoint as its failure policy says."""
     job = TrainingJob.load(file)
     with needs("trainer"):
-        from megatronapp.trainer.jobs import run_job_until_signal
+        from megatronapp.trainer.jobs import JobEvent, run_job_until_signal
     show = readable if sys.stdout.isatty() else str
     found = None if collector_address else local.find(data_folder())
     if found is not None:
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
-        print(f"traced by the platform on this machine, {collector_address}", flush=True)
+
+    def tell(event: JobEvent) -> None:
+        if found is not None and event.kind == "start" and event.attempt == 1:
+            print(f"traced by the platform on this machine, {collector_address}", flush=True)
+        print(show(event.text), flush=True)
+
     result = run_job_until_signal(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,
         collector_address=collector_address,
         token_file=token_file,
         storage=dict(_storage(text) for text in storage or ()),
-        on_event=lambda event: print(show(event.text), flush=True),
+        on_event=tell,
     )
     raise typer.Exit(result.exit_code)
 
