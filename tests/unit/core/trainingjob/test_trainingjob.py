@@ -28,6 +28,25 @@ def test_the_examples_are_valid(path: Path) -> None:
     assert again == TrainingJob.load(path)
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("k8s/*.yaml")), ids=lambda path: path.name)
+def test_the_job_is_found_among_what_else_a_cluster_needs(path: Path) -> None:
+    assert TrainingJob.load(path).metadata.name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("some words", "job.yaml holds no TrainingJob$"),
+        ("", "job.yaml holds no TrainingJob$"),
+        ("{kind: Service}\n---\n{kind: Secret}", "job.yaml holds no TrainingJob$"),
+        ("{kind: TrainingJob}\n---\n{kind: TrainingJob}", "job.yaml holds 2 TrainingJobs, where one is wanted$"),
+    ],
+)
+def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        TrainingJob.parse(text, "job.yaml")
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
