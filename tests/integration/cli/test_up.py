@@ -65,7 +65,7 @@ def test_who_has_signed_in_stays_so_over_a_restart_and_the_token_is_the_same(hom
     with up(home) as first:
         page = first["page"].split("?")[0]
         link = httpx.get(first["page"])
-        cookies = {"megatronapp_session": link.cookies["megatronapp_session"]}
+        cookies = dict(link.cookies)
         assert signed_in(page, cookies=cookies)
         file = home / ".local/share/megatronapp/operator-token"
         assert file.read_text() == first["token"]
@@ -87,7 +87,7 @@ def test_a_second_browser_gets_the_token_and_a_link_of_its_own(home: Path) -> No
 
         assert result.stdout == f"{running['token']}\n"
         assert link != again
-        assert "megatronapp_session" in httpx.get(link).cookies
+        assert len(httpx.get(link).cookies) == 1
         assert httpx.get(link).status_code == 401, "it works once"
 
     stopped = megatronapp("token", home=home)
