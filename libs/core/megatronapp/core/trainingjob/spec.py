@@ -324,7 +324,7 @@ class Spec(Model):
 
     @model_validator(mode="after")
     def _args_agree_with_parallelism(self) -> Self:
-        flags = _flag_values(self.args)
+        flags = flag_values(self.args)
         for flag, key in PARALLELISM_FLAGS.items():
             wanted = str(getattr(self.parallelism, key))
             if flag in flags and flags[flag] != wanted:
@@ -354,7 +354,7 @@ class Spec(Model):
 
         `scenario_file` is where the rank finds the fault scenario.
         """
-        given = _flag_values(self.args)
+        given = flag_values(self.args)
         flags: list[str] = []
         for flag, key in PARALLELISM_FLAGS.items():
             size = getattr(self.parallelism, key)
@@ -382,8 +382,8 @@ PARALLELISM_FLAGS = {
 }
 
 
-def _flag_values(args: list[str]) -> dict[str, str]:
-    """Flags and their first values; both `--flag value` and `--flag=value`."""
+def flag_values(args: list[str]) -> dict[str, str]:
+    """Flags and the first values of their last use; both `--flag value` and `--flag=value`."""
     found: dict[str, str] = {}
     for argument, following in zip_longest(args, args[1:], fillvalue=""):
         if argument.startswith("--"):
