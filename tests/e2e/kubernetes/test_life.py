@@ -40,6 +40,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "every size from minNodes",
     ),
     "ucx": ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "needs rdma"),
+    "plug-in": ({"plugins": {"scope": {"enabled": True}}}, "need the platform's own launcher: leave out command"),
     "env": ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, "names that the platform sets"),
     "mounts": (
         {

@@ -1,11 +1,13 @@
 import pytest
 
-from megatronapp.cli.demo.play import changed, shortened
+from megatronapp.cli.demo.play import changed, shortened, steps_of
 from megatronapp.cli.demo.state import DemoState
 from megatronapp.cli.demo.view import Outcome, ending, line, story
+from megatronapp.cli.folders import examples_folder
 from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.columns import fill_summary
+from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.v1 import trace_pb2
 
 SECOND = 10**9
@@ -105,6 +107,7 @@ def test_a_fault_of_a_stage_hits_all_its_ranks() -> None:
     state = DemoState(Scenario.model_validate({"faults": [{"kind": "hang", "stages": [1], "from_step": 5}]}))
     for rank in range(4):
         state.on_message(hello(rank))
+        state.on_message(summary(rank, 4))
 
     assert state.injected == [2, 3]
 
@@ -173,3 +176,29 @@ def test_what_an_earlier_demo_left_open_is_not_this_ones(state: DemoState) -> No
 
     assert state.findings == {}
     assert state.verdict()["cause"] is None
+
+
+@pytest.mark.parametrize(("total_steps", "done", "hit"), [(10, 10, []), (30, 30, []), (99, 29, []), (99, 30, [2])])
+def test_a_fault_that_has_not_begun_has_hit_nobody(
+    state: DemoState, total_steps: int, done: int, hit: list[int]
+) -> None:
+    state.total_steps = total_steps
+    for rank in range(4):
+        state.on_message(summary(rank, done))
+
+    verdict = state.verdict()
+
+    assert (verdict["injected"], verdict["found"]) == (hit, [])
+
+
+@pytest.mark.parametrize(("flags", "steps"), [([], 600), (shortened(10), 10)])
+def test_a_fault_after_the_last_step_is_told_of_whoever_says_how_many_there_are(flags: list[str], steps: int) -> None:
+    job = TrainingJob.load(examples_folder() / "laptop" / "demo.yaml")
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"args": [*job.spec.args, *flags]})})
+    late = Scenario.model_validate(
+        {"faults": [{"kind": "slow_compute", "ranks": [2], "from_step": 100_000, "effect_ratio": 2}]}
+    )
+
+    said = story("local/demo", "0123456789abcdef", late, steps_of(job))
+
+    assert said[-1].strip() == f"The run ends with step {steps}, before it begins: nothing will be slow."

@@ -13,7 +13,7 @@ import pytest
 from megatronapp.core.errors import ConfigError, DataError
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trainingjob import TrainingJob
-from megatronapp.core.yaml_text import load_yaml
+from megatronapp.core.yaml_text import load_yaml, load_yaml_documents
 from megatronapp.detector.formats import bytedance
 
 BOMB = "a: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
@@ -60,6 +60,33 @@ def test_a_file_that_is_hard_to_read_is_refused_at_once(
 def test_what_is_wrong_with_a_text_is_said_in_one_line_with_its_place(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^job\.yaml is not YAML that can be read: line 1, column \d+: [^\n]+$"):
         load_yaml(text, "job.yaml")
+
+
+@pytest.mark.parametrize(("read", "error"), READERS.values(), ids=READERS)
+@pytest.mark.parametrize("text", ["# Title\n\n**bold**: see `this`\n\nmore: [x\n", "a: {b: c\n  d\n---\n", "\0\1"])
+def test_what_is_no_yaml_is_refused_in_one_line(
+    tmp_path: Path, text: str, read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(text)
+
+    with pytest.raises(error, match=r"README\.md") as caught:
+        read(path)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_prose_is_no_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("some words\n")
+
+    with pytest.raises(ConfigError, match="holds no scenario: write `faults:`"):
+        Scenario.load(path)
+
+
+def test_aliases_of_one_document_are_unknown_in_the_next() -> None:
+    with pytest.raises(ConfigError, match="undefined alias 'a'"):
+        load_yaml_documents("x: &a [1]\n---\ny: *a\n", "file.yaml")
 
 
 def test_what_people_write_is_read() -> None:

@@ -39,16 +39,29 @@ def test_a_rank_that_runs_here_is_found_with_the_marks_of_its_newest_step() -> N
     recorder.close(1.0)
 
 
-def own_ranks() -> set[RunningRank]:
-    return {rank for rank in running_ranks() if rank.pid == os.getpid()}
+def test_a_rank_is_named_once_however_many_descriptors_it_holds() -> None:
+    recorder = Recorder(bytes(1), bytes(1), None, 0, 4096)
+    recorder.set_step(1_000_012)
+    recorder.mark()
+    recorder.end_step((1_000_011,))
+    others = [os.dup(recorder.fd) for _ in range(3)]
+
+    found = [rank for rank in running_ranks() if rank.pid == os.getpid()]
+
+    assert found == [RunningRank(os.getpid(), 1_000_012, 1)]
+    for other in others:
+        os.close(other)
+    recorder.close(1.0)
 
 
-def test_a_damaged_segment_of_this_host_is_passed_over() -> None:
-    before = own_ranks()
-    with os.fdopen(os.memfd_create("megatronapp-scan"), "wb", buffering=0) as segment:
-        segment.write(struct.pack("<8s4IQ96x", b"MGTAPP01", 1, os.getpid(), 0, 0, 2**64 - 1))
+def test_a_segment_whose_header_makes_no_sense_is_passed_over() -> None:
+    hostile = os.memfd_create("megatronapp")
+    os.write(hostile, struct.pack("<8s2I8xQ", b"MGTAPP01", 1, os.getpid(), 2**64 - 1))
 
-        assert own_ranks() == before
+    found = list(running_ranks())
+
+    assert all(rank.step < 2_000_000 for rank in found if rank.pid == os.getpid())
+    os.close(hostile)
 
 
 def test_the_doctor_finds_the_recorders_checks() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments
-from megatronapp.trainer.plugins.base import Plugin
+from megatronapp.trainer.plugins.base import Plugin, discover
 
 NEEDED = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
@@ -60,15 +60,37 @@ def test_a_missing_flag_is_named() -> None:
         arguments.parse(NEEDED.replace("--lr 1e-3", "").split())
 
 
-def test_missing_flags_are_told_without_torch() -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--lr 1", "error: the following arguments are required: --num-layers, --hidden-size"),
+        (f"{NEEDED} --use-flash-attn", "error: unknown flag --use-flash-attn"),
+        (f"{NEEDED} --trace-intervall 3", "error: unknown flag --trace-intervall; did you mean --trace-interval?"),
+    ],
+)
+def test_wrong_flags_are_told_without_torch(flags: str, said: str) -> None:
     program = (
-        "import sys; from megatronapp.trainer.main import main; code = main(['--lr', '1']); "
+        f"import sys; from megatronapp.trainer.main import main; code = main({flags.split()}); "
         "sys.exit(code if 'torch' not in sys.modules else 'torch was imported')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the following arguments are required: --num-layers, --hidden-size")
+    assert done.stderr.startswith(said)
+
+
+def test_the_flags_of_each_plugin_are_known_without_it() -> None:
+    for plugin in discover():
+        parser = argparse.ArgumentParser(add_help=False)
+        plugin.add_arguments(parser)
+        assert set(parser._option_string_actions) == set(arguments.FLAGS_OF_PLUGINS[plugin.name])
+
+
+def test_a_flag_may_be_of_a_plugin_that_only_knows_itself() -> None:
+    arguments.check_known(["--volume", "11"], ["scan", "loud"])
+
+    with pytest.raises(UsageError, match="unknown flag --volume"):
+        arguments.check_known(["--volume", "11"], ["scan"])
 
 
 @pytest.mark.parametrize("flags", ["--help", "--num-layer 4", "--volume 11", NEEDED])

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 import typer
@@ -43,8 +43,10 @@ def _tool(name: str, needed_for: str) -> Check:
 def _devices() -> Check:
     try:
         torch = importlib.import_module("torch")
-    except ImportError:
+    except ModuleNotFoundError:
         return Check("GPU", None, "torch is missing")
+    except (ImportError, OSError) as error:
+        return Check("GPU", False, f"torch can't be loaded: {error}")
     count = torch.cuda.device_count()
     names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(count)}))
     return Check("GPU", True if count else None, f"{count} x {names}" if count else "none: training runs on the CPU")
@@ -72,8 +74,18 @@ def checks() -> Iterator[Check]:
     yield _tool("kubectl", "Kubernetes")
     yield _tool("helm", "Kubernetes")
     for entry in entry_points(group=ENTRY_POINT_GROUP):
+        yield from _further(entry)
+
+
+def _further(entry: EntryPoint) -> Iterator[Check]:
+    """What another package has to say; its failure is a line too: here people look for what is broken."""
+    try:
         more: Callable[[], Iterator[tuple[str, bool | None, str]]] = entry.load()
-        yield from (Check(*line) for line in more())
+        for line in more():
+            yield Check(*line)
+    except Exception as error:  # noqa: BLE001  anything: an extension that does not load, a device that does not answer
+        package = entry.dist.name if entry.dist else entry.module
+        yield Check(package, False, f"installed, and does not work here: {type(error).__name__}: {error}")
 
 
 def doctor() -> None:

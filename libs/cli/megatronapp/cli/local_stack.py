@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -141,6 +142,7 @@ async def _start_page(
 ) -> tuple[str, str]:
     """Start the gateway; returns the page's address, without and with a token that signs in once."""
     from megatronapp.gateway.app import Gateway  # the extra `gateway` is needed only here
+    from megatronapp.gateway.sessions import COOKIE
     from megatronapp.gateway.settings import GatewaySettings
 
     settings = GatewaySettings(
@@ -149,6 +151,7 @@ async def _start_page(
         collector_addresses=(collector_address,),
         collector_token=tokens.operator,
         session_key=tokens.operator and _session_key(tokens.operator),
+        session_cookie=f"{COOKIE}_{sha256(bytes(options.folder.resolve())).hexdigest()[:8]}",
         quarantine_dir=options.folder / "gateway/quarantine",
     )
     gateway = Gateway(settings, bus, registry, tokens, findings)

@@ -33,23 +33,34 @@ def run(
     """Run a TrainingJob on this machine; restart it from its last checkpoint as its failure policy says."""
     job = TrainingJob.load(file)
     with needs("trainer"):
-        from megatronapp.trainer.jobs import run_job_until_signal
+        from megatronapp.trainer.jobs import JobEvent, run_job_until_signal
     show = readable if sys.stdout.isatty() else str
     found = None if collector_address else local.find(data_folder())
     if found is not None:
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
-        print(f"traced by the platform on this machine, {collector_address}", flush=True)
-    elif not collector_address:
-        print("not traced: no platform runs on this machine (`megatronapp up` starts one)", flush=True)
+    traced = _traced(found is not None, collector_address)
+
+    def tell(event: JobEvent) -> None:
+        if traced and event.kind == "start" and event.attempt == 1:
+            print(traced, flush=True)
+        print(show(event.text), flush=True)
+
     result = run_job_until_signal(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,
         collector_address=collector_address,
         token_file=token_file,
         storage=dict(_storage(text) for text in storage or ()),
-        on_event=lambda event: print(show(event.text), flush=True),
+        on_event=tell,
     )
     raise typer.Exit(result.exit_code)
+
+
+def _traced(by_local_platform: bool, collector_address: str) -> str:
+    """Whether somebody watches the run; nothing where the user has said who."""
+    if by_local_platform:
+        return f"traced by the platform on this machine, {collector_address}"
+    return "" if collector_address else "not traced: no platform runs on this machine (`megatronapp up` starts one)"
 
 
 def _storage(text: str) -> tuple[str, Path]:

@@ -30,6 +30,7 @@ class PortInUseError(UsageError):
     """`port` on `host` can't be listened on; `flag` is the setting that chooses another."""
 
     def __init__(self, host: str, port: int, flag: str, reason: str) -> None:
+        reason = reason.partition(" (while attempting to bind")[0]  # Python's, and names host and port once more
         super().__init__(f"port {port} on {host} is not free ({reason}); choose another with {flag}")
         self.host, self.port, self.reason = host, port, reason
 

@@ -79,7 +79,10 @@ class Scenario(BaseModel):
     def load(cls, path: Path) -> Scenario:
         """Read a scenario file. Raises ConfigError naming the file and the key."""
         try:
-            return cls.model_validate(load_yaml(path.read_bytes(), str(path)) or {})
+            found = load_yaml(path.read_bytes(), str(path)) or {}
+            if not isinstance(found, dict):
+                raise ConfigError(f"{path} holds no scenario: write `faults:` and a list below it")
+            return cls.model_validate(found)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except ValidationError as error:

@@ -17,11 +17,20 @@ MAX_NODES = 100_000
 
 def load_yaml(text: str | bytes, source: str) -> Any:
     """The document's value; None for an empty one. `source` names it in errors. Raises ConfigError."""
+    documents = load_yaml_documents(text, source)
+    if len(documents) > 1:
+        raise ConfigError(f"{source} holds {len(documents)} documents where one is wanted")
+    return documents[0] if documents else None
+
+
+def load_yaml_documents(text: str | bytes, source: str) -> list[Any]:
+    """The values of all documents in a text, empty ones left out. Raises ConfigError."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{source} is larger than {MAX_BYTES >> 20} MiB; it is no configuration")
     try:
         written = text.decode() if isinstance(text, bytes) else text
-        return yaml.load(written, _BoundedLoader)  # noqa: S506  a SafeLoader
+        documents = yaml.load_all(written, _BoundedLoader)
+        return [document for document in documents if document is not None]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source} is not UTF-8 at byte {error.start}") from error
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, KeyError) as error:
@@ -46,6 +55,10 @@ class _BoundedLoader(yaml.SafeLoader):
         self._depth = self._nodes = 0
         self._sizes: dict[int, int] = {}
         """Nodes in a node that is complete, by its id."""
+
+    def compose_document(self) -> yaml.Node | None:
+        self._sizes.clear()  # nodes of the document before are gone, and their ids with them
+        return super().compose_document()
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 _PREFIX = "/memfd:megatronapp"
 _MAGIC = b"MGTAPP01"
 _HEADER = struct.Struct("<8s2I8xQ")  # magic, layout, pid, offset of the state
+_STATE_BYTES = 128
 _LAYOUT = 1
 
 
@@ -23,11 +25,17 @@ class RunningRank:
 
 
 def running_ranks(proc: Path = Path("/proc")) -> Iterator[RunningRank]:
-    """Those of processes that this user may look at, once a step of theirs has ended."""
+    """Those of processes that this user may look at, once a step of theirs has ended.
+
+    A process is one rank, however many descriptors it holds of its segment, or of earlier ones.
+    """
     for process in proc.iterdir():
         if process.name.isdecimal():
-            # An agent holds its ranks' segments, too, and a process may hold its own more than once.
-            yield from {rank for rank in _segments(process) if rank.marks and rank.pid == int(process.name)}
+            # An agent holds its ranks' segments, too.
+            own = (rank for rank in _segments(process) if rank.marks and rank.pid == int(process.name))
+            newest = max(own, key=lambda rank: rank.step, default=None)
+            if newest is not None:
+                yield newest
 
 
 def _segments(process: Path) -> Iterator[RunningRank]:
@@ -46,11 +54,11 @@ def _read(segment: Path) -> RunningRank | None:
         if len(header) < _HEADER.size:
             return None
         magic, layout, pid, state = _HEADER.unpack(header)
-        if (magic, layout) != (_MAGIC, _LAYOUT) or state > segment.stat().st_size:
+        if (magic, layout) != (_MAGIC, _LAYOUT) or state + _STATE_BYTES > os.fstat(file.fileno()).st_size:
             return None
         file.seek(state)
-        fields = file.read(128)
-    if len(fields) < 128:
+        fields = file.read(_STATE_BYTES)
+    if len(fields) < _STATE_BYTES:
         return None
     (step,), (marks,) = struct.unpack_from("<q", fields, 8), struct.unpack_from("<Q", fields, 80)
     return RunningRank(pid, step, marks)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatronapp.core.errors import MegatronAppError, NotFoundError, UsageError
+from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.trace.megascan import find_files, read_megascan
 from megatronapp.detector.formats import bytedance, flight_recorder, store, tracefolder, xpu_timer
 from megatronapp.detector.offline import hung_job, megascan_job, recorded_job, scraped_job, traced_job
@@ -19,8 +19,20 @@ def analyze(path: Path) -> Report:
     """Judge a recorded job: our trace folder, a run in the collector's store, MegaScan's files, a straggler-analysis
     table, flight-recorder dumps, or a scrape of xpu_timer.
 
-    Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged.
+    Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged,
+    UnavailableError when it can't be read, or changes meanwhile.
     """
+    try:
+        return _judge(path)
+    except OSError as error:
+        where = error.filename or path
+        raise UnavailableError(
+            f"{path}: {where} can't be read ({error.strerror}); name the folder of the trace itself, one that you may "
+            "read and that nobody changes"
+        ) from error
+
+
+def _judge(path: Path) -> Report:
     if not path.exists():
         raise NotFoundError(f"{path}: not found")
     if find_files(path):
@@ -30,6 +42,8 @@ def analyze(path: Path) -> Report:
             return recorded_job(bytedance.read(path))
         if xpu_timer.is_scrape(path):
             return scraped_job(path.name, xpu_timer.read(path))
+        if path.suffix == ".pb":
+            raise UsageError(f"{path}: one rank of a trace; give its folder: megatronapp analyze {path.parent}")
         raise UsageError(f"{path}: not a trace that can be analysed; {KNOWN}")
     if stored := store.find_attempts(path):
         return traced_job(stored, "megatronapp store")

@@ -52,8 +52,15 @@ class Caller:
     session: Ticket | None
 
 
+class _SessionCookie(APIKeyCookie):
+    """By the name that this gateway's settings give it; the documented one is the default."""
+
+    async def __call__(self, request: HTTPConnection) -> str | None:
+        return request.cookies.get(parts(request).settings.session_cookie)
+
+
 GatewayParts = Annotated[Parts, Depends(parts)]
-Cookie = Annotated[str | None, Security(APIKeyCookie(name=COOKIE, auto_error=False, scheme_name="session"))]
+Cookie = Annotated[str | None, Security(_SessionCookie(name=COOKIE, auto_error=False, scheme_name="session"))]
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False, scheme_name="token"))]
 
 

@@ -12,6 +12,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from megatronapp.core.quarantine import user_folder
 from megatronapp.gateway.notify.settings import NotifySettings
+from megatronapp.gateway.sessions import COOKIE
 
 
 def _split(value: Any) -> Any:
@@ -41,6 +42,11 @@ class GatewaySettings(NotifySettings):
     )
     allowed_origins: Names = Field(
         default=(), description="further origins whose pages may open sessions, write, and listen to events"
+    )
+    session_cookie: str = Field(
+        default=COOKIE,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="its name; two gateways of one host need two, as browsers do not tell ports apart",
     )
     session_key: SecretStr | None = Field(
         default=None, description="signs sessions; the same for all replicas, absent: a new one with each start"

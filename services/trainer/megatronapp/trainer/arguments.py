@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn
 
 from megatronapp.core.errors import PluginMissingError, UsageError
@@ -18,13 +18,20 @@ NEAR = 0.75
 """How alike two flags are, from 0 to 1, when one may have been meant by the other."""
 REQUIRE = "--require-plugins"
 FLAGS_OF_PLUGINS = {
-    "scan": ("--trace", "--trace-dir", "--trace-interval", "--continuous-trace-iterations", "--trace-granularity"),
+    "scan": (
+        "--trace",
+        "--trace-dir",
+        "--trace-interval",
+        "--continuous-trace-iterations",
+        "--trace-granularity",
+        "--collector-address",
+    ),
     "scope": ("--training-ws-port", "--enable-ws-server"),
     "dpp": ("--use-dpp",),
     "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
     "faults": ("--fault-scenario",),
 }
-"""What tells, where a plug-in is not installed, that a flag is its."""
+"""All flags of each: what tells, where a plug-in is not installed or not yet loaded, that a flag is its."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -63,7 +70,7 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     parser = build_parser(plugins)
     names = [plugin.name for plugin in plugins]
     _refuse_missing_plugins(argv, names)
-    _refuse_unknown(parser, argv)
+    _refuse_unknown(argv, parser._option_string_actions)
     namespace, left = parser.parse_known_args(argv)
     if left:
         raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
@@ -72,6 +79,17 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
         for name, section in SECTIONS.items()
     }
     return TrainerConfig(**sections), namespace
+
+
+def check_known(argv: Sequence[str], installed: Sequence[str]) -> None:
+    """Raises UsageError for an unknown flag and PluginMissingError, as `parse` does: cheap, for before torch comes.
+
+    With a plug-in among the `installed` whose flags only it knows, all is left to `parse`.
+    """
+    if FLAGS_OF_PLUGINS.keys() >= set(installed):
+        _refuse_missing_plugins(argv, installed)
+        theirs = [flag for name in installed for flag in FLAGS_OF_PLUGINS[name]]
+        _refuse_unknown(argv, [*build_parser()._option_string_actions, *theirs])
 
 
 def check_required(argv: Sequence[str]) -> None:
@@ -108,9 +126,8 @@ def _refuse_missing_plugins(argv: Sequence[str], installed: Sequence[str]) -> No
             )
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+def _refuse_unknown(argv: Sequence[str], known: Collection[str]) -> None:
     """Before argparse looks, as it would first complain of required flags that a misspelled one was meant to be."""
-    known = parser._option_string_actions
     for argument in argv:
         name = argument.split("=", 1)[0]
         if name.startswith("--") and name not in known:

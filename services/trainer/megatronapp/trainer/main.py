@@ -12,6 +12,7 @@ from pathlib import Path
 from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import MegatronAppError, UsageError
 from megatronapp.trainer import arguments
+from megatronapp.trainer.plugins.base import installed
 
 # Here, not in main(): a checkpoint's helper process imports this module alone.
 library_warnings.silence()
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
     given = sys.argv[1:] if argv is None else argv
     try:
+        arguments.check_known(given, installed())
         arguments.check_required(given)
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.
         from megatronapp.trainer.launch import run

@@ -23,10 +23,10 @@ time.sleep(120)
 """
 
 
-def launched(script: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def launched(script: Path, *arguments: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
     ranks = ["--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0"]
     command = [sys.executable, "-m", "megatronapp.trainer.jobs.pod", *ranks, str(script), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
 
 
 @pytest.mark.timeout(180)
@@ -52,3 +52,16 @@ def test_a_ranks_exit_code_is_the_pods(tmp_path: Path) -> None:
     script.write_text("import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)")
 
     assert launched(script).wait(120) == 7
+
+
+@pytest.mark.timeout(180)
+def test_a_rank_that_is_killed_is_named_by_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torchrun would tell of its own choice
+    script = tmp_path / "rank.py"
+    script.write_text("import os, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '1' else time.sleep(60)")
+
+    launcher = launched(script, stderr=subprocess.PIPE)
+
+    _, said = launcher.communicate(timeout=120)
+    assert launcher.returncode == 128 + signal.SIGKILL
+    assert said.decode().splitlines() == ["error: rank 1 was ended by SIGKILL"]

@@ -106,6 +106,19 @@ async def test_wrong_flags_are_not_tried_again(tmp_path: Path, uid: str) -> None
     assert any("did you mean --hidden-size?" in event.text for event in events)
 
 
+async def test_an_error_of_all_ranks_is_told_once_and_logged_for_each(tmp_path: Path, uid: str) -> None:
+    args = [*TINY.replace("--mock-data", "--data-path /nowhere/text").split(), "--train-iters=5"]
+    job = TrainingJob.model_validate(content(uid, args=args))
+    events: list[JobEvent] = []
+
+    await run_job(job, work_dir=tmp_path, on_event=events.append)
+
+    told = [event.text for event in events if event.text.startswith("error: ")]
+    assert told == ["error: --data-path /nowhere/text: there is no file /nowhere/text.bin"]
+    assert not any("torch/distributed/elastic" in event.text for event in events)
+    assert told[0] in (tmp_path / "logs" / "attempt-1.log").read_text()
+
+
 async def test_a_cancelled_run_leaves_nothing_behind(tmp_path: Path, uid: str) -> None:
     job = TrainingJob.model_validate(content(uid))
     trained = asyncio.Event()

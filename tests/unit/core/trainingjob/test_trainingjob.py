@@ -28,6 +28,25 @@ def test_the_examples_are_valid(path: Path) -> None:
     assert again == TrainingJob.load(path)
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("k8s/*.yaml")), ids=lambda path: path.name)
+def test_the_job_is_found_among_what_else_a_cluster_needs(path: Path) -> None:
+    assert TrainingJob.load(path).metadata.name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("some words", "job.yaml holds no TrainingJob$"),
+        ("", "job.yaml holds no TrainingJob$"),
+        ("{kind: Service}\n---\n{kind: Secret}", "job.yaml holds no TrainingJob$"),
+        ("{kind: TrainingJob}\n---\n{kind: TrainingJob}", "job.yaml holds 2 TrainingJobs, where one is wanted$"),
+    ],
+)
+def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        TrainingJob.parse(text, "job.yaml")
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -47,6 +66,14 @@ def test_the_examples_are_valid(path: Path) -> None:
         ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "fbd needs context and expert of 1"),
         ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 8}}, "multiple of 16 forward and backward"),
         ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "ucx needs rdma"),
+        (
+            {"command": ["torchrun", "train.py"], "plugins": {"dpp": {"enabled": True}}},
+            r"plugins\.dpp needs the platform's own launcher: leave out command",
+        ),
+        (
+            {"command": ["x"], "plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}},
+            r"plugins\.faults needs the platform's own launcher",
+        ),
         ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, r"spec\.env\.0: MASTER_ADDR is set by the platform"),
         ({"env": [{"name": "MEGATRONAPP_JOB"}]}, "MEGATRONAPP_JOB is set by the platform"),
         ({"args": ["--tensor-model-parallel-size=2"]}, r"differs from parallelism\.tensor 1"),
@@ -68,6 +95,12 @@ def test_one_clear_message_for_each_mistake(spec: dict[str, Any], says: str) -> 
 
     assert str(caught.value).startswith("job.yaml: spec")
     assert "\n" not in str(caught.value)
+
+
+def test_a_command_of_ones_own_needs_not_turn_off_what_is_on_by_default() -> None:
+    spec = job({"command": ["torchrun", "train.py"], "plugins": {"scan": {}, "faults": {"scenario": {}}}}).spec
+
+    assert spec.plugins.enabled == ["scan"]
 
 
 def test_a_name_leaves_room_for_attempt_and_index() -> None:

@@ -26,11 +26,14 @@ from megatronapp.core.bus import Topic
 from megatronapp.core.findings import Finding
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trainingjob import TrainingJob
+from megatronapp.core.trainingjob.spec import flag_values
 from megatronapp.trainer.jobs import JobEvent, run_job
 from megatronapp.v1 import findings_pb2, trace_pb2
 
 SETTLE_STEPS = 10
 """After the first page the check waits so many steps, so that a wrong second verdict would be seen."""
+SETTLE_SECONDS = 10.0
+"""Or so long without a step, as of a job that hangs."""
 GIVE_UP_STEPS = 120
 """The check fails when nothing pages within so many steps of the fault."""
 GIVE_UP_SECONDS = 60.0
@@ -78,7 +81,7 @@ async def play(demo: Demo) -> int:
     options = Options(demo.folder, page_port=None if demo.check else demo.port)
     async with local_stack(options) as running, _listening(running, run.state):
         _tell(console, [f"page  {running.link}"] if running.page else [])
-        _tell(console, view.story(f"local/{job.metadata.name}", job.metadata.uid, demo.scenario, demo.steps or 0))
+        _tell(console, view.story(f"local/{job.metadata.name}", job.metadata.uid, demo.scenario, steps_of(job)))
         training = asyncio.create_task(_train(demo.folder / "run", job, running, data, run))
         await (_check(run, training) if demo.check else _show(console, run, training))
         asked = run.stop.is_set()
@@ -122,6 +125,11 @@ def _job(demo: Demo) -> TrainingJob:
     spec = demo.job.spec.model_copy(update={"plugins": plugins, "args": args, "termination_grace_period_seconds": 15})
     named = demo.job.metadata.model_copy(update={"uid": uuid.uuid4().hex})
     return demo.job.model_copy(update={"spec": spec, "metadata": named})
+
+
+def steps_of(job: TrainingJob) -> int:
+    """How many steps the job's flags ask for; 0: they don't say."""
+    return int(flag_values(job.spec.args).get("--train-iters", 0))
 
 
 def shortened(steps: int) -> list[str]:
@@ -196,7 +204,7 @@ async def _check(run: _Run, training: asyncio.Task[bool]) -> None:
         if state.found and paged_at is None:
             paged_at = state.step
             print(*map(view.line, state.findings.values()), sep="\n", file=sys.stderr, flush=True)
-        stands_still = time.monotonic() - moved > (SETTLE_STEPS if paged_at is not None else GIVE_UP_SECONDS)
+        stands_still = time.monotonic() - moved > (SETTLE_SECONDS if paged_at is not None else GIVE_UP_SECONDS)
         settled = paged_at is not None and state.step >= paged_at + SETTLE_STEPS
         if settled or stands_still or state.step >= state.from_step + GIVE_UP_STEPS:
             return

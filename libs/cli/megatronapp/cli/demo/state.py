@@ -59,7 +59,10 @@ class DemoState:
 
     @property
     def injected(self) -> list[int]:
-        return sorted(rank for rank, view in self.ranks.items() if self._is_hit(rank, view))
+        """Ranks that a fault has hit so far."""
+        # The step that a rank is in counts: one that hangs in it never ends it.
+        in_work = {rank: min(view.step + 1, self.total_steps) for rank, view in self.ranks.items()}
+        return sorted(rank for rank, view in self.ranks.items() if self._is_hit(rank, view, in_work[rank]))
 
     @property
     def found(self) -> list[int]:
@@ -119,16 +122,18 @@ class DemoState:
             return finding.opened_step, finding.opened_unix_ns
         return self.paged[finding.id]
 
-    def _is_hit(self, rank: int, view: RankView) -> bool:
+    def _is_hit(self, rank: int, view: RankView, step: int) -> bool:
+        """Whether a fault acts on the rank that has begun by this step."""
         place = view.placement
-        return any(f.hits(rank=rank, stage=place.pipeline, node=place.node) for f in self.scenario.faults)
+        begun = (fault for fault in self.scenario.faults if fault.from_step <= step)
+        return any(fault.hits(rank=rank, stage=place.pipeline, node=place.node) for fault in begun)
 
     def _summary(self, view: RankView, rank: int, summary: trace_pb2.StepSummary) -> None:
         view.step_seconds = summary.duration_ns / 1e9
         view.compute_seconds = _compute_seconds(summary)
         if summary.progress.HasField("loss"):
             self.loss = summary.progress.loss
-        if summary.step == self.from_step and self._is_hit(rank, view):
+        if summary.step == self.from_step and self._is_hit(rank, view, summary.step):
             began = view.placement.host_unix_ns + summary.start_ns - view.placement.host_clock_ns
             self.first_slow_unix_ns = min(began, self.first_slow_unix_ns or began)
 

@@ -13,7 +13,7 @@ from megatronapp.core.errors import ConfigError
 from megatronapp.core.trainingjob.base import Model
 from megatronapp.core.trainingjob.spec import Spec
 from megatronapp.core.trainingjob.status import Status
-from megatronapp.core.yaml_text import load_yaml
+from megatronapp.core.yaml_text import load_yaml_documents
 
 MAX_NAME_LENGTH = 63 - len("-999-9999")
 """A child's name is `<job>-<attempt>-<index>`, and Kubernetes allows it 63 characters."""
@@ -50,15 +50,25 @@ class TrainingJob(Model):
 
     @classmethod
     def parse(cls, text: str | bytes, source: str = "TrainingJob") -> TrainingJob:
-        """From YAML or JSON; `source` names it in errors."""
+        """From YAML or JSON; `source` names it in errors. What else is in the file is for `kubectl apply`."""
         try:
-            return cls.model_validate(load_yaml(text, source) or {})
+            return cls.model_validate(_only_job(load_yaml_documents(text, source), source))
         except ValidationError as error:
             raise ConfigError(f"{source}: {first_message(error)}") from error
 
     def dump(self) -> dict[str, Any]:
         """As it stands in a file: camelCase, without what is only a default."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _only_job(documents: list[Any], source: str) -> dict[str, Any]:
+    """The job among the documents of a file; the only document as it is. Raises ConfigError."""
+    if len(documents) == 1 and isinstance(documents[0], dict):
+        return documents[0]
+    jobs = [found for found in documents if isinstance(found, dict) and found.get("kind") == "TrainingJob"]
+    if len(jobs) != 1:
+        raise ConfigError(f"{source} holds {len(jobs) or 'no'} TrainingJob{'s, where one is wanted' if jobs else ''}")
+    return jobs[0]
 
 
 def first_message(error: ValidationError) -> str:

@@ -324,7 +324,7 @@ class Spec(Model):
 
     @model_validator(mode="after")
     def _args_agree_with_parallelism(self) -> Self:
-        flags = _flag_values(self.args)
+        flags = flag_values(self.args)
         for flag, key in PARALLELISM_FLAGS.items():
             wanted = str(getattr(self.parallelism, key))
             if flag in flags and flags[flag] != wanted:
@@ -335,12 +335,26 @@ class Spec(Model):
             raise ValueError("args: give parallelism.virtualPipeline, not --num-layers-per-virtual-pipeline-stage")
         return self
 
+    @model_validator(mode="after")
+    def _plugins_have_a_trainer(self) -> Self:
+        """Whoever runs a command of their own may run anything: nothing would read what `plugins` asks for.
+
+        `scan` is on by default, so that nobody has asked for it.
+        """
+        asked = [name for name in self.plugins.enabled if name != "scan"]
+        if self.command and asked:
+            raise ValueError(
+                f"plugins.{asked[0]} needs the platform's own launcher: leave out command, or turn the plug-in off "
+                "and give your command its flags in args"
+            )
+        return self
+
     def trainer_args(self, scenario_file: str = "") -> list[str]:
         """All of the trainer's flags: those of `parallelism` and of the plug-ins that are on, then `args`.
 
         `scenario_file` is where the rank finds the fault scenario.
         """
-        given = _flag_values(self.args)
+        given = flag_values(self.args)
         flags: list[str] = []
         for flag, key in PARALLELISM_FLAGS.items():
             size = getattr(self.parallelism, key)
@@ -368,8 +382,8 @@ PARALLELISM_FLAGS = {
 }
 
 
-def _flag_values(args: list[str]) -> dict[str, str]:
-    """Flags and their first values; both `--flag value` and `--flag=value`."""
+def flag_values(args: list[str]) -> dict[str, str]:
+    """Flags and the first values of their last use; both `--flag value` and `--flag=value`."""
     found: dict[str, str] = {}
     for argument, following in zip_longest(args, args[1:], fillvalue=""):
         if argument.startswith("--"):

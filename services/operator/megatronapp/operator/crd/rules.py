@@ -60,6 +60,13 @@ SPEC_RULES = [
         "plugins.faults: give scenario or scenarioFrom, not both",
     ),
     (
+        "!has(self.command) || size(self.command) == 0 || !(self.plugins.scope.enabled || self.plugins.dpp.enabled || "
+        "self.plugins.fbd.enabled || has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
+        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
+        "plugins.scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn the plug-in "
+        "off and give your command its flags in args",
+    ),
+    (
         "!has(self.env) || self.env.all(v, !v.name.matches("
         "'^(PET_|MASTER_|MEGATRONAPP_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|(LOCAL|GROUP)_(RANK|WORLD_SIZE))$'))",
         "env: names that the platform sets (PET_*, MASTER_*, MEGATRONAPP_*, TORCHELASTIC_*, RANK, WORLD_SIZE, LOCAL_*, "

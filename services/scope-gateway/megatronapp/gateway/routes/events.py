@@ -16,7 +16,6 @@ from megatronapp.gateway.errors import respond_to
 from megatronapp.gateway.events import PAGE
 from megatronapp.gateway.live import SubscriberBehindError, Subscription
 from megatronapp.gateway.models import PingEvent
-from megatronapp.gateway.sessions import COOKIE
 
 log = get_logger(__name__)
 router = APIRouter()
@@ -31,7 +30,7 @@ async def events(socket: WebSocket) -> None:
     gateway = parts(socket)
     token = socket.headers.get("authorization", "").removeprefix("Bearer ")
     try:
-        asking = await identify(gateway, socket.cookies.get(COOKIE), token)
+        asking = await identify(gateway, socket.cookies.get(gateway.settings.session_cookie), token)
         allowed_seconds = asking.session.expires_unix_seconds - time.time() if asking.session else None
         with gateway.hub.subscribe(PAGE) as subscription:
             await socket.accept()

@@ -32,5 +32,5 @@ async def front_door(
     response = RedirectResponse("/", status_code=303, headers={"Cache-Control": "no-store"})
     if role is not None:
         cookie, _ = gateway.sessions.open(role)
-        set_cookie(request, response, gateway.sessions, cookie)
+        set_cookie(request, response, gateway, cookie)
     return response

@@ -7,9 +7,9 @@ from time import time
 from fastapi import APIRouter, Depends, Request, Response, status
 
 from megatronapp.core.auth import Role
-from megatronapp.gateway.deps import GatewayParts, MaybeCaller, operator
+from megatronapp.gateway.deps import GatewayParts, MaybeCaller, Parts, operator
 from megatronapp.gateway.models import Session, SignIn, SignInLink
-from megatronapp.gateway.sessions import COOKIE, Sessions, Ticket
+from megatronapp.gateway.sessions import Ticket
 
 router = APIRouter(prefix="/session", tags=["session"])
 
@@ -28,7 +28,7 @@ async def open_session(body: SignIn, gateway: GatewayParts, request: Request, re
     """Exchange a token for a session cookie, so that the page need not keep the token."""
     role = await gateway.authenticator.reader(body.token.get_secret_value())
     cookie, ticket = gateway.sessions.open(role)
-    set_cookie(request, response, gateway.sessions, cookie)
+    set_cookie(request, response, gateway, cookie)
     return _session(ticket)
 
 
@@ -44,14 +44,14 @@ async def close_session(asking: MaybeCaller, gateway: GatewayParts, response: Re
     """Sign out. Without a session nothing happens."""
     if asking is not None and asking.session is not None:
         gateway.sessions.close(asking.session)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(gateway.settings.session_cookie, httponly=True, samesite="strict")
 
 
-def set_cookie(request: Request, response: Response, sessions: Sessions, cookie: str) -> None:
+def set_cookie(request: Request, response: Response, gateway: Parts, cookie: str) -> None:
     response.set_cookie(
-        COOKIE,
+        gateway.settings.session_cookie,
         cookie,
-        max_age=int(sessions.seconds),
+        max_age=int(gateway.sessions.seconds),
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",

@@ -19,6 +19,8 @@ from megatronapp.trainer.jobs.plan import LocalPlan
 
 KILL_SECONDS = 5.0
 LINE_BYTES = 1 << 20
+ERROR = b"error: "
+"""So begins what the trainer says before it ends for it."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,11 @@ class _Supervisor:
         return [process for process in psutil.process_iter() if mine in _environment(process).items()]
 
     async def _forward(self, output: int, attempt: int) -> None:
-        """Every line of the ranks' output, from a pipe's end, to the log file and to the listener."""
+        """Every line of the ranks' output, from a pipe's end, to the log file and to the listener.
+
+        An error that all ranks meet is told to the listener once: from the rank that met it first.
+        """
+        errors: set[bytes] = set()
         reader = asyncio.StreamReader(limit=LINE_BYTES)
         loop = asyncio.get_running_loop()
         with os.fdopen(output, "rb") as pipe, self._plan.log_file(attempt).open("ab") as log:
@@ -168,6 +174,10 @@ class _Supervisor:
             while line := await _read_line(reader):
                 log.write(line)
                 log.flush()
+                if line in errors:
+                    continue
+                if line.startswith(ERROR):
+                    errors.add(line)
                 self._say("line", line.decode(errors="replace").rstrip(), attempt)
             transport.close()
 

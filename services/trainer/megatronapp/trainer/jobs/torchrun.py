@@ -5,13 +5,15 @@ torchrun itself ends with 1 whatever a rank said; `failurePolicy.nonRetriableExi
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterable
 
-from megatronapp.core import library_warnings, logging
+from megatronapp.core import library_warnings
+from megatronapp.core.logging import configure
 from megatronapp.trainer.agent.embedded import embedded_agent
 
 ORDINARY = 1
@@ -34,7 +36,7 @@ def _end_with_starter() -> None:
 
 def launch(argv: list[str]) -> int:
     """torchrun with `argv`, to its end, and an agent beside it. Returns the exit code."""
-    logging.configure()
+    configure()
     library_warnings.silence()
     with embedded_agent():
         return _torchrun(argv)
@@ -45,10 +47,14 @@ def _torchrun(argv: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
+    # It tells of every rank that it ends, and of the first failure where in torch's own files it saw it.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         main(argv)
     except ChildFailedError as error:
-        first, _ = error.get_first_failure()
+        first, failure = error.get_first_failure()
+        if failure.exitcode < 0:  # who ends by itself has said why
+            print(f"error: rank {first} was ended by {failure.signal_name()}", file=sys.stderr)
         ranks = sorted(error.failures, key=lambda rank: rank != first)
         return exit_code(error.failures[rank].exitcode for rank in ranks)
     except SignalException as error:

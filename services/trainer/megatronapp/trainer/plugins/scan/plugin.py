@@ -78,9 +78,9 @@ class ScanPlugin(Plugin):
         self._window = settings.window
         self._serial = 0
         self._position = Position()
-        self._recorder: Recorder = make_recorder(context.device)
-        self._recorder.set_phase(self._position.phase)
         identity, first = context.identity, context.placement.local_rank == 0
+        self._recorder: Recorder = make_recorder(context.device, first_of_node=first)
+        self._recorder.set_phase(self._position.phase)
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello)
         self._communicators = Communicators(lambda new: self._link.communicators([new]))

@@ -1,4 +1,4 @@
-"""Which recorder is used: the native one when its wheel is installed, else Python's."""
+"""Which recorder is used: the native one where its wheel is installed and loads, else Python's."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ from megatronapp.trainer.plugins.scan.recorder import RING_BYTES, Recorder
 log = get_logger(__name__)
 
 WHEEL = "megatronapp.scan"
+NOT_INSTALLED = "the wheel megatronapp-scan is not installed (pip install ./native/scan)"
+ON_GPU = "events are read back by the training thread"
+ON_CPU = "recording costs the training thread more of its time"
 
 
-def make_recorder(device: torch.device) -> Recorder:
-    """A recorder for the calling thread's work on a device."""
-    reason = "the wheel megatronapp-scan is not installed (pip install ./native/scan)"
-    if find_spec(WHEEL) is not None:
-        try:
-            return make_native_recorder(device)
-        except (RuntimeError, OSError) as error:
-            reason = str(error)
-    if device.type == "cuda":
-        log.warning("slower_recorder", reason=reason, consequence="events are read back by the training thread")
+def make_recorder(device: torch.device, *, first_of_node: bool = True) -> Recorder:
+    """A recorder for the calling thread's work on a device. What a node lacks, its first rank says for all."""
+    try:
+        return make_native_recorder(device)
+    except ImportError as error:
+        known = find_spec(WHEEL) is not None
+        reason = f"{WHEEL} can't be loaded: {error}" if known else NOT_INSTALLED
+        said_here = first_of_node
+    except (RuntimeError, OSError) as error:
+        reason, said_here = str(error), True
+    if said_here:
+        on_gpu = device.type == "cuda"
+        log.warning("slower_recorder", reason=reason, consequence=ON_GPU if on_gpu else ON_CPU)
     return make_python_recorder(device)
 
 
@@ -40,7 +46,11 @@ def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> 
 
 
 def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
-    """The wheel's recorder, as it is. Raises RuntimeError when the CUDA driver does not play along, and OSError."""
+    """The wheel's recorder, as it is.
+
+    Raises ImportError without a wheel that loads, RuntimeError when the CUDA driver does not play along, and
+    OSError.
+    """
     current_stream = None
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
