@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
+
+# isort: split
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Schedule
