@@ -36,8 +36,8 @@ README = ROOT / "README.md"
 FOLDERS = ("docs/**", "services/*", "native/*", "deploy/**", "examples/**", "tests/data/**")
 DOCUMENTS = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/*.md"))
 RUN = [file for file in DOCUMENTS if blocks(file, "bash")]
-PROGRAMS = ("megatronapp", ".venv/", "make", "python", "pip", "torchrun", "kubectl", "helm", "docker", "scripts/", "$ ")
-PROGRAMS += ("npm", "redis-cli", "pytest", "native/", "curl", "promtool", "git ")
+SHELL = ("curl", "git", "npm", "pip", "pytest", "python", "torchrun", "$")
+PROGRAMS = ("megatronapp", ".venv/", "make", "scripts/", "native/", "kubectl", "helm", "docker", "redis-cli", *SHELL)
 
 
 @pytest.fixture
