@@ -33,9 +33,11 @@ def blocks(file: Path, language: str) -> list[list[str]]:
 
 
 README = ROOT / "README.md"
-DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+FOLDERS = ("docs/**", "services/*", "native/*", "deploy/**", "examples/**", "tests/data/**")
+DOCUMENTS = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/*.md"))
 RUN = [file for file in DOCUMENTS if blocks(file, "bash")]
-PROGRAMS = ("megatronapp", ".venv/", "make", "python", "pip", "torchrun", "kubectl", "helm", "docker", "scripts/", "$ ")
+SHELL = ("curl", "git", "npm", "pip", "pytest", "python", "torchrun", "$")
+PROGRAMS = ("megatronapp", ".venv/", "make", "scripts/", "native/", "kubectl", "helm", "docker", "redis-cli", *SHELL)
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_every_command_of_the_second_terminal_works_as_typed(checkout: Path, hom
     assert not LIBRARY_WARNING.search(up.read_text())
 
 
-@pytest.mark.parametrize("document", RUN, ids=[file.stem for file in RUN])
+@pytest.mark.parametrize("document", RUN, ids=lambda file: str(file.relative_to(ROOT)))
 def test_every_command_of_a_document_works_as_typed(document: Path, checkout: Path, home: dict[str, str]) -> None:
     activated = home | {"PATH": f"{checkout / '.venv/bin'}:{home['PATH']}"}
 
@@ -127,7 +129,9 @@ def test_the_readmes_other_blocks_are_what_two_terminals_type() -> None:
     ]
 
 
-@pytest.mark.parametrize("document", [README, ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "document", [README, *ROOT.glob("[CS]*.md"), *DOCUMENTS], ids=lambda file: str(file.relative_to(ROOT))
+)
 def test_commands_stand_in_blocks_that_say_whether_they_are_run(document: Path) -> None:
     """CONTRIBUTING.md's rule: bash is run here, console is not and shows a prompt; nothing else holds commands."""
     for lines in blocks(document, ""):

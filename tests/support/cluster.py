@@ -289,6 +289,16 @@ class Release:
         ready = [any((c["type"], c["status"]) == ("Ready", "True") for c in found) for found in conditions]
         return bool(ready) and all(ready)
 
+    def restarts(self) -> dict[str, int]:
+        """How often the containers of each running pod were started again."""
+        return {
+            pod["metadata"]["name"]: sum(
+                state["restartCount"] for state in pod["status"].get("containerStatuses") or ()
+            )
+            for pod in self.cluster.list("pods", f"app.kubernetes.io/instance={self.name}")
+            if pod["status"]["phase"] == "Running"
+        }
+
     def _pods(self, component: str) -> list[dict[str, Any]]:
         selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
         return [pod for pod in self.cluster.list("pods", selector) if not pod["metadata"].get("deletionTimestamp")]

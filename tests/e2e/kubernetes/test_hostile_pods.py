@@ -84,15 +84,6 @@ async def said(address: str, bearer: str, *messages: Message) -> grpc.StatusCode
         await rank.channel.close(None)
 
 
-def restarts(release: Release) -> dict[str, int]:
-    """How often each container of the platform was started again."""
-    return {
-        pod["metadata"]["name"]: sum(state["restartCount"] for state in pod["status"].get("containerStatuses") or ())
-        for pod in release.cluster.list("pods")
-        if pod["status"]["phase"] == "Running"
-    }
-
-
 def changed_hello(attacker: Attacker, change: Callable[[trace_pb2.Hello], None]) -> Message:
     message = attacker.hello()
     change(message.hello)
@@ -158,10 +149,10 @@ def collector(release: Release) -> Iterator[str]:
 @pytest.fixture
 def unharmed(jobs: Cluster, release: Release, victim: str) -> Iterator[None]:
     """After each attack: nothing of the platform was started again, the job goes on and is known whole."""
-    before = restarts(release)
+    before = release.restarts()
     yield
     goes_on(jobs, victim)
-    assert restarts(release) == before
+    assert release.restarts() == before
     wait_until("every step is known", lambda: gapless(known_steps(release, run_of(jobs, victim))), 120, 2.0)
 
 
@@ -225,12 +216,12 @@ def test_killed_after_all_that_the_services_come_back(jobs: Cluster, release: Re
     for component in ("collector", "detector", "gateway"):
         release.cluster.kubectl("delete", "pod", release.pod(component), "--grace-period=0", "--force")
     wait_until("all parts are back", lambda: all(map(release.is_ready, SERVICES)), 180, 1.0)
-    before = restarts(release)
+    before = release.restarts()
 
     goes_on(jobs, victim)
 
     wait_until("every step is known", lambda: gapless(known_steps(release, run_of(jobs, victim))), 120, 2.0)
-    assert restarts(release) == before
+    assert release.restarts() == before
 
 
 def asked(release: Release, path: str) -> httpx.Response:

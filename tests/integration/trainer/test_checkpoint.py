@@ -120,7 +120,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--rotary-base 10000, not 500000; --norm-epsilon 1e-05, not 0.1: give the same model",
         ),
         ("rope", ROPE, f"{ROPE} --rotary-percent 0.5", "--rotary-percent 1.0, not 0.5"),
-        ("rope", ROPE, f"{ROPE} --hidden-size 64", "--hidden-size 32, not 64"),
+        (
+            "rope",
+            ROPE,
+            f"{ROPE} --hidden-size 64 --hidden-dropout 0.5",
+            "--hidden-size 32, not 64; --hidden-dropout 0.0",
+        ),
         ("experts", EXPERTS, f"{EXPERTS} --moe-router-topk 1", "--moe-router-topk 2, not 1"),
         (
             "null",

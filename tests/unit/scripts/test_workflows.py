@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TAG_ALONE = "startsWith(github.ref, 'refs/tags/v')"
 VERSIONS = ("pyproject.toml", "native/scan/pyproject.toml", "native/rdma/pyproject.toml")
 
 
@@ -30,6 +31,24 @@ def test_every_command_of_ours_is_there(workflow: Path) -> None:
         for script in re.findall(r"^((?:scripts|\.ci)/\S+)", command):
             assert (ROOT / script).stat().st_mode & 0o111
     assert any(command.startswith(("make ", ".ci/run")) for command in ran)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda file: file.stem)
+def test_each_can_be_started_by_hand(workflow: Path) -> None:
+    document = yaml.safe_load(workflow.read_text())
+
+    assert "workflow_dispatch" in document[True], "YAML reads the key `on` as true"
+
+
+PUBLISHES = re.compile(r"login|push|PUSH=|gh release|pypi-publish")
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda file: file.stem)
+def test_only_a_tag_publishes(workflow: Path) -> None:
+    for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+        for step in job.get("steps", ()):
+            if PUBLISHES.search(f"{step.get('run')} {step.get('uses')}"):
+                assert TAG_ALONE in (job.get("if"), step.get("if")), step
 
 
 def test_all_parts_are_of_one_version() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from megatronapp.trainer.config import EFFECT, SECTIONS, Effect
 from megatronapp.trainer.data import build_tokenizer
 from megatronapp.trainer.data.tokenizers import HuggingFaceTokenizer
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.base import Plugin
 from megatronapp.trainer.recipe import RunRecipe
 
 NEEDED = (
@@ -27,10 +30,22 @@ NEEDED = (
 TOKENIZER = Path("examples/data/tokenizer.json").resolve()
 
 
+class Widen(Plugin):
+    """Foreign to the trainer, with flags of its own types."""
+
+    name = "widen"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--widen", "-w", type=Path)
+        parser.add_argument("--widen-parts", type=int, nargs="+", default=())
+
+
 def recipe_of(flags: str = "", world_size: int = 1) -> RunRecipe:
-    config, _ = arguments.parse(f"{NEEDED} {flags}".split())
+    config, namespace = arguments.parse(f"{NEEDED} {flags}".split(), [Widen])
     versions = recipe.library_versions(torch.device("cpu"))
-    return RunRecipe.of(config, Layout.of(config, world_size), build_tokenizer(config.data), versions)
+    given = arguments.plugin_flags([Widen], namespace)
+    return RunRecipe.of(config, Layout.of(config, world_size), build_tokenizer(config.data), versions, given)
 
 
 def changed(saved: str, now: str, effect: Effect = Effect.FORWARD) -> list[str]:
@@ -51,10 +66,19 @@ def test_of_every_flag_it_is_known_what_it_changes(field: dataclasses.Field[obje
         ("--position-embedding-type rope", "--position-embedding-type rope --rotary-percent 0.5", ["--rotary-percent"]),
         ("", "--norm-epsilon 0.1", ["--norm-epsilon"]),
         ("", "--bf16", ["--bf16"]),
-        ("", "--normalization RMSNorm --swiglu", ["--ffn-hidden-size", "--normalization", "--swiglu"]),
+        ("", "--normalization RMSNorm --swiglu", ["--normalization", "--swiglu"]),
+        ("", "--hidden-size 128", ["--hidden-size"]),
+        ("--ffn-hidden-size 128", "", ["--ffn-hidden-size"]),
+        ("", "--hidden-dropout 0.5 --attention-dropout 0", ["--attention-dropout", "--hidden-dropout"]),
         ("", "--position-embedding-type rope", ["--position-embedding-type"]),
         ("", "--max-position-embeddings 64", ["--max-position-embeddings"]),
-        ("", "--seq-length 64", ["--max-position-embeddings"]),
+        ("", "--seq-length 64", ["--seq-length"]),
+        ("--max-position-embeddings 64", "", ["--max-position-embeddings"]),
+        (
+            "--max-position-embeddings 64",
+            "--seq-length 64 --max-position-embeddings 128",
+            ["--max-position-embeddings"],
+        ),
         (
             "--num-experts 4 --disable-bias-linear",
             "--num-experts 4 --disable-bias-linear --moe-router-topk 1",
@@ -89,10 +113,10 @@ def test_what_computes_the_same_is_no_difference(saved: str, now: str) -> None:
 
 
 def test_what_changes_training_alone_is_told_apart() -> None:
-    now = "--lr 1e-4 --hidden-dropout 0 --global-batch-size 4 --optimizer sgd"
+    now = "--lr 1e-4 --moe-aux-loss-coeff 0.1 --global-batch-size 4 --optimizer sgd"
 
     assert changed("", now) == []
-    assert changed("", now, Effect.TRAINING) == ["--hidden-dropout", "--global-batch-size", "--optimizer", "--lr"]
+    assert changed("", now, Effect.TRAINING) == ["--moe-aux-loss-coeff", "--global-batch-size", "--optimizer", "--lr"]
 
 
 def test_more_ranks_without_a_batch_size_are_another_batch_size() -> None:
@@ -128,11 +152,55 @@ def test_another_vocabulary_of_the_same_size_is_another_tokenizer(tmp_path: Path
     epsilon=st.floats(min_value=0, max_value=1, allow_subnormal=True),
     base=st.integers(1, 10**12),
     paths=st.lists(st.from_regex(r"[a-z/]{1,8}", fullmatch=True), min_size=1, max_size=4),
+    changes=st.dictionaries(st.text(), st.text()),
 )
-def test_a_recipe_reads_back_as_it_was_written(epsilon: float, base: int, paths: list[str]) -> None:
-    written = recipe_of(f"--norm-epsilon {epsilon!r} --rotary-base {base} --data-path {' '.join(paths)}")
+def test_a_recipe_reads_back_as_it_was_written(
+    epsilon: float, base: int, paths: list[str], changes: dict[str, str]
+) -> None:
+    flags = f"--norm-epsilon {epsilon!r} --rotary-base {base} --data-path {' '.join(paths)} --widen {paths[0]}"
+    written = recipe_of(flags).with_changes({"widen": changes})
 
     assert RunRecipe.from_json(written.to_json()) == written
+
+
+CHANGED = {"widen": {"attention_softmax_in_fp32": "False"}}
+
+
+@pytest.mark.parametrize(
+    ("now", "changes", "said"),
+    [
+        ("", {"widen": {}}, "--widen a, not unset"),
+        ("", {}, "--widen a, not unset"),
+        ("--widen a", {"widen": {}}, "the plug-in widen's attention_softmax_in_fp32 False, not unset"),
+        (
+            "--widen a",
+            {"widen": {"qk_clip": "True"}, "other": {}},
+            "attention_softmax_in_fp32 False, not unset; .*True",
+        ),
+        ("--widen a", {**CHANGED, "other": {"qk_clip": "True"}}, "the plug-in other's qk_clip unset, not True"),
+    ],
+)
+def test_what_a_plugin_made_of_the_model_is_named_by_its_flags(
+    now: str, changes: dict[str, dict[str, str]], said: str
+) -> None:
+    saved = RunRecipe.from_json(recipe_of("--widen a").with_changes(CHANGED).to_json())
+
+    assert re.search(said, recipe.listed(saved.plugin_differences(recipe_of(now).with_changes(changes))))
+
+
+def test_a_plugins_flags_may_change_as_long_as_the_model_is_the_same() -> None:
+    saved = recipe_of("--widen a").with_changes(CHANGED)
+
+    assert saved.plugin_differences(recipe_of("--widen b --widen-parts 1 2").with_changes(CHANGED)) == []
+
+
+def test_of_an_earlier_recipe_it_is_not_known_what_plugins_did() -> None:
+    document = json.loads(recipe_of().to_json())
+    del document["plugins"]
+    saved = RunRecipe.from_json(json.dumps({**document, "schema": 1}))
+
+    assert saved.plugin_differences(recipe_of().with_changes(CHANGED)) == []
+    assert saved.differences(recipe_of(), Effect.FORWARD) == []
 
 
 def test_a_flag_that_is_younger_than_the_recipe_had_its_default() -> None:
@@ -160,13 +228,14 @@ def test_a_recipe_of_a_newer_version_is_refused() -> None:
 
 
 def test_the_platform_is_told_the_flags_that_have_a_value() -> None:
-    told = recipe_of("--swiglu --eval-iters 0 --data-path 0.3 a 0.7 b").to_value()
+    told = recipe_of("--widen-parts 1 2 --swiglu --eval-iters 0 --data-path 0.3 a 0.7 b").to_value()
     flags = {setting.name: setting.value for setting in told.settings}
 
     assert told.settings == tuple(sorted(told.settings, key=lambda setting: setting.name))
     assert flags["num-layers"] == "4"
     assert flags["swiglu"] == "on"
     assert flags["eval-iters"] == "0"
+    assert flags["widen-parts"] == "1 2"
     assert flags["data-path"] == "0.3 a 0.7 b"
     assert not {"bf16", "load"} & flags.keys()
     assert Setting(name="torch", value=str(torch.__version__)) in told.versions

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from megatronapp.collector import notes
 from megatronapp.collector.applier import Applier
+from megatronapp.collector.condition import Condition
 from megatronapp.collector.jobs import Attempt, Jobs
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
@@ -38,8 +39,6 @@ Done = Callable[[UnavailableError | None], None]
 PROBE_SECONDS = 0.5
 RELEASED_SECONDS = 2.0
 """Between looks for records that were handed back."""
-STALLED_SECONDS = 10.0
-"""A journal's write, or the event loop, that takes longer is not at work."""
 EXPIRE_SECONDS = 60.0
 STORE_MEMORY_FACTOR = 8
 """Rows in memory may reach this many times flush_bytes while the store can't be written; then intake is refused."""
@@ -81,18 +80,11 @@ class Pipeline:
         self._committing = asyncio.Lock()
         self._closed = False
         self._applied = journal.position
-        self.journal_ok = True
-        self.store_ok = True
-        self._busy_since: float | None = None
-        self._ticked = time.monotonic()
+        self._condition = Condition(metrics)
 
     def ready(self) -> bool:
         """Whether messages are taken now: the disk has room, nobody waits for the bus, and nothing is stuck."""
-        now = time.monotonic()
-        stuck = now - self._ticked > STALLED_SECONDS
-        writing = self._busy_since
-        slow = writing is not None and now - writing > STALLED_SECONDS
-        return self.journal_ok and self.store_ok and self._room.is_set() and not stuck and not slow
+        return self._condition.good and self._room.is_set()
 
     def admit(self, identity: trace_pb2.Identity, *, may_open_run: bool) -> None:
         """Raises ForbiddenError when the run is another job's, or is nobody's yet and the rank may not open it."""
@@ -139,7 +131,7 @@ class Pipeline:
 
         Raises UnavailableError when the store can't be written and memory is used up.
         """
-        if not self.store_ok and self.buffered_bytes > STORE_MEMORY_FACTOR * self._settings.flush_bytes:
+        if not self._condition.store_ok and self.buffered_bytes > STORE_MEMORY_FACTOR * self._settings.flush_bytes:
             raise UnavailableError("the store can't be written and memory is used up; free some disk space")
         await self._room.wait()
         self._pending.append(_Pending(received, done))
@@ -176,9 +168,8 @@ class Pipeline:
             if not group:
                 continue
             async with self._committing:
-                self._busy_since = time.monotonic()
-                error = await self._commit(group)
-                self._busy_since = None
+                with self._condition.writing():
+                    error = await self._commit(group)
             self._settle(sum(item.received.size for item in group))
             for item in group:
                 item.done(error)
@@ -187,7 +178,7 @@ class Pipeline:
         """Write the store when enough has come or enough time has passed, until cancelled."""
         expired = 0.0
         while True:
-            timeout = self._settings.flush_seconds if self.store_ok else PROBE_SECONDS
+            timeout = self._settings.flush_seconds if self._condition.store_ok else PROBE_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._flush_now.wait(), timeout)
             self._flush_now.clear()
@@ -195,7 +186,7 @@ class Pipeline:
                 await self.flush()
             except Exception as error:
                 log.exception("store_failed")
-                self._store_state(f"{type(error).__name__}: {error}")
+                self._condition.store(f"{type(error).__name__}: {error}")
             if time.monotonic() - expired > EXPIRE_SECONDS:
                 expired = time.monotonic()
                 await self._expire()
@@ -204,10 +195,10 @@ class Pipeline:
         """While the disk refuses the journal, or the bus is behind, look again, so that intake goes on by itself."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
-            self._ticked = time.monotonic()
+            self._condition.tick()
             self._check_room()
-            if not self.journal_ok:
-                self._journal_state(await asyncio.to_thread(self._journal.probe))
+            if not self._condition.journal_ok:
+                self._condition.journal(ok=await asyncio.to_thread(self._journal.probe))
 
     async def run_released(self) -> None:
         """Apply the records that a person hands back, until cancelled."""
@@ -267,9 +258,9 @@ class Pipeline:
         try:
             failed = await asyncio.to_thread(self._store.write, buffers, packed, manifest, set_aside)
             self._store.accept(manifest)
-            self._store_state("")
+            self._condition.store("")
         except UnavailableError as error:
-            self._store_state(str(error))
+            self._condition.store(str(error))
         finally:
             if failed is None:
                 for attempt in changed:
@@ -281,12 +272,12 @@ class Pipeline:
         try:
             first = await asyncio.to_thread(self._journal.write, [item.received.record for item in group])
         except UnavailableError as error:
-            self._journal_state(ok=False)
+            self._condition.journal(ok=False)
             return error
         except Exception:
             log.exception("journal_failed")
             return UnavailableError("the collector could not keep the message; send it again")
-        self._journal_state(ok=True)
+        self._condition.journal(ok=True)
         now = time.time_ns()
         for number, item in enumerate(group):
             received = item.received
@@ -336,18 +327,6 @@ class Pipeline:
         self._metrics.count_expired(expired.age_bytes, expired.size_bytes)
         live = {attempt.key for attempt in self._jobs if any(rank.streams for rank in attempt.ranks.values())}
         self._applier.forget([key for key in expired.attempts if key not in live])
-
-    def _journal_state(self, ok: bool) -> None:
-        if ok != self.journal_ok:
-            (log.info if ok else log.error)("journal_writable" if ok else "journal_not_writable")
-        self.journal_ok = ok
-        self._metrics.writable.set(self.journal_ok and self.store_ok)
-
-    def _store_state(self, error: str) -> None:
-        if bool(error) == self.store_ok:
-            log.error("store_not_writable", error=error) if error else log.info("store_writable")
-        self.store_ok = not error
-        self._metrics.writable.set(self.journal_ok and self.store_ok)
 
 
 def _note(attempt: Attempt) -> bytes | None:

@@ -92,6 +92,18 @@ def check_known(argv: Sequence[str], installed: Sequence[str]) -> None:
         _refuse_unknown(argv, [*build_parser()._option_string_actions, *theirs])
 
 
+def plugin_flags(plugins: Sequence[type[Plugin]], namespace: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """By plug-in: its flags and their values, whether or not they were typed."""
+    return {plugin.name: _flags_of(plugin, namespace) for plugin in plugins}
+
+
+def _flags_of(plugin: type[Plugin], namespace: argparse.Namespace) -> dict[str, Any]:
+    parser = ArgumentParser(add_help=False)
+    plugin.add_arguments(parser)
+    actions = (action for action in parser._actions if action.option_strings and hasattr(namespace, action.dest))
+    return {max(action.option_strings, key=len): getattr(namespace, action.dest) for action in actions}
+
+
 def check_required(argv: Sequence[str]) -> None:
     """Raises UsageError where flags that every run needs are missing: cheap, for before torch is imported.
 

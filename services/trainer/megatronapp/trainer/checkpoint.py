@@ -244,13 +244,27 @@ def check_recipe(folder: Path, step: int, now: RunRecipe) -> None:
         log.info("checkpoint_recipe_differs", folder=str(checkpoint), saved_with=listed(other_training))
 
 
+def check_plugins(folder: Path, step: int, now: RunRecipe) -> None:
+    """As `check_recipe`, of what plug-ins changed in the model's configuration: known when they have done so, and
+    before the model is built."""
+    checkpoint = folder / folder_name(step)
+    if not (checkpoint / RECIPE).exists():
+        return
+    found = _read_recipe(checkpoint / RECIPE).plugin_differences(now)
+    if found:
+        raise UsageError(f"{checkpoint} was saved with {listed(found)}: give the same plug-ins and flags of theirs")
+
+
+def _read_recipe(file: Path) -> RunRecipe:
+    try:
+        return RunRecipe.from_json(file.read_text())
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from error
+
+
 def _saved_recipe(checkpoint: Path) -> RunRecipe:
-    file = checkpoint / RECIPE
-    if file.exists():
-        try:
-            return RunRecipe.from_json(file.read_text())
-        except DataError as error:
-            raise DataError(f"{file}: {error}") from error
+    if (checkpoint / RECIPE).exists():
+        return _read_recipe(checkpoint / RECIPE)
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "shape" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")

@@ -17,10 +17,9 @@ class Effect(StrEnum):
     """What a flag changes, and so what a run that goes on from a checkpoint may do with it (recipe.py)."""
 
     FORWARD = "forward"
-    """What the model computes of a text: must be as saved."""
+    """What the model computes of a text, in training too, where dropout acts: must be as saved."""
     TRAINING = "training"
-    """What is learned, and how fast: may change, and the change is logged. Dropout is of this kind: it acts in training
-    alone."""
+    """What is learned, and how fast: may change, and the change is logged."""
     OPERATION = "operation"
     """Where and how it runs: paths, intervals, the layout of ranks."""
 
@@ -69,8 +68,8 @@ class ModelConfig:
     untie_embeddings_and_output_weights: bool = flag(False, "an output layer with weights of its own", FORWARD)
     make_vocab_size_divisible_by: int = flag(128, "the vocabulary is padded to a multiple of this", FORWARD)
     init_method_std: float = flag(0.02, "standard deviation of the initial weights", TRAINING)
-    attention_dropout: float = flag(0.1, "dropout of attention probabilities", TRAINING)
-    hidden_dropout: float = flag(0.1, "dropout of the residual stream", TRAINING)
+    attention_dropout: float = flag(0.1, "dropout of attention probabilities", FORWARD)
+    hidden_dropout: float = flag(0.1, "dropout of the residual stream", FORWARD)
     transformer_impl: Literal["local", "transformer_engine"] = flag(
         "local", "layers of megatron-core or of TE", FORWARD
     )

@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
+
+# isort: split
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Schedule
@@ -52,7 +55,8 @@ def run(
     with Borders(store) as borders:
         identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
-        recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device))
+        given = arguments.plugin_flags(kinds, namespace)
+        recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
         start.check(recipe)
         pipeline = schedule.open_pipeline(config.parallel, environment, store)
         context = PluginContext(
@@ -114,6 +118,12 @@ class Start:
         if source is not None:
             parallel.on_first_rank(lambda: checkpoint.check_recipe(source, self.step, recipe))
 
+    def check_plugins(self, recipe: RunRecipe) -> None:
+        """Raises UsageError on all ranks where plug-ins made another model of the same flags."""
+        source = self.source
+        if source is not None:
+            parallel.on_first_rank(lambda: checkpoint.check_plugins(source, self.step, recipe))
+
 
 def _build(
     config: TrainerConfig,
@@ -129,7 +139,8 @@ def _build(
     """Model, optimizer, checkpoint and data, in the order in which plug-ins see them."""
     parallel.seed_everything(config.training.seed)
     transformer = model.transformer_config(config, layout, device)
-    chain.configure(transformer)
+    recipe = recipe.with_changes(chain.configure(transformer))
+    start.check_plugins(recipe)
     chunks = model.build_chunks(config, transformer, layout, tokenizer.vocab_size, device)
     initialize(chunks, transformer, config.training.seed)
     chain.models(chunks)

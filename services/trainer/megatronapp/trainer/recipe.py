@@ -1,9 +1,11 @@
-"""A run's recipe: every flag, the tokenizer and the library versions. It is saved beside each checkpoint as
-`recipe.json`, so that a run that goes on from it either computes the same or is refused before its first step.
+"""A run's recipe: every flag, what plug-ins made of the model, the tokenizer and the library versions. It is saved
+beside each checkpoint as `recipe.json`, so that a run that goes on from it either computes the same or is refused
+before its first step.
 
 What each flag changes stands in config.py (`Effect`). Flags are compared by what they do, not as they were typed: a
 default that follows from another flag equals the same value given, and a flag that acts only with another one is
-passed over where that is off.
+passed over where that is off. Of plug-ins it is compared what they changed in megatron-core's configuration of the
+model (model_settings.py), not with which flags.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from platform import python_version
 from typing import Any
@@ -26,10 +28,10 @@ from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.model import ffn_hidden_size
 
-SCHEMA = 1
+SCHEMA = 2
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
-    field.name: field for section in SECTIONS.values() for field in dataclasses.fields(section)
+    each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
 }
 _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "num_query_groups": lambda flags: flags["group_query_attention"],
@@ -42,6 +44,7 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "moe_router_load_balancing_type": lambda flags: flags["num_experts"] is not None,
     "vocab_size": lambda flags: flags.get("tokenizer_type") == "NullTokenizer",
 }
+_DERIVED = ("ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size")
 _OFF, _UNSET = "off", "unset"
 _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
@@ -59,20 +62,37 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PluginRecipe:
+    """`flags`: as JSON has them. `changes`: fields of TransformerConfig that it changed, to what."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecipe:
     """`settings`: field name to value as JSON has it, with the batch size that the run really has. `tokenizer`: class,
-    vocab_size, sha256 of its files, special_tokens. What is not known of an older checkpoint is not in them."""
+    vocab_size, sha256 of its files, special_tokens. `plugins`: those installed, by name; None: not known. What is not
+    known of an older checkpoint is not in them."""
 
     settings: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
     versions: Mapping[str, str]
+    plugins: Mapping[str, PluginRecipe] | None = None
 
     @classmethod
-    def of(cls, config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, versions: Mapping[str, str]) -> RunRecipe:
+    def of(
+        cls,
+        config: TrainerConfig,
+        layout: Layout,
+        tokenizer: Tokenizer,
+        versions: Mapping[str, str],
+        plugin_flags: Mapping[str, Mapping[str, Any]],
+    ) -> RunRecipe:
         flags = {name: value for section in SECTIONS for name, value in vars(getattr(config, section)).items()}
         flags["global_batch_size"] = layout.global_batch_size
         return cls(
-            settings={name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()},
+            settings={name: _plain(value) for name, value in flags.items()},
             tokenizer={
                 "class": type(tokenizer).__name__,
                 "vocab_size": tokenizer.vocab_size,
@@ -80,7 +100,18 @@ class RunRecipe:
                 "special_tokens": {"end_of_document": tokenizer.eod},
             },
             versions=versions,
+            plugins={
+                name: PluginRecipe(flags={flag: _plain(value) for flag, value in given.items()})
+                for name, given in plugin_flags.items()
+            },
         )
+
+    def with_changes(self, changes: Mapping[str, Mapping[str, str]]) -> RunRecipe:
+        """With what each plug-in changed in the model."""
+        plugins = dict(self.plugins or {})
+        for name, changed in changes.items():
+            plugins[name] = replace(plugins.get(name, PluginRecipe()), changes=changed)
+        return replace(self, plugins=plugins)
 
     @classmethod
     def from_shape(cls, shape: Mapping[str, Any]) -> RunRecipe:
@@ -97,14 +128,19 @@ class RunRecipe:
                 raise DataError(f"recipe of schema {document['schema']}: this version reads up to {SCHEMA}; upgrade it")
             saved = {name: value for group in document["settings"].values() for name, value in group.items()}
             defaults = {n: f.default for n, f in FIELDS.items() if f.default is not dataclasses.MISSING}
-            recipe = cls(settings={**defaults, **saved}, tokenizer=document["tokenizer"], versions=document["versions"])
+            recipe = cls(
+                settings={**defaults, **saved},
+                tokenizer=document["tokenizer"],
+                versions=document["versions"],
+                plugins=_plugins(document.get("plugins")),
+            )
             _acting(recipe.settings)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"no recipe of a run: {error!r}") from error
         return recipe
 
     def to_json(self) -> str:
-        document = {
+        document: dict[str, Any] = {
             "schema": SCHEMA,
             "settings": {
                 effect: {
@@ -115,6 +151,11 @@ class RunRecipe:
             "tokenizer": dict(self.tokenizer),
             "versions": dict(self.versions),
         }
+        if self.plugins is not None:
+            document["plugins"] = {
+                name: {"flags": dict(plugin.flags), "changes": dict(plugin.changes)}
+                for name, plugin in self.plugins.items()
+            }
         return json.dumps(document, indent=2)
 
     def _with(self, effect: Effect) -> dict[str, Any]:
@@ -123,6 +164,8 @@ class RunRecipe:
     def to_value(self) -> values.Recipe:
         """As the platform is told of it."""
         given = {_flag(name)[2:]: _shown(value) for name, value in self.settings.items()}
+        for plugin in (self.plugins or {}).values():
+            given |= {flag.lstrip("-"): _shown(value) for flag, value in plugin.flags.items()}
         return values.Recipe(
             settings=_sorted(setting for setting in given.items() if setting[1] not in (_OFF, _UNSET)),
             versions=_sorted(self.versions.items()),
@@ -132,13 +175,43 @@ class RunRecipe:
         """Where a run of the recipe `now` differs from this, the saved one, in flags of this effect."""
         saved, current = _acting(self.settings), _acting(now.settings)
         found = [
-            Difference(flag=_flag(name), saved=_shown(saved[name]), now=_shown(current[name]))
-            for name, field in FIELDS.items()
-            if field.metadata[EFFECT] == effect and name in saved and name in current and saved[name] != current[name]
+            Difference(flag=self._flag_to_name(name, now), saved=_shown(saved[name]), now=_shown(current[name]))
+            for name, each in FIELDS.items()
+            if each.metadata[EFFECT] == effect
+            and name in saved
+            and name in current
+            and saved[name] != current[name]
+            and not self._follows(name, now)
         ]
         if effect == Effect.FORWARD and not any(difference.flag == "--tokenizer-type" for difference in found):
             found += self._tokenizer_differences(now)
         return found
+
+    def plugin_differences(self, now: RunRecipe) -> list[Difference]:
+        """The flags of plug-ins that made another model than the saved one; the model's fields where no flag differs,
+        as of another version of a plug-in. Only of recipes with_changes."""
+        if self.plugins is None or now.plugins is None:
+            return []
+        found: list[Difference] = []
+        for name in {**self.plugins, **now.plugins}:
+            saved, current = (each.get(name, PluginRecipe()) for each in (self.plugins, now.plugins))
+            if saved.changes != current.changes:
+                fields = _differing(saved.changes, current.changes)
+                found += _differing(saved.flags, current.flags) or [
+                    replace(each, flag=f"the plug-in {name}'s {each.flag}") for each in fields
+                ]
+        return found
+
+    def _follows(self, name: str, now: RunRecipe) -> bool:
+        """Whether nobody ever gave this flag, and it differs as another one does, which is named itself."""
+        return name in _DERIVED and self.settings.get(name) is None and now.settings[name] is None
+
+    def _flag_to_name(self, name: str, now: RunRecipe) -> str:
+        """The flag that a user must change: --seq-length counts the learned positions where nobody does."""
+        if name != "max_position_embeddings" or now.settings[name] is not None:
+            return _flag(name)
+        given = self.settings.get(name) is not None and "seq_length" in self.settings
+        return _flag(name if given else "seq_length")
 
     def _tokenizer_differences(self, now: RunRecipe) -> Iterator[Difference]:
         """Of tokenizers of one class: other files behind the same flags. --vocab-size is compared as a flag."""
@@ -190,6 +263,29 @@ def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if name not in _ACTS_ONLY_IF or _ACTS_ONLY_IF[name](flags)}
 
 
+def _plugins(saved: Mapping[str, Mapping[str, Any]] | None) -> dict[str, PluginRecipe] | None:
+    if saved is None:
+        return None
+    return {
+        name: PluginRecipe(flags=dict(each["flags"]), changes=dict(each["changes"])) for name, each in saved.items()
+    }
+
+
+def _differing(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    return [
+        Difference(flag=name, saved=_shown(saved.get(name)), now=_shown(now.get(name)))
+        for name in {**saved, **now}
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON reads it back; whatever type a plug-in gives a flag of its own."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -199,7 +295,7 @@ def _shown(value: Any) -> str:
         return "on" if value else _OFF
     if value in (None, [], ()):
         return _UNSET
-    return " ".join(value) if isinstance(value, list) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _sorted(pairs: Iterable[tuple[str, str]]) -> tuple[values.Setting, ...]:

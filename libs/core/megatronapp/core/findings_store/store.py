@@ -109,7 +109,8 @@ class FindingsStore:
             self._rows = None
             rows = await self._known_rows()
             old = expired(rows.values(), self._limits, self._clock())
-            left = [row for row in rows.values() if row not in old]
+            gone = {row.id for row in old}
+            left = [row for row in rows.values() if row.id not in gone]
             await self._drop(rows, old, beyond_room(left, self._limits))
 
     async def close(self) -> None:

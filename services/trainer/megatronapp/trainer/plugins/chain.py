@@ -12,6 +12,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
+from megatronapp.trainer.model_settings import model_settings
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 
 log = get_logger(__name__)
@@ -43,9 +44,15 @@ class PluginChain:
     def names(self) -> list[str]:
         return [plugin.name for plugin in self.plugins]
 
-    def configure(self, config: TransformerConfig) -> None:
+    def configure(self, config: TransformerConfig) -> dict[str, dict[str, str]]:
+        """Let them change it; returns by plug-in what changed of the model, as a recipe keeps it."""
+        changes = {}
         for plugin in self.plugins:
+            before = model_settings(config)
             plugin.configure(config)
+            after = model_settings(config)
+            changes[plugin.name] = {name: value for name, value in after.items() if before[name] != value}
+        return changes
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         for plugin in self.plugins:

@@ -19,8 +19,8 @@ from tests.support.training import TINY
 PATIENCE_SECONDS = 60.0
 SCRIPT = """
 import json, os, sys, threading
-sys.modules["torch.utils.tensorboard"] = None  # megatron-core imports it where it is installed, and with it protobuf
 from pathlib import Path
+import megatronapp.trainer.launch  # before a plug-in, as main does
 from megatronapp.trainer.main import main
 from megatronapp.trainer.plugins.scan.plugin import ScanPlugin
 
