@@ -36,6 +36,8 @@ NOT_IN_COMPOSE = (
 """Metrics that a job of CPU ranks on one host, with compose's services, does not leave."""
 CONTAINERS_CONF = TEST_CLUSTER.parent / "containers.conf"
 """podman's settings for a machine on which it may not raise limits, where they are at hand."""
+AARDVARK = Path("/usr/lib/podman/aardvark-dns")
+"""Resolves the services' names. A podman that once began with CNI, whose plug-in for names is gone, keeps to it."""
 NEEDED = ("docker-compose.yml", "deploy", "scripts/compose-env")
 
 
@@ -53,15 +55,19 @@ class Project:
         subprocess.run([folder / "scripts/compose-env"], check=True, capture_output=True)
         env = folder / ".env"
         env.write_text(env.read_text() + "".join(f"{name}={port}\n" for name, port in self.ports.items()))
+        self._containers_conf = folder / "containers.conf"
+        self._containers_conf.write_text(
+            (CONTAINERS_CONF.read_text() if CONTAINERS_CONF.exists() else "")
+            + ('[network]\nnetwork_backend = "netavark"\n' if AARDVARK.exists() else "")
+        )
         self.tokens = dict(line.split("=", 1) for line in env.read_text().splitlines())
 
     def compose(self, *arguments: str) -> str:
         program = Path(os.sys.executable).parent / "podman-compose"
-        settings = {"CONTAINERS_CONF": str(CONTAINERS_CONF)} if CONTAINERS_CONF.exists() else {}
         done = subprocess.run(
             [program, *arguments],
             cwd=self.folder,
-            env={**settings, **os.environ},
+            env={"CONTAINERS_CONF": str(self._containers_conf), **os.environ},
             capture_output=True,
             text=True,
             check=False,
