@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import structlog
 from hypothesis import settings
 
 from tests.support.redis import RedisServer
@@ -20,6 +21,13 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """What a program under test sets up writes to that test's captured output, which is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

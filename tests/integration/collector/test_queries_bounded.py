@@ -168,7 +168,7 @@ async def test_readiness_tells_of_a_journal_that_hangs(start: Start, monkeypatch
         return original(self, records)
 
     monkeypatch.setattr(Journal, "write", stuck)
-    monkeypatch.setattr("megatronapp.collector.pipeline.STALLED_SECONDS", 0.7)
+    monkeypatch.setattr("megatronapp.collector.condition.STALLED_SECONDS", 0.7)
     rank = RankStream(running.address)
     await rank.send(hello(identity()), summary(1, 1))
     await asyncio.sleep(1.0)
@@ -184,7 +184,7 @@ async def test_readiness_tells_of_a_journal_that_hangs(start: Start, monkeypatch
 
 async def test_readiness_tells_of_an_event_loop_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     running = await start()
-    monkeypatch.setattr("megatronapp.collector.pipeline.STALLED_SECONDS", 0.0)
+    monkeypatch.setattr("megatronapp.collector.condition.STALLED_SECONDS", 0.0)
 
     assert not running.collector.ready()
 

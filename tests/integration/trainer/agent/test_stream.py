@@ -96,6 +96,21 @@ def test_hello_comes_first_and_everything_is_acknowledged(
     assert stream.dropped == 0
 
 
+def test_what_is_closed_before_it_has_connected_is_sent_all_the_same(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
+) -> None:
+    start("ack")
+    loop = StreamLoop()
+    loop.call_soon(lambda: time.sleep(0.3))
+    outbox = Outbox([connect(loop=loop)])
+
+    outbox.put(summary(1))
+    outbox.close(PATIENCE_SECONDS)
+
+    assert taken(tmp_path) == [0, 1]
+    loop.close()
+
+
 def test_what_gathered_while_the_collector_was_absent_arrives_later(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path
 ) -> None:

@@ -99,7 +99,7 @@ class CollectorStream:
         self._acknowledged = threading.Condition()
         """Guards the buffer and what stands below up to the empty line."""
         self._progress_at = time.monotonic()
-        self._waking = False
+        self._waking = self._over = False
 
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
@@ -128,7 +128,7 @@ class CollectorStream:
         deadline = time.monotonic() + timeout_seconds
         self._loop.call_soon(self._closing.set)
         with self._acknowledged:
-            while len(self._buffer) and (left := deadline - time.monotonic()) > 0:
+            while len(self._buffer) and not self._over and (left := deadline - time.monotonic()) > 0:
                 self._acknowledged.wait(left)
         self._loop.call_soon(self._end)
         concurrent.futures.wait([self._running], max(deadline - time.monotonic(), 0.1))
@@ -151,9 +151,19 @@ class CollectorStream:
             self._reading.cancel()
 
     async def _run(self) -> None:
+        try:
+            await self._connect_for_ever()
+        finally:
+            with self._acknowledged:
+                self._over = True
+                self._acknowledged.notify_all()
+
+    async def _connect_for_ever(self) -> None:
+        """Until it is closed: then what is left has one more connection."""
         backoff = FIRST_BACKOFF_SECONDS
-        said = False
-        while not self._closing.is_set():
+        said = last = False
+        while not (last or self._ended):
+            last = self._closing.is_set()
             try:
                 await self._connect()
             except (grpc.RpcError, OSError, MegatronAppError) as error:

@@ -10,7 +10,7 @@ import torch
 from structlog.testing import capture_logs
 
 from megatronapp.trainer.plugins.scan import recorders
-from megatronapp.trainer.plugins.scan.recorder import PythonRecorder
+from megatronapp.trainer.plugins.scan.python_recorder import PythonRecorder
 
 CPU = torch.device("cpu")
 UNLOADABLE = 'raise ImportError("libstdc++.so.6: version `GLIBCXX_3.4.32\' not found")'
