@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from megatronapp.core.errors import DataError, NotFoundError, TrainingError, UsageError
 from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
@@ -46,14 +47,22 @@ def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(
     assert (tmp_path / checkpoint.LATEST).read_text() == "6"
 
 
-def test_a_run_whose_checkpoint_is_at_the_last_step_says_that_nothing_is_left(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    losses(f"--train-iters 1 --save {tmp_path}")
-    assert "nothing_left_to_train" not in "".join(capfd.readouterr())
+def events_and_losses(arguments: str) -> tuple[list[str], list[float]]:
+    """For a rank: what it logs, and its losses."""
+    with capture_logs() as logs:
+        result = train(arguments)
+    return [entry["event"] for entry in logs], result.losses
 
-    assert losses(f"--train-iters 1 --save {tmp_path}") == []
-    assert "nothing_left_to_train" in "".join(capfd.readouterr())
+
+def test_a_run_whose_checkpoint_is_at_the_last_step_says_that_nothing_is_left(tmp_path: Path) -> None:
+    flags = f"{TINY} --train-iters 1 --save {tmp_path}"
+
+    ((first, _),) = run_forked(1, events_and_losses, flags)
+    ((again, losses_again),) = run_forked(1, events_and_losses, flags)
+
+    assert "nothing_left_to_train" not in first
+    assert "nothing_left_to_train" in again
+    assert losses_again == []
 
 
 @pytest.fixture(scope="module")
