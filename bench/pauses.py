@@ -38,7 +38,7 @@ def pausing(world: int, events: int) -> tuple[int, int, int]:
         job = RandomJob(world, seed)
         job.live(min(EVENTS_A_JOB, events - seen))
         seen, seed = seen + job.events, seed + 1
-        hangs, others = hangs + len(job.told.hangs()), others + len(job.told.others())
+        hangs, others = hangs + len(job.reported.hangs()), others + len(job.reported.others())
     return seen, hangs, others
 
 
@@ -54,12 +54,12 @@ def hanging(world: int, phase: trace_pb2.Phase, seed: int) -> tuple[float | None
     )
     job = RandomJob(world, seed, habits)
     job.live(14)
-    job.told.steps(max(4, round(8 / habits.step)))  # of short steps several go by between two heartbeats
+    job.reported.steps(max(4, round(8 / habits.step)))  # of short steps several go by between two heartbeats
     usual = {STEP: habits.step, CHECKPOINT: habits.checkpoint, EVALUATION: habits.evaluation}[phase]
     least = 5.0 if phase == STEP else 90.0
     # The longest of some that vary by 20 %, one of which may have taken three times as long; a heartbeat each side.
     limit = max(least, 4 * (usual * 3 * 1.8 + 1)) + 2
-    return job.told.hang(phase, world // 2, limit_seconds=limit), usual
+    return job.reported.hang(phase, world // 2, limit_seconds=limit), usual
 
 
 def without_collectives(world: int) -> PausingJob:
