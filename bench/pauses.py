@@ -132,13 +132,13 @@ def report_hangs(share: float) -> int:
     missed = 0
     for world, jobs in HANGS.items():
         for phase, place in PLACES.items():
-            told = [hanging(world, phase, seed) for seed in range(max(1, round(jobs * share)))]
-            found = [(seconds, seconds / usual) for seconds, usual in told if seconds is not None]
-            missed += len(told) - len(found)
+            stalls = [hanging(world, phase, seed) for seed in range(max(1, round(jobs * share)))]
+            found = [(seconds, seconds / usual) for seconds, usual in stalls if seconds is not None]
+            missed += len(stalls) - len(found)
             middle = np.median(found, axis=0) if found else (np.nan, np.nan)
             longest = max(found, default=(np.nan, np.nan))
             print(
-                f"{world:7}  {place:10} {len(found):4} of {len(told):3}"
+                f"{world:7}  {place:10} {len(found):4} of {len(stalls):3}"
                 f"  {middle[0]:6.1f} ({middle[1]:.1f} ×), {longest[0]:6.1f} ({longest[1]:.1f} ×)",
                 flush=True,
             )
@@ -157,14 +157,14 @@ def report_seen_before() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: nobody was woken for nothing, and every hang was told."""
+    """0: nobody was woken for nothing, and every hang was reported."""
     parser = argparse.ArgumentParser(prog="python -m bench.pauses", description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS, help="starts, checkpoints and evaluations")
     arguments = parser.parse_args(argv)
     wrong = report_pauses(arguments.events)
     missed = report_hangs(arguments.events / EVENTS)
     wrong += report_seen_before()
-    print(f"\npages for nothing: {wrong}; hangs not told: {missed}")
+    print(f"\npages for nothing: {wrong}; hangs not reported: {missed}")
     return int(bool(wrong or missed))
 
 
