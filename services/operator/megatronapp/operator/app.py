@@ -176,14 +176,14 @@ class Parts:
         client = GatewayClient(self._settings.gateway_url, self._settings.gateway_token)
         try:
             while True:
-                await self._hear(client)
+                await self._poll_reports(client)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await client.close()
 
-    async def _hear(self, client: GatewayClient) -> None:
+    async def _poll_reports(self, client: GatewayClient) -> None:
         try:
-            self._mark(self._controller.heard(await client.reports()))
+            self._mark(self._controller.update_reports(await client.reports()))
         except Exception as error:  # noqa: BLE001  # what the gateway says is others' word
             log.warning("no_reports", error=str(error) or type(error).__name__)
 

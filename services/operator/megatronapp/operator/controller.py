@@ -59,19 +59,19 @@ class Controller:
         started = time.perf_counter()
         try:
             again = await self._reconcile(key)
-            await self._tell(key, None)
+            await self._report_error(key, None)
             return again
         except RETRY_ON:
             raise
         except Exception as error:
             if not isinstance(error, UnreadableError):
                 self._metrics.errors.inc()
-            await self._tell(key, error)
+            await self._report_error(key, error)
             raise
         finally:
             self._metrics.reconciled.observe(time.perf_counter() - started)
 
-    def heard(self, reports: dict[str, Report]) -> list[Key]:
+    def update_reports(self, reports: dict[str, Report]) -> list[Key]:
         """Take in what the platform says now. Returns the jobs for which it says something new."""
         before, self._reports = self._reports, reports
         return [
@@ -165,16 +165,16 @@ class Controller:
         status = invalid_spec(before or Status(), generation, first_message(error), now)
         await self._write_status(key, body, before, status)
 
-    async def _tell(self, key: Key, error: Exception | None) -> None:
+    async def _report_error(self, key: Key, error: Exception | None) -> None:
         """Say in the status what keeps the operator from the job, or that nothing does any more; as well as can be."""
         body = self._cache.job(key)
         if body is None or not is_ours(body):
             return
         status, generation, now = body.get("status") or {}, body["metadata"].get("generation", 0), datetime.now(UTC)
         try:
-            told = with_error(status, generation, error, now) if error else without_error(status, generation, now)
-            if told is not None:
-                self._cache.wrote_job(key, await self._actor.replace_status(body, told))
+            patched = with_error(status, generation, error, now) if error else without_error(status, generation, now)
+            if patched is not None:
+                self._cache.wrote_job(key, await self._actor.replace_status(body, patched))
         except Exception as failure:  # noqa: BLE001  # the log has both
             log.warning("error_not_told", job=str(key), error=str(failure))
 
