@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from megatronapp.core.trainingjob import Status
-from megatronapp.operator.observed import Unreadable, format_time
 from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
+from megatronapp.operator.snapshots import Unreadable, format_time
 from tests.unit.operator.samples import NOW
 
 LATER = NOW + timedelta(minutes=5)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from megatronapp.operator.names import DOMAIN
-from megatronapp.operator.observed import Node, SlowMark
+from megatronapp.operator.snapshots import Node, SlowMark
 
 TAINT = f"{DOMAIN}/slow-gpu"
 EFFECT = "NoSchedule"

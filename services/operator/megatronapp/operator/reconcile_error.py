@@ -10,7 +10,7 @@ from typing import Any
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.trainingjob import Condition, ConditionType, Reason
-from megatronapp.operator.observed import Unreadable, format_time
+from megatronapp.operator.snapshots import Unreadable, format_time
 
 MAX_MESSAGE = 1024
 

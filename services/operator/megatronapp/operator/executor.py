@@ -22,12 +22,12 @@ from megatronapp.operator.api import (
 from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 from megatronapp.operator.names import Key
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import format_time
+from megatronapp.operator.snapshots import format_time
 
 log = get_logger(__name__)
 
 
-class Actor:
+class Executor:
     """Does what was decided. Every method may be called twice with the same effect as once."""
 
     def __init__(self, api: Api, identity: str) -> None:
