@@ -132,7 +132,7 @@ class Watch:
     def __init__(self, jobs: int, load: Load) -> None:
         self._settled = asyncio.Event()
         self._jobs, self._load = jobs, load
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._children: set[tuple[str, str]] = set()
 
     async def until_settled(self) -> None:
@@ -161,12 +161,12 @@ class Watch:
         async with answer.response as stream:
             async for line in stream.content:
                 on(path, json.loads(line)["object"])
-                if len(self._told) == self._jobs and len(self._children) == len(self._load.children) * self._jobs:
+                if len(self._reported) == self._jobs and len(self._children) == len(self._load.children) * self._jobs:
                     self._settled.set()
 
     def _on_job(self, _: str, body: dict[str, Any]) -> None:
         if (body.get("status") or {}).get("phase") in self._load.phases:
-            self._told.add(body["metadata"]["name"])
+            self._reported.add(body["metadata"]["name"])
 
     def _on_child(self, path: str, body: dict[str, Any]) -> None:
         self._children.add((path, body["metadata"]["name"]))

@@ -38,7 +38,7 @@ def pausing(world: int, events: int) -> tuple[int, int, int]:
         job = RandomJob(world, seed)
         job.live(min(EVENTS_A_JOB, events - seen))
         seen, seed = seen + job.events, seed + 1
-        hangs, others = hangs + len(job.told.hangs()), others + len(job.told.others())
+        hangs, others = hangs + len(job.reported.hangs()), others + len(job.reported.others())
     return seen, hangs, others
 
 
@@ -54,12 +54,12 @@ def hanging(world: int, phase: trace_pb2.Phase, seed: int) -> tuple[float | None
     )
     job = RandomJob(world, seed, habits)
     job.live(14)
-    job.told.steps(max(4, round(8 / habits.step)))  # of short steps several go by between two heartbeats
+    job.reported.steps(max(4, round(8 / habits.step)))  # of short steps several go by between two heartbeats
     usual = {STEP: habits.step, CHECKPOINT: habits.checkpoint, EVALUATION: habits.evaluation}[phase]
     least = 5.0 if phase == STEP else 90.0
     # The longest of some that vary by 20 %, one of which may have taken three times as long; a heartbeat each side.
     limit = max(least, 4 * (usual * 3 * 1.8 + 1)) + 2
-    return job.told.hang(phase, world // 2, limit_seconds=limit), usual
+    return job.reported.hang(phase, world // 2, limit_seconds=limit), usual
 
 
 def without_collectives(world: int) -> PausingJob:
@@ -132,13 +132,13 @@ def report_hangs(share: float) -> int:
     missed = 0
     for world, jobs in HANGS.items():
         for phase, place in PLACES.items():
-            told = [hanging(world, phase, seed) for seed in range(max(1, round(jobs * share)))]
-            found = [(seconds, seconds / usual) for seconds, usual in told if seconds is not None]
-            missed += len(told) - len(found)
+            stalls = [hanging(world, phase, seed) for seed in range(max(1, round(jobs * share)))]
+            found = [(seconds, seconds / usual) for seconds, usual in stalls if seconds is not None]
+            missed += len(stalls) - len(found)
             middle = np.median(found, axis=0) if found else (np.nan, np.nan)
             longest = max(found, default=(np.nan, np.nan))
             print(
-                f"{world:7}  {place:10} {len(found):4} of {len(told):3}"
+                f"{world:7}  {place:10} {len(found):4} of {len(stalls):3}"
                 f"  {middle[0]:6.1f} ({middle[1]:.1f} ×), {longest[0]:6.1f} ({longest[1]:.1f} ×)",
                 flush=True,
             )
@@ -157,14 +157,14 @@ def report_seen_before() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: nobody was woken for nothing, and every hang was told."""
+    """0: nobody was woken for nothing, and every hang was reported."""
     parser = argparse.ArgumentParser(prog="python -m bench.pauses", description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS, help="starts, checkpoints and evaluations")
     arguments = parser.parse_args(argv)
     wrong = report_pauses(arguments.events)
     missed = report_hangs(arguments.events / EVENTS)
     wrong += report_seen_before()
-    print(f"\npages for nothing: {wrong}; hangs not told: {missed}")
+    print(f"\npages for nothing: {wrong}; hangs not reported: {missed}")
     return int(bool(wrong or missed))
 
 

@@ -20,7 +20,7 @@ from bench.transport.gpu import WINDOW, finish, spawn, timed
 from megatronapp.rdma import Config, Engine, Tag, neighbours
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20)
-LEAST_GPUS = 4
+MIN_GPUS = 4
 
 
 class Native:

@@ -43,7 +43,7 @@ def report_gpu() -> None:
     from bench.transport import gpu, many_gpus
 
     gpu.report()
-    if torch.cuda.device_count() < many_gpus.LEAST_GPUS:
+    if torch.cuda.device_count() < many_gpus.MIN_GPUS:
         print("\nmany GPUs at once: not measured, as there are fewer than four GPUs here")
     else:
         many_gpus.report(torch.cuda.device_count())

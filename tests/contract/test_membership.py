@@ -59,7 +59,7 @@ STORIES = [
 ]
 
 
-def told(membership: Membership) -> object:
+def state_of(membership: Membership) -> object:
     ranks = {
         rank: (
             process.identity.incarnation,
@@ -95,7 +95,7 @@ def test_any_order_and_repetition_gives_the_same_membership(
     if late:  # one message of the beginning comes again, or for the first time, at the end
         messages.append(messages.pop(0))
 
-    assert told(folded(messages)) == told(folded(story))
+    assert state_of(folded(messages)) == state_of(folded(story))
 
 
 def test_the_newest_process_of_the_newest_attempt_is_believed() -> None:
@@ -114,18 +114,18 @@ def test_a_lost_rank_that_is_heard_again_is_not_lost() -> None:
     assert not folded([first, again, lost]).ranks[0].lost
 
 
-Told = dict[int, tuple[int, int, bool]]
+RankStates = dict[int, tuple[int, int, bool]]
 """Of each rank: incarnation, step of its newest heartbeat, whether it has ended in good order."""
 
 
-def of_membership(membership: Membership) -> Told:
+def of_membership(membership: Membership) -> RankStates:
     return {
         rank: (p.identity.incarnation, p.heartbeat.step if p.heartbeat else 0, p.closed)
         for rank, p in membership.ranks.items()
     }
 
 
-def collector_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
+def collector_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:
     attempts: dict[int, Attempt] = {}
     for message in messages:
         number = message.identity.attempt
@@ -139,7 +139,7 @@ def collector_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
     return of_membership(newest.membership)
 
 
-def detector_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
+def detector_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:
     engines = Engines()
     for message in messages:
         engines.feed(message)
@@ -150,14 +150,14 @@ def detector_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
     return believed
 
 
-def gateway_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
+def gateway_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:
     store = JobStore()
     for message in messages:
         store.apply_message(message)
     return of_membership(store.jobs[RUN].membership)
 
 
-def demo_believes(messages: Sequence[trace_pb2.RankMessage]) -> Told:
+def demo_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:
     state = DemoState(Scenario.model_validate({"faults": []}))
     for message in messages:
         state.on_message(message)

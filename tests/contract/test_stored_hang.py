@@ -29,12 +29,12 @@ class Recorded:
         self.attempt = Attempt(self.job.run, "test/simulated", 1, 1, 1)
         self.engine = Engine(self.job.run, "test/simulated", 1)
         self.live: list[Finding] = []
-        self.hear(self.job.hellos())
+        self.feed(self.job.hellos())
         for step in range(1, STEPS + 1):
-            self.hear(self.job.step(step))
+            self.feed(self.job.step(step))
             self.beat((step, step), (step, step), step=step)
 
-    def hear(self, messages: Sequence[trace_pb2.RankMessage]) -> None:
+    def feed(self, messages: Sequence[trace_pb2.RankMessage]) -> None:
         for message in messages:
             if message.message.HasField("hello"):
                 message.message.hello.identity.CopyFrom(message.identity)
@@ -51,12 +51,12 @@ class Recorded:
     ) -> None:
         """A second later the ranks say how far they are."""
         self.job.clock_ns += SECOND
-        told = {"phase": trace_pb2.PHASE_STEP} | fields
+        heartbeat = {"phase": trace_pb2.PHASE_STEP} | fields
         for rank in ranks:
             position = trace_pb2.Frontier(
                 communicator=1, peer=-1, enqueued=entered[rank], started=entered[rank], completed=done[rank]
             )
-            self.hear([self.job.heartbeat(rank, step, [position], **told)])
+            self.feed([self.job.heartbeat(rank, step, [position], **heartbeat)])
 
     def hang(self, seconds: int, ranks: Sequence[int] = (0, 1), **fields: object) -> None:
         """Rank 1 does not enter the operation that rank 0 is in."""
@@ -69,7 +69,7 @@ class Recorded:
         return [finding for finding in analyze(folder).findings if finding.kind is Kind.HANG]
 
 
-def told(findings: Sequence[Finding]) -> set[tuple[Cause, tuple[int, ...], int | None]]:
+def verdicts(findings: Sequence[Finding]) -> set[tuple[Cause, tuple[int, ...], int | None]]:
     return {(finding.cause, finding.ranks, finding.since_step) for finding in findings if finding.kind is Kind.HANG}
 
 
@@ -80,7 +80,7 @@ def test_a_hang_is_told_as_it_was_live(tmp_path: Path) -> None:
     (found,) = job.analysed(tmp_path)
 
     assert (found.cause, found.ranks, found.page) == (Cause.HOST_CPU, (1,), True)
-    assert told([found]) == told(job.live)
+    assert verdicts([found]) == verdicts(job.live)
 
 
 def test_a_hang_that_ended_with_the_ranks_goodbyes_is_still_one(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_hang_that_ended_with_the_ranks_goodbyes_is_still_one(tmp_path: Path) 
     job.hang(20)
     job.hang(1, closing=True)
 
-    assert told(job.analysed(tmp_path)) == told(job.live) == {(Cause.HOST_CPU, (1,), STEPS + 1)}
+    assert verdicts(job.analysed(tmp_path)) == verdicts(job.live) == {(Cause.HOST_CPU, (1,), STEPS + 1)}
 
 
 def test_a_rank_that_died_is_named_by_its_silence(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_job_that_ended_otherwise_did_not_hang(tmp_path: Path, end: dict[str, 
     job.hang(**end)
 
     assert job.analysed(tmp_path) == []
-    assert told(job.live) == set()
+    assert verdicts(job.live) == set()
 
 
 def test_a_rank_that_failed_while_the_others_worked_is_no_hang_of_theirs(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_rank_that_failed_while_the_others_worked_is_no_hang_of_theirs(tmp_pat
     job.hang(20, ranks=[0])
 
     assert job.analysed(tmp_path) == []
-    assert told(job.live) == set()
+    assert verdicts(job.live) == set()
 
 
 def test_time_that_no_heartbeat_shows_is_no_hang(tmp_path: Path) -> None:

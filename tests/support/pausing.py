@@ -139,14 +139,14 @@ class PausingJob:
     # ---- what was said ----
 
     def hangs(self) -> list[tuple[float, Finding]]:
-        """Pages for a hang, and when they were told."""
+        """Pages for a hang, and when they were raised."""
         return [(at, f) for at, f in self.found if f.page and f.kind is Kind.HANG and f.state is State.OPEN]
 
     def others(self) -> list[Finding]:
         """Pages for anything else, one each."""
         return list({f.id: f for _, f in self.found if f.page and f.kind is not Kind.HANG}.values())
 
-    # ---- how it is told ----
+    # ---- how it is reported ----
 
     def _begin(self, phase: trace_pb2.Phase) -> None:
         self._enter(phase=phase)
@@ -256,20 +256,20 @@ class RandomJob:
         self.habits = habits or Habits.draw(self.random)
         stages, tensor = [(1, 1), (2, 1), (2, 2), (4, 1)][int(self.random.integers(4))]
         layout = Layout(pp=stages, dp=world // (stages * tensor), tp=tensor)
-        self.told = PausingJob(layout, self.habits.step, seed=seed)
+        self.reported = PausingJob(layout, self.habits.step, seed=seed)
         self.events = 0
 
     def live(self, events: int) -> None:
         """A start, then two checkpoints to one evaluation, some steps between them."""
-        self.told.start(self.habits.start, self.habits.first_step)
-        self.told.steps(3)
+        self.reported.start(self.habits.start, self.habits.first_step)
+        self.reported.steps(3)
         self.events = 1
         while self.events < events:
             if self.events % 3:
-                self.told.checkpoint(self._about(self.habits.checkpoint), ahead=self.habits.ahead)
+                self.reported.checkpoint(self._about(self.habits.checkpoint), ahead=self.habits.ahead)
             else:
-                self.told.evaluation(self._about(self.habits.evaluation), moving=self.habits.moving)
-            self.told.steps(int(self.random.integers(1, 3)))
+                self.reported.evaluation(self._about(self.habits.evaluation), moving=self.habits.moving)
+            self.reported.steps(int(self.random.integers(1, 3)))
             self.events += 1
 
     def _about(self, usual: float) -> float:

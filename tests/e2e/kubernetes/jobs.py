@@ -49,8 +49,8 @@ def job(name: str, script: str = SLEEP, **spec: Any) -> dict[str, Any]:
 def status(cluster: Cluster, name: str) -> dict[str, Any]:
     # Of the status alone: a spec may be too deep for Python.
     found = cluster.kubectl("get", "trainingjob", name, "--ignore-not-found", "-o", "jsonpath={.status}")
-    told: dict[str, Any] = json.loads(found) if found.strip() else {}
-    return told
+    reported: dict[str, Any] = json.loads(found) if found.strip() else {}
+    return reported
 
 
 def phase(cluster: Cluster, name: str) -> str:
@@ -62,12 +62,12 @@ def wait_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 90.0) 
     return status(cluster, name)
 
 
-def conditions(told: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {found["type"]: (found["status"], found["reason"]) for found in told.get("conditions", ())}
+def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {found["type"]: (found["status"], found["reason"]) for found in status.get("conditions", ())}
 
 
-def message(told: dict[str, Any], kind: str) -> str:
-    return next(found["message"] for found in told["conditions"] if found["type"] == kind)
+def message(status: dict[str, Any], kind: str) -> str:
+    return next(found["message"] for found in status["conditions"] if found["type"] == kind)
 
 
 def pods(cluster: Cluster, name: str) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from megatronapp.collector.aggregate import main
 from megatronapp.core.trace import file as trace_file
 from megatronapp.v1 import trace_pb2
 from tests.integration.collector.support import JOB, batch, closing, hello, identity, summary
-from tests.unit.core.test_megascan import iteration
-from tests.unit.core.test_megascan import write as write_megascan
+from tests.unit.core.trace.test_megascan import iteration
+from tests.unit.core.trace.test_megascan import write as write_megascan
 
 PROFILING = Path(__file__).parents[4] / "shared" / "data" / "megatronapp_profiling"
 

@@ -49,19 +49,19 @@ async def goodbye(bus: RedisBus, job: Job, step: int) -> None:
     await bus.publish_all(Topic.STEPS, [(job.run, beat.SerializeToString()) for beat in beats])
 
 
-async def told(bus: RedisBus) -> list[Finding]:
-    """All words on the bus, oldest first."""
-    newest, words = await bus.newest(Topic.FINDINGS), list[Finding]()
+async def published(bus: RedisBus) -> list[Finding]:
+    """All findings on the bus, oldest first."""
+    newest, findings = await bus.newest(Topic.FINDINGS), list[Finding]()
     if newest:
         async for messages in bus.follow(Topic.FINDINGS):
-            words += [Finding.from_proto(findings_pb2.Finding.FromString(m.value)) for m in messages]
+            findings += [Finding.from_proto(findings_pb2.Finding.FromString(m.value)) for m in messages]
             if newest in {m.id for m in messages}:
                 break
-    return words
+    return findings
 
 
 async def judged(bus: RedisBus, detector: Detector, step: int) -> None:
-    """Wait until the detector has judged a step and told what there was to tell."""
+    """Wait until the detector has judged a step and published what there was to publish."""
     async with asyncio.timeout(60):
         while not any(e.newest and e.newest.step >= step for e in detector._engines.running.values()):
             await asyncio.sleep(0.05)
@@ -89,7 +89,7 @@ async def first_life(bus: RedisBus, job: Job) -> Finding:
     await publish(bus, job, 1, LAST)
     await judged(bus, detector, LAST)
     await detector.stop()
-    (found,) = {finding.id: finding for finding in await told(bus)}.values()
+    (found,) = {finding.id: finding for finding in await published(bus)}.values()
     assert found.page
     return found
 
@@ -97,7 +97,7 @@ async def first_life(bus: RedisBus, job: Job) -> Finding:
 async def test_what_was_told_before_is_not_told_again(bus: RedisBus) -> None:
     job = slow_job()
     found = await first_life(bus, job)
-    before, registry = await told(bus), CollectorRegistry()
+    before, registry = await published(bus), CollectorRegistry()
 
     detector = detector_on(bus, registry)
     await detector.start()
@@ -105,7 +105,7 @@ async def test_what_was_told_before_is_not_told_again(bus: RedisBus) -> None:
 
     metrics = generate_latest(registry).decode()
     await detector.stop()
-    assert await told(bus) == before
+    assert await published(bus) == before
     assert f'rank="{found.ranks[0]}"' in metrics
     assert "megatronapp_detections_total{" not in metrics
 
@@ -123,11 +123,11 @@ async def test_a_finding_lives_on_when_the_bus_has_forgotten_the_jobs_beginning(
     await judged(bus, detector, LAST + 120)
     await detector.stop()
 
-    words = await told(bus)
-    assert {finding.id for finding in words} == {found.id}
-    assert [finding.state for finding in words].count(State.RESOLVED) == 1
-    assert words[-1].state is State.RESOLVED
-    assert LAST + 100 <= (words[-1].resolved_step or 0) <= LAST + 110
+    findings = await published(bus)
+    assert {finding.id for finding in findings} == {found.id}
+    assert [finding.state for finding in findings].count(State.RESOLVED) == 1
+    assert findings[-1].state is State.RESOLVED
+    assert LAST + 100 <= (findings[-1].resolved_step or 0) <= LAST + 110
 
 
 async def test_a_fault_that_ended_while_nobody_judged_is_resolved(bus: RedisBus) -> None:
@@ -140,7 +140,7 @@ async def test_a_fault_that_ended_while_nobody_judged_is_resolved(bus: RedisBus)
     await judged(bus, detector, LAST + 30)
     await detector.stop()
 
-    last = (await told(bus))[-1]
+    last = (await published(bus))[-1]
     assert (last.id, last.state) == (found.id, State.RESOLVED)
     assert last.resolved_step is not None
     assert last.resolved_step < LAST + 20
@@ -155,7 +155,7 @@ async def test_findings_of_a_job_that_has_ended_stay_resolved(bus: RedisBus, goo
     if good:
         await goodbye(bus, job, LAST)
     async with asyncio.timeout(60):
-        while not (words := await told(bus)) or words[-1].state is State.OPEN:
+        while not (findings := await published(bus)) or findings[-1].state is State.OPEN:
             await asyncio.sleep(0.1)
     await detector.stop()
 
@@ -165,7 +165,7 @@ async def test_findings_of_a_job_that_has_ended_stay_resolved(bus: RedisBus, goo
     await asyncio.sleep(2)
     await again.stop()
 
-    assert await told(bus) == words
+    assert await published(bus) == findings
     assert "suspect_info{" not in generate_latest(registry).decode()
 
 
@@ -177,11 +177,11 @@ async def test_a_job_that_ended_while_nobody_judged_leaves_nothing_open(bus: Red
     detector = detector_on(bus, keep_ended_seconds=0)
     await detector.start()
     async with asyncio.timeout(60):
-        while (words := await told(bus))[-1].state is State.OPEN:
+        while (findings := await published(bus))[-1].state is State.OPEN:
             await asyncio.sleep(0.1)
     await detector.stop()
 
-    assert {finding.id for finding in words} == {found.id}
+    assert {finding.id for finding in findings} == {found.id}
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["of others it does", "nor any other"])
@@ -197,8 +197,8 @@ async def test_findings_of_a_job_that_the_bus_knows_no_more_are_resolved(bus: Re
     detector = detector_on(bus, return_seconds=0.5)
     await detector.start()
     async with asyncio.timeout(30):
-        while (words := await told(bus))[-1].state is State.OPEN:
+        while (findings := await published(bus))[-1].state is State.OPEN:
             await asyncio.sleep(0.1)
     await detector.stop()
 
-    assert (words[-1].id, words[-1].state) == (found.id, State.RESOLVED)
+    assert (findings[-1].id, findings[-1].state) == (found.id, State.RESOLVED)

@@ -1,4 +1,4 @@
-"""Hostile objects beside an innocent job, listed at the start or told by a watch later: the operator goes on.
+"""Hostile objects beside an innocent job, listed at the start or sent by a watch later: the operator goes on.
 
 A server in the API server's place, since the real one refuses what the definition's maxima forbid: what was stored
 before them is still there after an upgrade.
@@ -36,8 +36,8 @@ class Server:
 
     def __init__(self) -> None:
         self.there: dict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
-        """By collection, then by namespace and name. What is too deep for Python to write is told by a word."""
-        self.told: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        """By collection, then by namespace and name. What is too deep for Python to write is represented by a word."""
+        self.watch_events: dict[str, list[tuple[int, str]]] = defaultdict(list)
         """By collection: version and text of every event."""
         self.version = 1
         self.contentions = 0
@@ -48,7 +48,7 @@ class Server:
         body["metadata"]["resourceVersion"] = str(self.version)
         body["metadata"].setdefault("uid", f"uid-{self.version}")
         self.there[collection][body["metadata"]["namespace"], body["metadata"]["name"]] = body
-        self.told[collection].append((self.version, with_depth({"type": change, "object": body}) + "\n"))
+        self.watch_events[collection].append((self.version, with_depth({"type": change, "object": body}) + "\n"))
         return body
 
     def get(self, collection: str, name: str) -> Body | None:
@@ -77,7 +77,7 @@ class Server:
         answer, version = web.StreamResponse(), int(request.query["resourceVersion"])
         await answer.prepare(request)
         while True:
-            for at, text in [event for event in self.told[request.path] if event[0] > version]:
+            for at, text in [event for event in self.watch_events[request.path] if event[0] > version]:
                 await answer.write(text.encode())
                 version = at
             await asyncio.sleep(0.01)
@@ -198,7 +198,7 @@ async def innocent_is_served(server: Server, task: asyncio.Task[None]) -> None:
     """A job that is made after the attack gets its children and its status."""
     server.put(TRAINING_JOBS, training_job("innocent"))
     await until("the innocent's Job is made", lambda: server.get(JOBS, "innocent-1"), task)
-    await until("it is told", lambda: server.condition("innocent", "PodsReady")[0] == "False", task)
+    await until("it is reported", lambda: server.condition("innocent", "PodsReady")[0] == "False", task)
     assert server.condition("innocent", "ReconcileError") == ("", "", "")
 
 
@@ -215,7 +215,7 @@ async def test_a_hostile_spec_is_refused_and_hinders_nobody(
             server.put(TRAINING_JOBS, training_job("hostile", **spec))
         await innocent_is_served(server, task)
 
-        await until("it is told", lambda: server.condition("hostile", "InvalidTemplate")[0] == "True", task)
+        await until("it is reported", lambda: server.condition("hostile", "InvalidTemplate")[0] == "True", task)
         assert server.condition("hostile", "InvalidTemplate")[1] == "SpecRefused"
         assert message in server.condition("hostile", "InvalidTemplate")[2]
         assert server.get(JOBS, "hostile-1") is None
@@ -246,7 +246,7 @@ async def test_an_attempt_that_can_not_be_read_is_told_to_its_job_and_forgiven_w
     async with operating(api, registry) as task:
         await innocent_is_served(server, task)
 
-        await until("it is told", lambda: server.condition("spoilt", "ReconcileError")[0] == "True", task)
+        await until("it is reported", lambda: server.condition("spoilt", "ReconcileError")[0] == "True", task)
         _, reason, message = server.condition("spoilt", "ReconcileError")
         assert reason == "UnreadableObject"
         assert "jobs/spoilt-9 can't be read" in message
@@ -269,14 +269,14 @@ async def test_what_nobody_expected_is_told_counted_and_tried_again(
     server.put(TRAINING_JOBS, odd)
     async with operating(api, registry) as task:
         await innocent_is_served(server, task)
-        await until("it is told", lambda: server.condition("odd", "ReconcileError")[0] == "True", task)
+        await until("it is reported", lambda: server.condition("odd", "ReconcileError")[0] == "True", task)
         await until("it is tried again", lambda: _errors(registry) >= 2, task)
 
         assert server.condition("odd", "ReconcileError")[1] == "UnexpectedError"
         assert server.condition("odd", "Running")[1] == "FromTheFuture"
         there = server.get(TRAINING_JOBS, "odd") or {}
-        told = [c for c in there["status"]["conditions"] if c["type"] == "ReconcileError"]
-        server.put(TRAINING_JOBS, {**there, "spec": {"procPerNode": 1}, "status": {"conditions": told}}, "MODIFIED")
+        errors = [c for c in there["status"]["conditions"] if c["type"] == "ReconcileError"]
+        server.put(TRAINING_JOBS, {**there, "spec": {"procPerNode": 1}, "status": {"conditions": errors}}, "MODIFIED")
         await until("it is looked after", lambda: server.get(JOBS, "odd-1"), task)
         await until("it is cleared", lambda: server.condition("odd", "ReconcileError")[0] == "False", task)
 

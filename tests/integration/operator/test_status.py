@@ -9,8 +9,8 @@ from aiohttp import web
 
 from megatronapp.core.trainingjob import Phase, Status
 from megatronapp.core.trainingjob.status import Progress
-from megatronapp.operator.act import Actor
 from megatronapp.operator.api import Api, ConflictError
+from megatronapp.operator.executor import Executor
 
 PATH = "/apis/megatronapp.io/v1alpha1/namespaces/team/trainingjobs/gpt/status"
 
@@ -43,10 +43,10 @@ def server() -> JobServer:
 async def test_a_status_is_replaced_with_all_that_is_gone_from_it(server: JobServer, api: Api) -> None:
     running = Status(phase=Phase.RUNNING, progress=Progress(iteration=3, eta_seconds=40))
     stalled = running.model_copy(update={"progress": Progress(iteration=3)})
-    actor = Actor(api, "test")
+    executor = Executor(api, "test")
 
-    first = await actor.write_status(server.job, None, running)
-    await actor.write_status(first, running, stalled)
+    first = await executor.write_status(server.job, None, running)
+    await executor.write_status(first, running, stalled)
 
     assert Status.model_validate(server.job["status"]) == stalled
     assert server.job["metadata"]["resourceVersion"] == "9"
@@ -57,6 +57,6 @@ async def test_a_status_is_not_written_over_a_job_that_has_changed(server: JobSe
     server.job = {**looked_at, "metadata": {**looked_at["metadata"], "resourceVersion": "8"}}
 
     with pytest.raises(ConflictError, match="changed meanwhile"):
-        await Actor(api, "test").write_status(looked_at, None, Status(phase=Phase.FAILED))
+        await Executor(api, "test").write_status(looked_at, None, Status(phase=Phase.FAILED))
 
     assert "status" not in server.job

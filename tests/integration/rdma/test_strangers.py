@@ -187,7 +187,7 @@ def test_whole_handshake_has_one_deadline() -> None:
 
 
 def test_who_was_sent_away_for_want_of_room_may_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_acceptor, "MOST_CALLERS", 8)
+    monkeypatch.setattr(peer_acceptor, "MAX_CALLERS", 8)
     pair = engines()
 
     with ExitStack() as strangers:

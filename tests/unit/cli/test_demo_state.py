@@ -2,7 +2,7 @@ import pytest
 
 from megatronapp.cli.demo.play import changed, shortened, steps_of
 from megatronapp.cli.demo.state import DemoState
-from megatronapp.cli.demo.view import Outcome, ending, line, story
+from megatronapp.cli.demo.view import Outcome, ending, line, preview
 from megatronapp.cli.folders import examples_folder
 from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.scenario import Scenario
@@ -155,12 +155,12 @@ def test_an_end_without_findings_says_so_too(state: DemoState) -> None:
 
 
 def test_a_run_too_short_for_its_fault_says_so_at_once(state: DemoState) -> None:
-    said = story("local/demo", "0123456789abcdef", state.scenario, steps=10)
+    said = preview("local/demo", "0123456789abcdef", state.scenario, steps=10)
 
     assert said[0].startswith("run   local/demo, id 01234567, started ")
     assert said[1] == "fault slow compute on rank 2 from step 31, 20 % slower"
     assert "ends with step 10, before it begins" in said[2]
-    assert len(story("local/demo", "0123456789abcdef", state.scenario, steps=100)) == 2
+    assert len(preview("local/demo", "0123456789abcdef", state.scenario, steps=100)) == 2
 
 
 @pytest.mark.parametrize("steps", [1, 5, 10, 11, 600])
@@ -199,6 +199,6 @@ def test_a_fault_after_the_last_step_is_told_of_whoever_says_how_many_there_are(
         {"faults": [{"kind": "slow_compute", "ranks": [2], "from_step": 100_000, "effect_ratio": 2}]}
     )
 
-    said = story("local/demo", "0123456789abcdef", late, steps_of(job))
+    said = preview("local/demo", "0123456789abcdef", late, steps_of(job))
 
     assert said[-1].strip() == f"The run ends with step {steps}, before it begins: nothing will be slow."

@@ -28,7 +28,7 @@ class Assembling(Assembler):
         super().__init__()
         self.membership = Membership()
 
-    def hear(self, message: trace_pb2.RankMessage) -> list[StepTable]:
+    def apply(self, message: trace_pb2.RankMessage) -> list[StepTable]:
         process = self.membership.apply(message)
         return self.feed(process, message) if process else []
 
@@ -36,12 +36,12 @@ class Assembling(Assembler):
 def assembler(job: Job) -> Assembling:
     made = Assembling()
     for hello in job.hellos():
-        made.hear(hello)
+        made.apply(hello)
     return made
 
 
 def feed(made: Assembling, messages: list[trace_pb2.RankMessage]) -> list[StepTable]:
-    return [table for message in messages for table in made.hear(message)]
+    return [table for message in messages for table in made.apply(message)]
 
 
 def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:

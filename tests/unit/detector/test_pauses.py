@@ -30,7 +30,7 @@ def test_starts_checkpoints_and_evaluations_wake_nobody(world: int, seeds: int) 
 
         job.live(10)
 
-        assert (job.told.hangs(), job.told.others()) == ([], []), f"seed {seed}: {job.habits}"
+        assert (job.reported.hangs(), job.reported.others()) == ([], []), f"seed {seed}: {job.habits}"
 
 
 def test_seconds_of_each_step_without_collectives_wake_nobody_in_a_large_job() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.operator.observation import Breaker, Limits, Observation
-from megatronapp.operator.observed import ChildJob, FindingSummary, Node, Pod, Report
 from megatronapp.operator.render import RenderSettings
+from megatronapp.operator.snapshots import ChildJob, FindingSummary, Node, Pod, Report
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UID = "0f9d8c7b-0000-4000-8000-000000000001"

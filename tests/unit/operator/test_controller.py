@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from megatronapp.core.errors import ConfigError
-from megatronapp.operator.act import rewritten
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import parsed
+from megatronapp.operator.executor import rewritten
 from megatronapp.operator.gateway import readable, report
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, TRAINING_JOBS

@@ -12,7 +12,7 @@ from megatronapp.operator.indexer import Indexer
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, NODES, PODS
 from megatronapp.operator.names import JOB_LABEL, Key
-from megatronapp.operator.observed import Unreadable
+from megatronapp.operator.snapshots import Unreadable
 
 
 def body(uid: str, value: int, group: str = "a", version: int = 1) -> dict[str, Any]:

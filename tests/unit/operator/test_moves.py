@@ -11,8 +11,8 @@ from megatronapp.core.trainingjob import Phase, Reason, Status
 from megatronapp.core.trainingjob.status import ExcludedNode, NodesStatus
 from megatronapp.operator.moves import EnsureJob, Finish, Next, NoOp, Start, Stop, Trip, choose
 from megatronapp.operator.observation import Breaker, Observation
-from megatronapp.operator.observed import Node, format_time
 from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.snapshots import Node, format_time
 from tests.unit.operator.samples import NOW, child, observation, pod, report, running, suspicion, training_job
 
 

@@ -9,9 +9,9 @@ from megatronapp.core.trainingjob import ConditionType, Phase, Reason, Status
 from megatronapp.core.trainingjob.status import Condition, Progress
 from megatronapp.operator.actions import Create, Delete, MarkNode, RecordEvent, StartJob, StopJob, TripBreaker
 from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
-from megatronapp.operator.observed import ChildJob, format_time
 from megatronapp.operator.reconcile import Decision, decide
 from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.snapshots import ChildJob, format_time
 from tests.unit.operator.samples import NOW, child, observation, pod, report, running, suspicion, training_job
 
 

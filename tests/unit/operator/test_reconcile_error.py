@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from megatronapp.core.trainingjob import Status
-from megatronapp.operator.observed import Unreadable, format_time
 from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
+from megatronapp.operator.snapshots import Unreadable, format_time
 from tests.unit.operator.samples import NOW
 
 LATER = NOW + timedelta(minutes=5)
@@ -15,7 +15,7 @@ OTHER = {"type": "Running", "status": "True", "reason": "FromANewerOperator"}
 UNREADABLE = Unreadable("jobs", "team", "gpt-1", 7, "ValueError: label x")
 
 
-def told(status: dict[str, Any] | None) -> dict[str, Any]:
+def condition_of(status: dict[str, Any] | None) -> dict[str, Any]:
     assert status is not None
     found: dict[str, Any] = next(c for c in status["conditions"] if c["type"] == "ReconcileError")
     return found
@@ -27,7 +27,7 @@ def test_an_unexpected_error_is_a_condition_beside_what_was_there() -> None:
     assert found is not None
     assert found["phase"] == "?"
     assert OTHER in found["conditions"]
-    condition = told(found)
+    condition = condition_of(found)
     assert (condition["status"], condition["reason"]) == ("True", "UnexpectedError")
     assert "OverflowError: too far" in condition["message"]
     assert condition["lastTransitionTime"] == format_time(NOW)
@@ -39,13 +39,13 @@ def test_telling_it_is_no_news_until_the_spec_is_changed() -> None:
     assert first is not None
 
     assert with_error(first, 3, ValueError("at 0x7f02"), LATER) is None
-    again = told(with_error(first, 4, ValueError("at 0x7f02"), LATER))
+    again = condition_of(with_error(first, 4, ValueError("at 0x7f02"), LATER))
     assert again["lastTransitionTime"] == format_time(NOW)
     assert again["observedGeneration"] == 4
 
 
 def test_an_object_that_can_not_be_read_is_named() -> None:
-    condition = told(with_error({}, 1, UnreadableError((UNREADABLE,)), NOW))
+    condition = condition_of(with_error({}, 1, UnreadableError((UNREADABLE,)), NOW))
 
     assert condition["reason"] == "UnreadableObject"
     assert condition["message"].startswith("jobs/gpt-1 can't be read (ValueError: label x); correct or delete it")
@@ -56,7 +56,7 @@ def test_it_is_cleared_once() -> None:
 
     mended = without_error(failed, 3, LATER)
 
-    assert (told(mended)["status"], told(mended)["reason"]) == ("False", "Reconciled")
+    assert (condition_of(mended)["status"], condition_of(mended)["reason"]) == ("False", "Reconciled")
     assert without_error(mended or {}, 3, LATER) is None
     assert without_error({}, 3, LATER) is None
 

@@ -34,7 +34,7 @@ class Life(RuleBasedStateMachine):
         self.attempt = self.restarts = 0
 
     @rule(after=st.integers(0, 5))
-    def look(self, after: int) -> None:
+    def reconcile(self, after: int) -> None:
         with suppress(KilledError):
             self.world.reconcile(killed_after=after)
 
@@ -100,7 +100,7 @@ class Life(RuleBasedStateMachine):
         assert len(self.world.made) == len(set(self.world.made))
 
     def teardown(self) -> None:
-        """Left alone, the job comes to rest, and another look then writes nothing."""
+        """Left alone, the job comes to rest, and another reconcile then writes nothing."""
         if not hasattr(self, "world"):
             return
         self.heal()
@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
 Life.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestLife = Life.TestCase
 
-Story = Callable[[World, Callable[[], None]], None]
+Lifecycle = Callable[[World, Callable[[], None]], None]
 
 
 def _restarts_and_succeeds(world: World, settle: Callable[[], None]) -> None:
@@ -166,7 +166,7 @@ def _made_suspended_it_is_changed_and_resumed(world: World, settle: Callable[[],
     settle()
 
 
-STORIES = [
+LIFECYCLES = [
     _restarts_and_succeeds,
     _loses_a_node,
     _leaves_a_node,
@@ -176,11 +176,11 @@ STORIES = [
 ]
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_a_kill_before_any_write_changes_nothing_in_the_end(story: Story) -> None:
+@pytest.mark.parametrize("lifecycle", LIFECYCLES)
+def test_a_kill_before_any_write_changes_nothing_in_the_end(lifecycle: Lifecycle) -> None:
     spec = {"remediation": {"mode": "Taint"}}
     calm = World(**spec)
-    story(calm, calm.settle)
+    lifecycle(calm, calm.settle)
 
     for killed_at in range(calm.writes):
         world = World(**spec)
@@ -199,6 +199,6 @@ def test_a_kill_before_any_write_changes_nothing_in_the_end(story: Story) -> Non
                 if moved + world.controllers() == 0:
                     return
 
-        story(world, settle)
+        lifecycle(world, settle)
 
         assert world.final() == calm.final(), f"killed before write {killed_at}"

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from megatronapp.core.trainingjob import Status
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, TripBreaker
 from megatronapp.operator.observation import Breaker, Observation
-from megatronapp.operator.observed import ChildJob, Node, Pod, Report
 from megatronapp.operator.reconcile import decide
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report
 from tests.unit.operator.samples import NOW, PLATFORM, UID, training_job
 
 GRACE = timedelta(seconds=30)

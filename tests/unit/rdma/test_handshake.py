@@ -28,7 +28,7 @@ def accept(frames: Frames, *, rank: int, context: str, secret: bytes) -> Session
     next(accepting)
     try:
         while True:
-            if (answer := accepting.send(frames.receive(handshake.MOST_STRANGERS_BYTES))) is not None:
+            if (answer := accepting.send(frames.receive(handshake.MAX_STRANGERS_BYTES))) is not None:
                 frames.send(answer)
             if answer is not None and "error" in answer:
                 next(accepting)

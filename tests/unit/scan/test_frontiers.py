@@ -26,7 +26,7 @@ def recorder() -> Iterator[Recorder]:
     made.close(5.0)
 
 
-def told(recorder: Recorder, track: int) -> Frontier:
+def frontier_of(recorder: Recorder, track: int) -> Frontier:
     return SegmentReader(recorder.fd).frontiers()[track]
 
 
@@ -46,14 +46,14 @@ def test_operations_are_counted_from_handing_over_to_completion(recorder: Record
 
     assert [recorder.enqueue(track, REDUCE, 1, 0) for _ in range(3)] == [1, 2, 3]
     recorder.started(track)
-    entry = told(recorder, track)
+    entry = frontier_of(recorder, track)
     assert (entry.enqueued, entry.started, entry.completed, entry.operation) == (3, 1, 0, REDUCE)
     assert before <= entry.enqueued_at_ns <= time.monotonic_ns()
     assert entry.open == 0  # of a collective's the order says all
 
     recorder.complete(track, 1)
     recorder.complete_at(track, 2, recorder.mark())
-    entry = told(recorder, track)
+    entry = frontier_of(recorder, track)
     assert (entry.enqueued, entry.started, entry.completed) == (3, 2, 2)
     assert entry.completed_at_ns >= entry.enqueued_at_ns
 
@@ -70,7 +70,7 @@ def test_messages_complete_in_any_order_and_the_oldest_open_ones_are_told(data: 
         recorder.complete(track, ticket)
 
     left = [ticket for ticket in tickets if ticket not in completed]
-    entry = told(recorder, track)
+    entry = frontier_of(recorder, track)
     assert (entry.enqueued, entry.completed, entry.open) == (count, left[0] - 1 if left else count, len(left))
     assert entry.operation == (SEND if left else -1)
     assert [(open_.step, open_.message) for open_ in entry.messages] == [(9 + t, 999 + t) for t in left[:16]]
@@ -93,7 +93,7 @@ def test_threads_share_a_track(recorder: Recorder) -> None:
     for thread in threads:
         thread.join()
 
-    entry = told(recorder, track)
+    entry = frontier_of(recorder, track)
     assert (entry.enqueued, entry.open) == (4 * each, 4)
     assert sorted(open_.message for open_ in entry.messages) == [1, 2, 3, 4]
 

@@ -40,7 +40,7 @@ def run(
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
     traced = _traced(found is not None, collector_address)
 
-    def tell(event: JobEvent) -> None:
+    def on_event(event: JobEvent) -> None:
         if traced and event.kind == "start" and event.attempt == 1:
             print(traced, flush=True)
         print(show(event.text), flush=True)
@@ -51,7 +51,7 @@ def run(
         collector_address=collector_address,
         token_file=token_file,
         storage=dict(_storage(text) for text in storage or ()),
-        on_event=tell,
+        on_event=on_event,
     )
     raise typer.Exit(result.exit_code)
 

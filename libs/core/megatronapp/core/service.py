@@ -60,16 +60,16 @@ async def run(service: Service, settings: ServiceSettings, registry: CollectorRe
 
 async def _end(tasks: Sequence[asyncio.Task[None]], stopping: asyncio.Event) -> None:
     """Return when told to stop or when all tasks are done; raise what the first one fails with."""
-    told = asyncio.create_task(stopping.wait())
+    stopped = asyncio.create_task(stopping.wait())
     running = set(tasks)
     try:
-        while not told.done() and (running or not tasks):
-            done, _ = await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
+        while not stopped.done() and (running or not tasks):
+            done, _ = await asyncio.wait({stopped, *running}, return_when=asyncio.FIRST_COMPLETED)
             for task in done & running:
                 task.result()
             running -= done
     finally:
-        told.cancel()
+        stopped.cancel()
 
 
 def load_settings(kind: type[Settings], prog: str, argv: Sequence[str] | None = None) -> Settings:

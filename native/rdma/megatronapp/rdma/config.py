@@ -8,7 +8,7 @@ from typing import Literal
 LaneName = Literal["shm", "cuda_ipc", "ucx", "tcp"]
 LANES: tuple[LaneName, ...] = ("shm", "cuda_ipc", "ucx", "tcp")
 
-LEAST_CHUNK_BYTES = 4096
+MIN_CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class Config:
                 raise ValueError(f"no lane {lane!r}: there are {', '.join(LANES)}")
         if missing := set(self.require) - set(self.lanes):
             raise ValueError(f"required but not allowed: {', '.join(sorted(missing))}")
-        if self.chunk_bytes is not None and self.chunk_bytes < LEAST_CHUNK_BYTES:
-            raise ValueError(f"chunk_bytes {self.chunk_bytes} is too small: the least is {LEAST_CHUNK_BYTES}")
+        if self.chunk_bytes is not None and self.chunk_bytes < MIN_CHUNK_BYTES:
+            raise ValueError(f"chunk_bytes {self.chunk_bytes} is too small: the least is {MIN_CHUNK_BYTES}")
         if self.dead_after_seconds < 2 * self.heartbeat_seconds:
             raise ValueError("dead_after_seconds must be two heartbeats or more, or living peers are given up")
         for name in ("connect_timeout_seconds", "deadline_seconds", "heartbeat_seconds"):

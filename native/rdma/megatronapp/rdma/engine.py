@@ -217,10 +217,10 @@ class Engine:
     def poll(self) -> list[Completion]:
         """Everything that has ended since the last call and was not waited for."""
         self._reap()
-        told = []
+        completions = []
         while self._ended:
-            told.append(self._ended.popleft())
-        return told
+            completions.append(self._ended.popleft())
+        return completions
 
     def arrived(self, kind: int, chunk: int = 0, step: int | None = None) -> set[int]:
         """Microbatches that were received well and that nobody has waited for yet."""

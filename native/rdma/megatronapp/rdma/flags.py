@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 BYTES_PER_ELEMENT = 2
-LEAST_WORKLOAD = 2048
+MIN_WORKLOAD = 2048
 
 
 def settings(
@@ -37,7 +37,7 @@ def settings(
             raise ValueError(f"--node-ips has {len(node_ips)} addresses: it needs one for each of {world_size} ranks")
         found["address"] = str(ipaddress.ip_address(node_ips[rank]))
     if workload is not None:
-        if workload < LEAST_WORKLOAD:
-            raise ValueError(f"--workload {workload} is too small: the least is {LEAST_WORKLOAD} elements")
+        if workload < MIN_WORKLOAD:
+            raise ValueError(f"--workload {workload} is too small: the least is {MIN_WORKLOAD} elements")
         found["chunk_bytes"] = workload * BYTES_PER_ELEMENT
     return found

@@ -24,10 +24,10 @@ from typing import Any
 from megatronapp.rdma.errors import HandshakeError
 
 _LENGTH = struct.Struct("!I")
-MOST_BYTES = 64 << 10
-MOST_STRANGERS_BYTES = 4 << 10
+MAX_BYTES = 64 << 10
+MAX_STRANGERS_BYTES = 4 << 10
 """Of a frame from somebody who has proved nothing."""
-MOST_NONCE = 64
+MAX_NONCE = 64
 SHOWN = 60
 """Characters of a stranger's text in an error."""
 
@@ -39,8 +39,8 @@ class HungUpError(HandshakeError):
 class FrameReader:
     """Length and JSON object, byte by byte if need be. Never wants more than the frame: nothing is read beyond it."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._data = bytearray()
         self._length = -1
 
@@ -57,7 +57,7 @@ class FrameReader:
         if self._length < 0:
             (self._length,) = _LENGTH.unpack(self._data)
             self._data.clear()
-            if not 0 < self._length <= self._most_bytes:
+            if not 0 < self._length <= self._max_bytes:
                 raise _other_protocol()
             return None
         frame, self._length = bytes(self._data), -1
@@ -82,9 +82,9 @@ class Frames:
         except OSError as error:
             raise HungUpError(f"the other end hung up: {error}") from error
 
-    def receive(self, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    def receive(self, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
         """Raises HandshakeError for anything that is not a small JSON object, and after the deadline."""
-        reader = FrameReader(most_bytes)
+        reader = FrameReader(max_bytes)
         while True:
             try:
                 self.arm()
@@ -148,7 +148,7 @@ def dial(frames: Frames, *, rank: int, peer: int, context: str, secret: bytes) -
     """As the one who connected. Raises HandshakeError when the other end is not `peer` of this job."""
     nonce = secrets.token_hex(16)
     frames.send({"rank": rank, "to": peer, "context": context, "nonce": nonce})
-    answer = frames.receive(MOST_STRANGERS_BYTES)
+    answer = frames.receive(MAX_STRANGERS_BYTES)
     if "error" in answer:
         raise HandshakeError(f"rank {peer} refuses: {_shown(answer['error'])}")
     facts = (context, str(rank), str(peer), nonce, _nonce(answer))
@@ -198,7 +198,7 @@ def _decode(text: bytes | str) -> dict[str, Any]:
 
 def _nonce(message: dict[str, Any]) -> str:
     nonce = message.get("nonce")
-    if not isinstance(nonce, str) or len(nonce) > MOST_NONCE:
+    if not isinstance(nonce, str) or len(nonce) > MAX_NONCE:
         raise _other_protocol()
     return nonce
 

@@ -20,9 +20,9 @@ from megatronapp.rdma.handshake import Accepting, FrameReader, Frames, Proved
 from megatronapp.rdma.rendezvous import Listener, tuned
 
 HANDSHAKE_SECONDS = 10.0
-MOST_CALLERS = 128
-MOST_REASONS = 8
-MOST_ACCEPTS = 32
+MAX_CALLERS = 128
+MAX_REASONS = 8
+MAX_ACCEPTS = 32
 """At a time, between looks at those who are there."""
 
 
@@ -33,7 +33,7 @@ class Caller:
         self.connection = connection
         self.deadline = time.monotonic() + HANDSHAKE_SECONDS
         self.frames_read = 0
-        self._reader = FrameReader(handshake.MOST_STRANGERS_BYTES)
+        self._reader = FrameReader(handshake.MAX_STRANGERS_BYTES)
         self._accepting = accepting
         next(accepting)
 
@@ -69,7 +69,7 @@ class PeerAcceptor:
     """The callers of one listener, until `close`. `sent_away` holds why the last of them had to go."""
 
     def __init__(self, listener: Listener, accepting: Callable[[], Accepting]) -> None:
-        self.sent_away: deque[str] = deque(maxlen=MOST_REASONS)
+        self.sent_away: deque[str] = deque(maxlen=MAX_REASONS)
         self._accepting = accepting
         self._callers: dict[socket.socket, Caller] = {}  # oldest first
         self._left = time.monotonic()
@@ -114,14 +114,14 @@ class PeerAcceptor:
         self._selector.close()
 
     def _welcome(self, listening: socket.socket) -> None:
-        for _ in range(MOST_ACCEPTS):
+        for _ in range(MAX_ACCEPTS):
             try:
                 connection = listening.accept()[0]
             except OSError:  # nobody any more, or no descriptor for one more
-                if len(self._callers) > MOST_CALLERS // 2:
+                if len(self._callers) > MAX_CALLERS // 2:
                     self._make_room()
                 return
-            if len(self._callers) >= MOST_CALLERS:
+            if len(self._callers) >= MAX_CALLERS:
                 self._make_room()
             with suppress(OSError):
                 tuned(connection).setblocking(False)

@@ -11,7 +11,7 @@ from megatronapp.rdma.errors import MismatchError
 
 DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in _native.dtype_names())
 """In this order on the wire."""
-MOST_DIMENSIONS = 8
+MAX_DIMENSIONS = 8
 
 
 class Spec(NamedTuple):
@@ -30,8 +30,8 @@ def refusal(tensor: torch.Tensor) -> str:
         return "the tensor is not contiguous: send tensor.contiguous(), or receive into a contiguous one"
     if tensor.is_conj() or tensor.is_neg():
         return "the tensor is a lazy conjugate or negative: send tensor.resolve_conj().resolve_neg()"
-    if tensor.dim() > MOST_DIMENSIONS:
-        return f"a tensor of {tensor.dim()} dimensions; at most {MOST_DIMENSIONS}: send tensor.flatten()"
+    if tensor.dim() > MAX_DIMENSIONS:
+        return f"a tensor of {tensor.dim()} dimensions; at most {MAX_DIMENSIONS}: send tensor.flatten()"
     return f"tensors of {tensor.dtype} can't be moved: send tensor.view(torch.uint8)"
 
 

@@ -156,24 +156,25 @@ void ChunkSocket::hand_over(const Header& chunk, int descriptor) {
     }
 }
 
-std::optional<ChunkSocket::Taken> ChunkSocket::take() {
-    Taken taken{{}, -1};
-    iovec part{&taken.header, sizeof taken.header};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof taken.descriptor)] = {};
+std::optional<ChunkSocket::Received> ChunkSocket::receive() {
+    Received received{{}, -1};
+    iovec part{&received.header, sizeof received.header};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof received.descriptor)] = {};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    if (recvmsg(descriptor_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof taken.header) {
+    if (recvmsg(descriptor_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof received.header) {
         return std::nullopt;
     }
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof taken.descriptor)) {
+    if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN(sizeof received.descriptor)) {
         throw std::runtime_error("no descriptor came with the peer's GPU memory: too many are open");
     }
-    std::memcpy(&taken.descriptor, CMSG_DATA(header), sizeof taken.descriptor);
-    return taken;
+    std::memcpy(&received.descriptor, CMSG_DATA(header), sizeof received.descriptor);
+    return received;
 }
 
 // ---- this rank's chunks
@@ -300,14 +301,14 @@ void ReceivePool::trim(std::size_t needed_bytes) {
 // ---- the peer's chunks
 
 void PeerChunks::take() {
-    while (const std::optional<ChunkSocket::Taken> taken = socket_.take()) {
+    while (const std::optional<ChunkSocket::Received> received = socket_.receive()) {
         try {
-            chunks_.emplace(taken->header.chunk, GpuPages::open(taken->descriptor, taken->header.bytes));
+            chunks_.emplace(received->header.chunk, GpuPages::open(received->descriptor, received->header.bytes));
         } catch (...) {
-            close(taken->descriptor);
+            close(received->descriptor);
             throw;
         }
-        close(taken->descriptor);
+        close(received->descriptor);
     }
 }
 

@@ -66,11 +66,11 @@ public:
     };
     // Throws std::runtime_error when the peer does not take what it was handed before.
     void hand_over(const Header& chunk, int descriptor);
-    struct Taken {
+    struct Received {
         Header header;
         int descriptor;  // the caller's to close
     };
-    std::optional<Taken> take();
+    std::optional<Received> receive();
 
 private:
     int descriptor_;

@@ -19,7 +19,7 @@ StagingPool::~StagingPool() {
 char* StagingPool::take(std::size_t bytes) {
     Buffer* best = nullptr;
     for (Buffer& each : buffers_) {
-        if (!each.taken && each.bytes >= bytes && (best == nullptr || each.bytes < best->bytes)) {
+        if (!each.in_use && each.bytes >= bytes && (best == nullptr || each.bytes < best->bytes)) {
             best = &each;
         }
     }
@@ -37,13 +37,13 @@ char* StagingPool::take(std::size_t bytes) {
         madvise(memory, size, MADV_DONTFORK);
         best = &buffers_.emplace_back(Buffer{static_cast<char*>(memory), size, false});
     }
-    best->taken = true;
+    best->in_use = true;
     return best->memory;
 }
 
 void StagingPool::give_back(char* memory) {
     for (Buffer& each : buffers_) {
-        each.taken = each.taken && each.memory != memory;
+        each.in_use = each.in_use && each.memory != memory;
     }
 }
 

@@ -30,7 +30,7 @@ private:
     struct Buffer {
         char* memory;
         std::size_t bytes;
-        bool taken;
+        bool in_use;
     };
     const CudaDriver& driver_;
     std::vector<Buffer> buffers_;

@@ -52,7 +52,7 @@ class Detector:
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
         self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined)
         self._suspensions = Suspensions()
-        self._heard: dict[str, float] = {}
+        self._heard_at: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""
         self._backlog: Backlog | None = None
         """While what was kept is read."""
@@ -98,18 +98,18 @@ class Detector:
                 await asyncio.sleep(0)
 
     async def _begin(self) -> str:
-        """Learn what was told before, and ask who is there: of large jobs the bus does not keep the Hellos for long.
-        Returns the id of the newest message that waits to be read, empty: none."""
+        """Learn what was published before, and ask who is there: of large jobs the bus does not keep the Hellos for
+        long. Returns the id of the newest message that waits to be read, empty: none."""
         while True:
             try:
-                newest, told = await self._bus.newest(Topic.STEPS), await self._outbox.found_before()
+                newest, published = await self._bus.newest(Topic.STEPS), await self._outbox.found_before()
                 await self._bus.publish(Topic.HELLO_REQUEST, "", b"")
             except UnavailableError as error:
                 log.warning("bus_or_findings_unavailable", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._started_unix_ns = time.time_ns()
-            self._backlog, self._exposition.quiet = Backlog(told), True
+            self._backlog, self._exposition.quiet = Backlog(published), True
             if not newest:
                 self._settle(self._backlog)
             return newest
@@ -142,7 +142,7 @@ class Detector:
             self._failed(who.run, who.job, who.attempt)
             return
         age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
-        self._heard[who.run] = time.monotonic() - age_seconds
+        self._heard_at[who.run] = time.monotonic() - age_seconds
         if over := self._suspensions.end(who.run):
             self._exposition.resume(over.job)
 
@@ -248,12 +248,12 @@ class Detector:
         """Whether nothing has been heard of the run for long enough."""
         settings, now = self._settings, time.monotonic()
         patience = settings.keep_ended_seconds if engine.progress.ended else settings.keep_silent_seconds
-        return now - self._heard.get(engine.run, now) > patience
+        return now - self._heard_at.get(engine.run, now) > patience
 
     def _end(self, run: str) -> None:
         """Drop what is known of a run; its findings are resolved."""
         engine = self._engines.running.get(run)
-        self._heard.pop(run, None)
+        self._heard_at.pop(run, None)
         if engine is None:
             return
         try:

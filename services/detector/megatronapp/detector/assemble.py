@@ -94,11 +94,11 @@ class Assembler:
 
     def feed(self, process: Process, message: trace_pb2.RankMessage) -> list[StepTable]:
         """Take one message of a rank's process; returns the steps that it completes."""
-        said = message.message
-        if said.HasField("hello"):
-            self._greet(process, list(said.hello.communicators))
+        body = message.message
+        if body.HasField("hello"):
+            self._apply_hello(process, list(body.hello.communicators))
         member = self.member(process)
-        if member is None or not said.HasField("summary") or member.repeats(said.seq):
+        if member is None or not body.HasField("summary") or member.repeats(body.seq):
             return []
         self._take(member, message)
         return self._complete()
@@ -114,7 +114,7 @@ class Assembler:
         overdue = [s for s, got in self._steps.items() if unix_ns - _first(got) > patience]
         return [self._emit(s) for s in sorted(self._steps) if overdue and s <= max(overdue)]
 
-    def _greet(self, process: Process, communicators: list[trace_pb2.Communicator]) -> None:
+    def _apply_hello(self, process: Process, communicators: list[trace_pb2.Communicator]) -> None:
         known = self.members.get(process.rank)
         if known is None or known.process is not process:
             known = self.members[process.rank] = Member(process, self._communicators)

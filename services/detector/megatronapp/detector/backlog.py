@@ -1,8 +1,8 @@
 """Backlog: what the bus still holds from before this start. Nothing of it is news, but for what came in between.
 
 Judging the kept steps again gives the same findings with the same ids as long as the bus holds an attempt's beginning.
-When it no longer does, the engine has to learn the job's noise anew: what was told then stands until it has. A bus that
-ended with the process, as on a laptop, holds nothing: what was open waits until its run is heard of again.
+When it no longer does, the engine has to learn the job's noise anew: what was published then stands until it has. A
+bus that ended with the process, as on a laptop, holds nothing: what was open waits until its run is heard of again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ log = get_logger(__name__)
 
 
 class Backlog:
-    """Takes what the kept steps say again, and in the end tells what of it is new."""
+    """Takes the findings of the kept steps, and in the end returns those that are new."""
 
-    def __init__(self, told: Iterable[Finding]) -> None:
-        """told: what was found before, oldest word first."""
-        self._told = {finding.id: finding for finding in told}
+    def __init__(self, published: Iterable[Finding]) -> None:
+        """published: what was found before, the oldest first."""
+        self._published = {finding.id: finding for finding in published}
         self._again: dict[str, Finding] = {}
         self.unheard_of: list[Finding] = []
         """Once settled: what is open of runs of which the bus holds nothing."""
@@ -33,29 +33,30 @@ class Backlog:
         self._again |= {finding.id: finding for finding in findings}
 
     def settle(self, running: Mapping[str, Engine], unix_ns: int) -> list[Finding]:
-        """All kept steps have been judged: findings that nobody has heard of yet, or that have changed since they were
-        told. Makes the engines go on with those that stand."""
+        """All kept steps have been judged: findings that were not published yet, or that have changed since they
+        were. Makes the engines go on with those that stand."""
         news: list[Finding] = []
         for finding in self._again.values():
-            news += _contained(self._said_again, finding, running)
-        still_open = [told for told in self._told.values() if told.state is State.OPEN]
+            news += _contained(self._compare, finding, running)
+        still_open = [finding for finding in self._published.values() if finding.state is State.OPEN]
         self.unheard_of = [finding for finding in still_open if finding.run not in running]
         for finding in [finding for finding in still_open if finding.run in running]:
             news += _contained(partial(_taken_over, unix_ns=unix_ns), finding, running)
         return news
 
-    def _said_again(self, finding: Finding, running: Mapping[str, Engine]) -> list[Finding]:
-        before = self._told.get(finding.id) or self._same(finding)
+    def _compare(self, finding: Finding, running: Mapping[str, Engine]) -> list[Finding]:
+        before = self._published.get(finding.id) or self._counterpart(finding)
         if before is None:
             return [finding]
-        self._told.pop(before.id, None)
+        self._published.pop(before.id, None)
         return _compared(identified_as(finding, before), before, running.get(finding.run))
 
-    def _same(self, finding: Finding) -> Finding | None:
-        """A told finding of another id on the same ranks at the same time: judged with less history it opened in
+    def _counterpart(self, finding: Finding) -> Finding | None:
+        """A published finding of another id on the same ranks at the same time: judged with less history it opened in
         another step."""
         return next(
-            (told for told in self._told.values() if _alike(told, finding) and told.id not in self._again), None
+            (before for before in self._published.values() if _alike(before, finding) and before.id not in self._again),
+            None,
         )
 
 
@@ -98,18 +99,18 @@ def _contained(
         return []
 
 
-def _alike(told: Finding, again: Finding) -> bool:
-    same = (told.run, told.attempt, key_of(told)) == (again.run, again.attempt, key_of(again))
-    return same and not _before(told, again) and not _before(again, told)
+def _alike(before: Finding, again: Finding) -> bool:
+    same_key = (before.run, before.attempt, key_of(before)) == (again.run, again.attempt, key_of(again))
+    return same_key and not _ended_before(before, again) and not _ended_before(again, before)
 
 
-def _before(first: Finding, second: Finding) -> bool:
+def _ended_before(first: Finding, second: Finding) -> bool:
     """Whether one was over when the other began."""
     return first.state is State.RESOLVED and first.resolved_unix_ns < second.since_unix_ns
 
 
 def _compared(again: Finding, before: Finding, engine: Engine | None) -> list[Finding]:
-    """The finding if it says something else than was told, and later."""
+    """The finding if it differs from what was published, and is newer."""
     newer = again.updated_unix_ns > before.updated_unix_ns
     if again.state is State.OPEN and engine is not None:
         if before.state is State.RESOLVED and not newer:

@@ -81,18 +81,18 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
     tables: list[StepTable] = []
     for attempt in attempts:
         engine, now = Engine(attempt.job, attempt.job, attempt.number), 0
-        heard: list[Finding] = []
+        updates: list[Finding] = []
         begun = len(tables)
         for message in attempt.messages():
             now = message.received_unix_ns
-            heard += engine.feed(message)
+            updates += engine.feed(message)
             tables += _new(engine, tables)
-        heard += engine.tick(now + LONG_NS)
+        updates += engine.tick(now + LONG_NS)
         tables += _new(engine, tables)
         if standstill := attempt.standstill():
             steps = (float(np.nanmax(table.duration)) for table in tables[begun:] if not table.phases)
-            heard += engine.stand_still(standstill, steps)
-        findings += _latest([*heard, *engine.ledger.open])
+            updates += engine.stand_still(standstill, steps)
+        findings += _latest([*updates, *engine.ledger.open])
     return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=_in_order(findings))
 
 
@@ -142,7 +142,7 @@ def hung_job(name: str, dumps: Dumps) -> Report:
     suspicions = list(hang.detect(stall, link_is_known=GPU.link_is_known))
     return Report(
         job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
-        findings=_in_order(_told_by(finding, dumps) for finding in _without_steps(name, suspicions)),
+        findings=_in_order(_without_absent(finding, dumps) for finding in _without_steps(name, suspicions)),
     )
 
 
@@ -179,7 +179,7 @@ def _without_steps(name: str, suspicions: list[Suspicion]) -> list[Finding]:
 def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[float]) -> tuple[Finding, ...]:
     """Judge steps that have no messages behind them; step_seconds: how long each of them took."""
     judge, ledger = Judge(), Ledger(name, name, 1)
-    heard: list[Finding] = []
+    updates: list[Finding] = []
     now, began = 0, dict[int, int]()
     for table, seconds in zip(tables, step_seconds, strict=True):
         began[table.step], now = now, now + round(seconds * 1e9)
@@ -189,13 +189,13 @@ def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[
 
         moment = Moment(table.step, now, lambda step: began.get(step, 0))
         for source, suspicions in judge.observe(table).items():
-            heard += ledger.update(source, suspicions, table.ranks, cost, moment)
-    return _in_order(_latest([*heard, *ledger.open]))
+            updates += ledger.update(source, suspicions, table.ranks, cost, moment)
+    return _in_order(_latest([*updates, *ledger.open]))
 
 
-def _latest(heard: Iterable[Finding]) -> list[Finding]:
-    """The last word on each finding, less suspicions that woke nobody and have passed or cost nothing."""
-    latest = {finding.id: finding for finding in heard}
+def _latest(updates: Iterable[Finding]) -> list[Finding]:
+    """The last update of each finding, less suspicions that woke nobody and have passed or cost nothing."""
+    latest = {finding.id: finding for finding in updates}
     return [f for f in latest.values() if f.page or (f.state is State.OPEN and f.cost_ratio >= NOTICED_COST)]
 
 
@@ -209,7 +209,7 @@ def _with_all_ranks(finding: Finding, ranks_per_worker: int) -> Finding:
     return finding.model_copy(update={"ranks": ranks})
 
 
-def _told_by(finding: Finding, dumps: Dumps) -> Finding:
+def _without_absent(finding: Finding, dumps: Dumps) -> Finding:
     """Of a rank that left no dump nothing is known but that it is missed."""
     if not dumps.absent.intersection(finding.ranks):
         return finding

@@ -27,7 +27,7 @@ class FindingsOutbox:
         self._bus = bus
         self._unstored: dict[str, Finding] = {}
         """By id, in their newest state."""
-        self._untold: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
+        self._unpublished: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
         """Run and message."""
         self._sending = asyncio.Lock()
         self._failing: set[str] = set()
@@ -36,11 +36,11 @@ class FindingsOutbox:
     @property
     def has_news(self) -> bool:
         """Whether something waits to be told."""
-        return bool(self._untold)
+        return bool(self._unpublished)
 
     @property
     def empty(self) -> bool:
-        return not self._unstored and not self._untold
+        return not self._unstored and not self._unpublished
 
     def put(self, finding: Finding) -> None:
         """Line up a finding for the next `send`. Raises ValueError for one that no message can carry."""
@@ -49,14 +49,14 @@ class FindingsOutbox:
         self._unstored[finding.id] = finding
         if len(self._unstored) > MAX_WAITING:
             del self._unstored[next(iter(self._unstored))]
-        self._untold.append(word)
+        self._unpublished.append(word)
 
     async def send(self) -> None:
         """Store and tell what waits; what can't be now stays in line. A store that takes nothing keeps no news from
         the bus. One at a time: two senders would each take the other's finding out of the line."""
         async with self._sending:
             await self._try("store", self._store_all)
-            await self._try("bus", self._tell_all)
+            await self._try("bus", self._publish_all)
 
     async def found_before(self) -> list[Finding]:
         """What was found before this start, the oldest word first. Raises UnavailableError.
@@ -98,12 +98,12 @@ class FindingsOutbox:
             if self._unstored.get(finding.id) is finding:
                 del self._unstored[finding.id]
 
-    async def _tell_all(self) -> None:
-        while self._untold:
-            word = self._untold[0]
+    async def _publish_all(self) -> None:
+        while self._unpublished:
+            word = self._unpublished[0]
             await self._bus.publish(Topic.FINDINGS, *word)
-            if self._untold and self._untold[0] is word:
-                self._untold.popleft()
+            if self._unpublished and self._unpublished[0] is word:
+                self._unpublished.popleft()
 
     async def _put(self, finding: Finding) -> None:
         try:
@@ -113,18 +113,18 @@ class FindingsOutbox:
 
     async def _on_the_bus(self) -> list[Finding]:
         """All findings that the bus keeps."""
-        told: list[Finding] = []
+        findings: list[Finding] = []
         asked_unix_ns = time.time_ns()
         if not (newest := await self._bus.newest(Topic.FINDINGS)):
-            return told
+            return findings
         async for messages in self._bus.follow(Topic.FINDINGS):
             found = [finding for message in messages if (finding := _finding(message.value))]
-            told += found
+            findings += found
             # A later one is enough: the newest may have been trimmed away meanwhile.
             later = any(finding.updated_unix_ns >= asked_unix_ns for finding in found)
             if later or newest in {message.id for message in messages}:
                 break
-        return told
+        return findings
 
 
 def _finding(value: bytes) -> Finding | None:

@@ -134,10 +134,10 @@ class Progress:
         if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._allowed_seconds:
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
-            self._stall = self._look()
+            self._stall = self._locate_stall()
         return self._stall
 
-    def _look(self) -> Stall:
+    def _locate_stall(self) -> Stall:
         """Costs as much as there are ranks."""
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))

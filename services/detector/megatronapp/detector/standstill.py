@@ -45,8 +45,8 @@ def standstill(ranks: Mapping[int, LastHeartbeats]) -> Standstill | None:
         return None
     goodbyes = [rank.newest.received_unix_ns for rank in ranks.values() if rank.closing]
     until = min(goodbyes) if goodbyes else max(rank.newest.received_unix_ns for rank in ranks.values())
-    heard = [r for r in ranks.values() if (until - r.newest.received_unix_ns) * NS <= SILENT_SECONDS]
-    seconds = min(rank.stood_seconds(until) for rank in heard)
+    reporting = [r for r in ranks.values() if (until - r.newest.received_unix_ns) * NS <= SILENT_SECONDS]
+    seconds = min(rank.stood_seconds(until) for rank in reporting)
     if seconds <= 0:
         return None
     beats = [_as_of(beat, until) for rank in ranks.values() for beat in (rank.since, rank.newest)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatronapp.core.trainingjob import Reason
-from megatronapp.operator.observed import SlowMark
+from megatronapp.operator.snapshots import SlowMark
 
 
 @dataclass(frozen=True)

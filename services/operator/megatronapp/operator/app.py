@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.operator import nodes
-from megatronapp.operator.act import Actor
 from megatronapp.operator.api import Api, Body, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
+from megatronapp.operator.executor import Executor
 from megatronapp.operator.gateway import GatewayClient
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, KINDS, Kind
@@ -25,9 +25,9 @@ from megatronapp.operator.lease import Lease
 from megatronapp.operator.login import Login
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
-from megatronapp.operator.observed import Unreadable
 from megatronapp.operator.reflector import Reflector
 from megatronapp.operator.settings import OperatorSettings
+from megatronapp.operator.snapshots import Unreadable
 from megatronapp.operator.workqueue import WorkQueue
 
 log = get_logger(__name__)
@@ -117,8 +117,8 @@ class Parts:
         self._cache = cache = Cache(self._watched)
         spaces = settings.watch_namespaces
         self._followers = [Reflector(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
-        self._actor = Actor(api, identity)
-        self._controller = Controller(cache, self._actor, settings, metrics, breaker)
+        self._executor = Executor(api, identity)
+        self._controller = Controller(cache, self._executor, settings, metrics, breaker)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
         Phases(registry, lambda: [phase_of(cache, key) for key in cache.job_keys()])
 
@@ -176,14 +176,14 @@ class Parts:
         client = GatewayClient(self._settings.gateway_url, self._settings.gateway_token)
         try:
             while True:
-                await self._hear(client)
+                await self._poll_reports(client)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await client.close()
 
-    async def _hear(self, client: GatewayClient) -> None:
+    async def _poll_reports(self, client: GatewayClient) -> None:
         try:
-            self._mark(self._controller.heard(await client.reports()))
+            self._mark(self._controller.update_reports(await client.reports()))
         except Exception as error:  # noqa: BLE001  # what the gateway says is others' word
             log.warning("no_reports", error=str(error) or type(error).__name__)
 
@@ -193,7 +193,7 @@ class Parts:
             now = datetime.now(UTC)
             for node in [node for node in self._cache.nodes().values() if nodes.is_due(node, now)]:
                 try:
-                    await self._actor.release(node.name, now)
+                    await self._executor.release(node.name, now)
                 except Exception as error:  # noqa: BLE001  # one node's trouble is no other's
                     log.warning("node_not_released", node=node.name, error=str(error))
             await asyncio.sleep(self._settings.poll_seconds)

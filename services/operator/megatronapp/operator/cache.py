@@ -8,7 +8,7 @@ from typing import Any
 from megatronapp.operator.indexer import Indexer
 from megatronapp.operator.informers import InformerCache, plain
 from megatronapp.operator.names import Key
-from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, version_of
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, Unreadable, version_of
 
 Body = dict[str, Any]
 

@@ -8,7 +8,7 @@ from megatronapp.core.trainingjob import Condition, ConditionType, Phase, Reason
 from megatronapp.operator import names
 from megatronapp.operator.moves import EnsureJob, Finish, Move, Next, Start, Stop, Trip
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import format_time
+from megatronapp.operator.snapshots import format_time
 
 Reported = tuple[bool, Reason, str]
 """A condition without its times: true or not, why, and in plain words."""

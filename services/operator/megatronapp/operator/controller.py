@@ -16,20 +16,20 @@ from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.core.trainingjob.job import first_message
 from megatronapp.core.trainingjob.spec import MANAGER
 from megatronapp.operator import nodes, remediate
-from megatronapp.operator.act import Actor
 from megatronapp.operator.actions import Action, Create, Delete, StartJob, StopJob, TripBreaker
 from megatronapp.operator.api import ConflictError, GoneError, RefusedError
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
+from megatronapp.operator.executor import Executor
 from megatronapp.operator.invalid_spec import invalid_spec
 from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import Key
 from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
-from megatronapp.operator.observed import Report, parse_time
 from megatronapp.operator.reconcile import decide
 from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
 from megatronapp.operator.render import RenderSettings
 from megatronapp.operator.settings import OperatorSettings
+from megatronapp.operator.snapshots import Report, parse_time
 
 log = get_logger(__name__)
 
@@ -41,10 +41,10 @@ class Controller:
     """Brings what is there and what a TrainingJob asks for together, however often it is asked to."""
 
     def __init__(
-        self, cache: Cache, actor: Actor, settings: OperatorSettings, metrics: Metrics, breaker: BreakerState
+        self, cache: Cache, executor: Executor, settings: OperatorSettings, metrics: Metrics, breaker: BreakerState
     ) -> None:
         self._cache = cache
-        self._actor = actor
+        self._executor = executor
         self._settings = settings
         self._metrics = metrics
         self._breaker = breaker
@@ -59,19 +59,19 @@ class Controller:
         started = time.perf_counter()
         try:
             again = await self._reconcile(key)
-            await self._tell(key, None)
+            await self._report_error(key, None)
             return again
         except RETRY_ON:
             raise
         except Exception as error:
             if not isinstance(error, UnreadableError):
                 self._metrics.errors.inc()
-            await self._tell(key, error)
+            await self._report_error(key, error)
             raise
         finally:
             self._metrics.reconciled.observe(time.perf_counter() - started)
 
-    def heard(self, reports: dict[str, Report]) -> list[Key]:
+    def update_reports(self, reports: dict[str, Report]) -> list[Key]:
         """Take in what the platform says now. Returns the jobs for which it says something new."""
         before, self._reports = self._reports, reports
         return [
@@ -130,7 +130,7 @@ class Controller:
         if after == before:
             return
         try:
-            self._cache.wrote_job(key, await self._actor.write_status(body, before, after))
+            self._cache.wrote_job(key, await self._executor.write_status(body, before, after))
         except GoneError:
             self._cache.forget(key)
         self._metrics.note(key, before or Status(), after)
@@ -139,7 +139,7 @@ class Controller:
         if isinstance(action, TripBreaker):
             await self._breaker.trip(action.message)
             return
-        body = await self._actor.do(action, observation)
+        body = await self._executor.do(action, observation)
         if isinstance(action, Create | StopJob | StartJob) and body is not None and body.get("kind") == "Job":
             self._cache.wrote_child(key, body)
         if isinstance(action, Delete):
@@ -165,16 +165,16 @@ class Controller:
         status = invalid_spec(before or Status(), generation, first_message(error), now)
         await self._write_status(key, body, before, status)
 
-    async def _tell(self, key: Key, error: Exception | None) -> None:
+    async def _report_error(self, key: Key, error: Exception | None) -> None:
         """Say in the status what keeps the operator from the job, or that nothing does any more; as well as can be."""
         body = self._cache.job(key)
         if body is None or not is_ours(body):
             return
         status, generation, now = body.get("status") or {}, body["metadata"].get("generation", 0), datetime.now(UTC)
         try:
-            told = with_error(status, generation, error, now) if error else without_error(status, generation, now)
-            if told is not None:
-                self._cache.wrote_job(key, await self._actor.replace_status(body, told))
+            patched = with_error(status, generation, error, now) if error else without_error(status, generation, now)
+            if patched is not None:
+                self._cache.wrote_job(key, await self._executor.replace_status(body, patched))
         except Exception as failure:  # noqa: BLE001  # the log has both
             log.warning("error_not_told", job=str(key), error=str(failure))
 

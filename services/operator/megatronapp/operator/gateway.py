@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.operator.observed import FindingSummary, Report
+from megatronapp.operator.snapshots import FindingSummary, Report
 
 log = get_logger(__name__)
 

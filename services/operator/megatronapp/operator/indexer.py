@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from megatronapp.operator.observed import Unreadable
+from megatronapp.operator.snapshots import Unreadable
 
 Group = TypeVar("Group", bound=Hashable)
 Value = TypeVar("Value")

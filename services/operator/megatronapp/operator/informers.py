@@ -9,7 +9,7 @@ from megatronapp.operator import json_text
 from megatronapp.operator.indexer import Indexer, SetAside
 from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOBS, Kind
 from megatronapp.operator.names import Key
-from megatronapp.operator.observed import ChildJob, Node, Pod, Unreadable, owner_uid
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, Unreadable, owner_uid
 
 Body = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from megatronapp.core.trainingjob import Condition, ConditionType, Reason, Status
-from megatronapp.operator.observed import format_time
+from megatronapp.operator.snapshots import format_time
 
 MAX_MESSAGE = 1024
 

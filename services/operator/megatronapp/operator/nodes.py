@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from megatronapp.operator.names import DOMAIN
-from megatronapp.operator.observed import Node, SlowMark
+from megatronapp.operator.snapshots import Node, SlowMark
 
 TAINT = f"{DOMAIN}/slow-gpu"
 EFFECT = "NoSchedule"
@@ -28,14 +28,14 @@ def released(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def condition(slow: bool, message: str, now: str) -> dict[str, Any]:
     """Strategic merge patch of a node's status."""
-    told = {
+    found = {
         "type": CONDITION,
         "status": "True" if slow else "False",
         "reason": "SlowRanksFound" if slow else "OnProbation",
         "message": message,
         "lastTransitionTime": now,
     }
-    return {"status": {"conditions": [told]}}
+    return {"status": {"conditions": [found]}}
 
 
 def mark_for(node: Node, since: datetime, until: datetime, job: str) -> SlowMark | None:

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from megatronapp.core.trainingjob import Spec, Status, TrainingJob
 from megatronapp.core.trainingjob.status import ExcludedNode
-from megatronapp.operator.observed import ChildJob, Node, Pod, Report, is_stuck, parse_time
 from megatronapp.operator.render import Plan, RenderSettings
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report, is_stuck, parse_time
 
 
 @dataclass(frozen=True)

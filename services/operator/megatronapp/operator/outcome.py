@@ -8,7 +8,7 @@ from enum import Enum, auto
 from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trainingjob import Reason
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import ChildJob, Pod
+from megatronapp.operator.snapshots import ChildJob, Pod
 
 ASKED_TO_STOP = 143
 """The launcher's exit code after SIGTERM: the work is saved, not done."""

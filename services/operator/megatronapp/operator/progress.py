@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from megatronapp.core.trainingjob.status import FindingsStatus, Progress
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import FindingSummary, Report, format_time, parse_time
 from megatronapp.operator.remediate import KINDS
+from megatronapp.operator.snapshots import FindingSummary, Report, format_time, parse_time
 
 
 def progress_of(observation: Observation) -> Progress | None:

@@ -13,11 +13,11 @@ from megatronapp.operator.conditions import conditions_of, phase_of
 from megatronapp.operator.moves import UNSCHEDULABLE_SECONDS, Finish, Move, Next, Start, Stop, Trip
 from megatronapp.operator.nodes import mark_for
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import format_time, parse_time
 from megatronapp.operator.progress import findings_of, progress_due, progress_of
 from megatronapp.operator.render import Plan, render_job, render_network_policy, render_service
 from megatronapp.operator.render.gang import pod_group
 from megatronapp.operator.render.jobset import render_jobset
+from megatronapp.operator.snapshots import format_time, parse_time
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
 

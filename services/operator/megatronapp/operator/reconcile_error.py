@@ -10,7 +10,7 @@ from typing import Any
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.trainingjob import Condition, ConditionType, Reason
-from megatronapp.operator.observed import Unreadable, format_time
+from megatronapp.operator.snapshots import Unreadable, format_time
 
 MAX_MESSAGE = 1024
 
@@ -26,7 +26,7 @@ def with_error(status: dict[str, Any], generation: int, error: Exception, now: d
     """None when it is told already: for one generation and reason the first message stays, so that telling it is not
     news by itself."""
     reason = Reason.UNREADABLE_OBJECT if isinstance(error, UnreadableError) else Reason.UNEXPECTED_ERROR
-    before = _told(status)
+    before = _condition(status)
     if (before.get("status"), before.get("reason"), before.get("observedGeneration")) == ("True", reason, generation):
         return None
     since = str(before.get("lastTransitionTime", "")) if before.get("status") == "True" else format_time(now)
@@ -37,7 +37,7 @@ def with_error(status: dict[str, Any], generation: int, error: Exception, now: d
 
 def without_error(status: dict[str, Any], generation: int, now: datetime) -> dict[str, Any] | None:
     """None when there was none."""
-    if _told(status).get("status") != "True":
+    if _condition(status).get("status") != "True":
         return None
     return _with(
         status, False, Reason.RECONCILED, "the operator looks after the job again", format_time(now), generation
@@ -50,7 +50,7 @@ def _text(error: Exception) -> str:
     return f"the operator can't look after the job: {type(error).__name__}: {error}"[:MAX_MESSAGE]
 
 
-def _told(status: dict[str, Any]) -> dict[str, Any]:
+def _condition(status: dict[str, Any]) -> dict[str, Any]:
     kind = ConditionType.RECONCILE_ERROR
     return next((found for found in status.get("conditions") or () if found.get("type") == kind), {})
 

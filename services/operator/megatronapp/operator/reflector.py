@@ -11,7 +11,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.operator import paths
 from megatronapp.operator.api import Api, Body, Change, GoneError
 from megatronapp.operator.kinds import Kind
-from megatronapp.operator.observed import version_of
+from megatronapp.operator.snapshots import version_of
 
 log = get_logger(__name__)
 

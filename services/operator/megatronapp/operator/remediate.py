@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from megatronapp.core.trainingjob.status import ExcludedNode
 from megatronapp.operator.observation import Observation, is_excluded
-from megatronapp.operator.observed import FindingSummary, format_time, parse_time
+from megatronapp.operator.snapshots import FindingSummary, format_time, parse_time
 
 MODES = ("Observe", "ExcludeNode", "Taint")
 KINDS = frozenset({"slow_gpu", "slow_host", "slow_link", "hang"})

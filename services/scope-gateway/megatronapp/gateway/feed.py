@@ -144,8 +144,8 @@ class Feed:
         records = sorted(filter(_plausible, await self._collector.jobs()), key=lambda record: record.attempt)
         for record in {record.run: record for record in records}.values():
             try:
-                told = await self._collector.ranks(record.run)
-                self._changed[self._job_store.apply_record(record, told.ranks, told.evaluations)] = None
+                ranks = await self._collector.ranks(record.run)
+                self._changed[self._job_store.apply_record(record, ranks.ranks, ranks.evaluations)] = None
             except NotFoundError:
                 continue  # deleted meanwhile
             except UnavailableError:

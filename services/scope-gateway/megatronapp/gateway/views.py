@@ -178,12 +178,12 @@ def metrics_view(job: TrackedJob, from_step: int, limit: int) -> models.Metrics:
 def control_status(job: TrackedJob, requested: trace_pb2.TraceControl | None) -> models.TraceControlStatus:
     in_force = _control_in_force(job)
     wanted = requested or in_force
-    said = [heartbeat.control for heartbeat in _heartbeats(job) if heartbeat.HasField("control")]
+    controls = [heartbeat.control for heartbeat in _heartbeats(job) if heartbeat.HasField("control")]
     return models.TraceControlStatus(
         requested=control_view(requested) if requested else None,
         in_force=control_view(in_force) if in_force else None,
-        ranks=len(said),
-        ranks_confirmed=sum(control == wanted for control in said),
+        ranks=len(controls),
+        ranks_confirmed=sum(control == wanted for control in controls),
     )
 
 

@@ -46,7 +46,7 @@ LARGE_ASYMMETRY_NS = 5_000.0
 """Of operations of 16^LARGE bytes or more, whose members end with another part of the data each: on two H200 those of
 8 KiB ended within 0.8 us (median), of 16 MiB always 5 us apart, and of gigabytes 3 to 25 us."""
 
-MOST_NAME_TABLES = 256
+MAX_NAME_TABLES = 256
 """Kept at once. A rank's names hardly ever change."""
 
 Table = dict[str, npt.NDArray[Any]]
@@ -231,7 +231,7 @@ class Clocks:
     def _symmetric_operations(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """Number of each name's operation; -1: not symmetric."""
         if names not in self._tables:
-            if len(self._tables) >= MOST_NAME_TABLES:
+            if len(self._tables) >= MAX_NAME_TABLES:
                 self._tables.clear()
             known = self._operations
             numbers = [known.setdefault(name, len(known)) if name in SYMMETRIC else -1 for name in names]

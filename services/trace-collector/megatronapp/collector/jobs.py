@@ -29,7 +29,7 @@ class Beat:
     seq: int
     unix_ns: int
 
-    def tells_as(self, other: Beat) -> bool:
+    def equals(self, other: Beat) -> bool:
         """Whether nothing has moved from one to the other."""
         a, b = self.heartbeat, other.heartbeat
         return (a.step, a.phase) == (b.step, b.phase) and a.frontiers == b.frontiers
@@ -73,7 +73,7 @@ class Rank:
     def beat(self) -> None:
         """A heartbeat has come: note since when the rank stands where the newest says."""
         newest = self.newest
-        if newest is not None and (self.since is None or not newest.tells_as(self.since)):
+        if newest is not None and (self.since is None or not newest.equals(self.since)):
             self.since = newest
 
     def hello_snapshot(self, recipe: trace_pb2.Recipe | None) -> trace_pb2.Hello:
@@ -172,10 +172,10 @@ class Attempt:
 
     def lose(self, rank: Rank, unix_ns: int) -> trace_pb2.RankMessage:
         """The rank's stream has ended without a goodbye: returns what the bus is to hear."""
-        said = trace_pb2.RankMessage(identity=rank.process.identity, received_unix_ns=unix_ns, lost=True)
-        self.membership.apply(said)
+        lost = trace_pb2.RankMessage(identity=rank.process.identity, received_unix_ns=unix_ns, lost=True)
+        self.membership.apply(lost)
         self.changed = True
-        return said
+        return lost
 
     def begin_write(self) -> None:
         """The rows so far are for the store; new ones gather apart. A write that failed takes them along."""

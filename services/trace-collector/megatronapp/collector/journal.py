@@ -22,7 +22,7 @@ log = get_logger(__name__)
 MAGIC = b"MAJRNL1\n"
 _HEADER = struct.Struct("<II")
 _PROBE_BYTES = 1 << 16
-_MOST_PIECES = 512
+_MAX_PIECES = 512
 """In one system call; Linux takes 1024."""
 
 
@@ -176,8 +176,8 @@ def _first(segment: Path) -> int:
 
 
 def _write_all(file: int, pieces: Sequence[bytes]) -> None:
-    for first in range(0, len(pieces), _MOST_PIECES):
-        views = [memoryview(piece) for piece in pieces[first : first + _MOST_PIECES] if piece]
+    for first in range(0, len(pieces), _MAX_PIECES):
+        views = [memoryview(piece) for piece in pieces[first : first + _MAX_PIECES] if piece]
         while views:
             written = os.writev(file, views)
             while views and written >= len(views[0]):

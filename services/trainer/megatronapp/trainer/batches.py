@@ -58,7 +58,7 @@ class Batches:
             train_set=train,
             valid_set=valid,
             test_set=test,
-            splits=frozenset(_first_rank_says(here)),
+            splits=frozenset(_names_of_first_rank(here)),
             layout=layout,
             reads=reads,
             num_workers=config.data.num_workers,
@@ -96,8 +96,8 @@ class Batches:
             return microbatches(dataset, sampler, num_workers=self.num_workers, pin_memory=self.pin_memory)
 
 
-def _first_rank_says(names: list[str]) -> list[str]:
+def _names_of_first_rank(names: list[str]) -> list[str]:
     """Middle stages hold no dataset, but must take part in the evaluations of the others."""
-    said = [names]
-    dist.broadcast_object_list(said, src=0)
-    return said[0]
+    broadcast = [names]
+    dist.broadcast_object_list(broadcast, src=0)
+    return broadcast[0]

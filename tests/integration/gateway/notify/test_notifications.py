@@ -39,8 +39,8 @@ async def say(served: Served, body: dict[str, Any], token: str = TOKEN) -> int:
         return (await client.post("/api/v1/alerts", json=body)).status_code
 
 
-def told(inbox: Inbox, **more: Any) -> dict[str, Any]:
-    """Settings of a gateway that tells a channel and a phone."""
+def receiver_settings(inbox: Inbox, **more: Any) -> dict[str, Any]:
+    """Settings of a gateway that notifies a channel and a phone."""
     return {
         "alertmanager_token": SecretStr(TOKEN),
         "slack_url": SecretStr(inbox.url("slack")),
@@ -50,7 +50,7 @@ def told(inbox: Inbox, **more: Any) -> dict[str, Any]:
 
 
 async def test_people_are_told_once_of_beginning_and_end(start: Start, inbox: Inbox) -> None:
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
 
     assert [await say(served, webhook()) for _ in range(3)] == [204, 204, 204]
     await inbox.until(lambda: len(inbox.posts) == 1)
@@ -64,7 +64,7 @@ async def test_people_are_told_once_of_beginning_and_end(start: Start, inbox: In
 
 
 async def test_only_what_is_most_urgent_calls_people(start: Start, inbox: Inbox) -> None:
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
 
     await say(served, webhook())
     await inbox.until(lambda: len(inbox.posts) == 1)
@@ -77,7 +77,7 @@ async def test_only_what_is_most_urgent_calls_people(start: Start, inbox: Inbox)
 
 async def test_two_gateways_tell_once_between_them(start: Start, inbox: Inbox) -> None:
     bus = MemoryBus()
-    first, second = await start(bus=bus, **told(inbox)), await start(bus=bus, **told(inbox))
+    first, second = await start(bus=bus, **receiver_settings(inbox)), await start(bus=bus, **receiver_settings(inbox))
 
     await asyncio.gather(say(first, webhook()), say(second, webhook()))
     await inbox.until(lambda: len(inbox.posts) >= 1)
@@ -90,11 +90,11 @@ async def test_two_gateways_tell_once_between_them(start: Start, inbox: Inbox) -
 
 async def test_a_gateway_that_starts_later_knows_and_tells_nobody_again(start: Start, inbox: Inbox) -> None:
     bus = MemoryBus()
-    first = await start(bus=bus, **told(inbox))
+    first = await start(bus=bus, **receiver_settings(inbox))
     await say(first, webhook())
     await inbox.until(lambda: len(inbox.posts) == 1)
 
-    later = await start(bus=bus, **told(inbox))
+    later = await start(bus=bus, **receiver_settings(inbox))
     await later.until("/api/v1/incidents", lambda found: len(found) == 1)
     await asyncio.sleep(1.5)
 
@@ -103,7 +103,7 @@ async def test_a_gateway_that_starts_later_knows_and_tells_nobody_again(start: S
 
 async def test_what_a_receiver_refuses_is_counted_and_tried_again(start: Start, inbox: Inbox) -> None:
     inbox.status = 503
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
 
     await say(served, webhook())
     await inbox.until(lambda: len(inbox.posts) == 1)
@@ -137,7 +137,7 @@ async def test_a_receiver_that_answers_anything_keeps_nobody_else_from_being_tol
     start: Start, inbox: Inbox, answer: bytes
 ) -> None:
     inbox.answers["feishu"] = answer
-    served = await start(**told(inbox, feishu_url=SecretStr(inbox.url("feishu"))))
+    served = await start(**receiver_settings(inbox, feishu_url=SecretStr(inbox.url("feishu"))))
 
     await say(served, webhook())
     await inbox.until(lambda: bool(inbox.bodies("feishu") and inbox.bodies("slack")))
@@ -165,7 +165,7 @@ async def test_a_receiver_s_failure_of_any_kind_concerns_no_other(
     start: Start, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier, "receivers", lambda settings: (BrokenReceiver(), *receivers(settings)))
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
 
     await say(served, webhook())
     await inbox.until(lambda: notifications(served, "broken", "failed") == 1.0)
@@ -175,7 +175,7 @@ async def test_a_receiver_s_failure_of_any_kind_concerns_no_other(
 
 
 async def test_an_event_that_makes_no_sense_keeps_no_other_from_being_told(start: Start, inbox: Inbox) -> None:
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
     nonsense = AlertReceived(at=1e300, state=GroupState(group="x", firing=True, name="x", level=Level.P0, summary="s",
                                                 since_unix_seconds=-1e300))  # fmt: skip
 
@@ -194,7 +194,7 @@ def notifications(served: Served, receiver: str, outcome: str) -> float | None:
 
 @pytest.mark.parametrize("token", ["", "wrong", "viewer-token", "operator-token"])
 async def test_nobody_but_alertmanager_may_raise_an_incident(start: Start, inbox: Inbox, token: str) -> None:
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
 
     assert await say(served, webhook(), token) == 401
     assert inbox.posts == []
@@ -290,7 +290,7 @@ async def test_the_report_is_json_and_markdown(start: Start) -> None:
 
 
 async def test_a_real_alertmanager_is_understood(start: Start, inbox: Inbox, tmp_path: Path) -> None:
-    served = await start(**told(inbox))
+    served = await start(**receiver_settings(inbox))
     config = yaml.safe_load((CHART / "files/alertmanager/alertmanager.yaml").read_text())
     # Long enough that the eight alerts of one call are one group.
     config["route"] |= {"group_wait": "2s", "group_interval": "2s"}

@@ -26,7 +26,7 @@ Start = Callable[..., subprocess.Popen[str]]
 def start(free_port: int, tmp_path: Path) -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
-    def run(mode: str, file: str = "taken.pb") -> subprocess.Popen[str]:
+    def run(mode: str, file: str = "received.pb") -> subprocess.Popen[str]:
         command = [sys.executable, str(SERVER), mode, str(free_port), str(tmp_path / file)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         processes.append(process)
@@ -75,8 +75,8 @@ def eventually(check: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def taken(folder: Path, file: str = "taken.pb") -> list[int]:
-    """Numbers of the messages a server took; 0 for each Hello."""
+def received(folder: Path, file: str = "received.pb") -> list[int]:
+    """Numbers of the messages a server received; 0 for each Hello."""
     path = folder / file
     return [message.seq for message in trace_file.read(path)] if path.exists() else []
 
@@ -92,7 +92,7 @@ def test_hello_comes_first_and_everything_is_acknowledged(
         outbox.put(summary(step))
     outbox.close(PATIENCE_SECONDS)
 
-    assert taken(tmp_path) == [0, 1, 2, 3, 4, 5]
+    assert received(tmp_path) == [0, 1, 2, 3, 4, 5]
     assert stream.dropped == 0
 
 
@@ -107,7 +107,7 @@ def test_what_is_closed_before_it_has_connected_is_sent_all_the_same(
     outbox.put(summary(1))
     outbox.close(PATIENCE_SECONDS)
 
-    assert taken(tmp_path) == [0, 1]
+    assert received(tmp_path) == [0, 1]
     loop.close()
 
 
@@ -120,7 +120,7 @@ def test_what_gathered_while_the_collector_was_absent_arrives_later(
 
     start("ack")
 
-    eventually(lambda: taken(tmp_path) == [0, 1, 2, 3])
+    eventually(lambda: received(tmp_path) == [0, 1, 2, 3])
 
 
 def test_after_a_kill_what_was_not_acknowledged_comes_again_under_the_same_number(
@@ -130,14 +130,14 @@ def test_after_a_kill_what_was_not_acknowledged_comes_again_under_the_same_numbe
     outbox = Outbox([connect()])
     for step in range(1, 4):
         outbox.put(summary(step))
-    eventually(lambda: taken(tmp_path, "first.pb") == [0, 1, 2, 3])
+    eventually(lambda: received(tmp_path, "first.pb") == [0, 1, 2, 3])
 
     silent.kill()
     silent.wait()
     start("ack", "second.pb")
     outbox.put(summary(4))
 
-    eventually(lambda: taken(tmp_path, "second.pb") == [0, 1, 2, 3, 4])
+    eventually(lambda: received(tmp_path, "second.pb") == [0, 1, 2, 3, 4])
 
 
 def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
@@ -150,9 +150,9 @@ def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
     for message in (summary(1), detail(2), summary(3)):
         outbox.put(message)
 
-    eventually(lambda: 3 in taken(tmp_path))
+    eventually(lambda: 3 in received(tmp_path))
     outbox.close(PATIENCE_SECONDS)
-    assert 2 not in taken(tmp_path)
+    assert 2 not in received(tmp_path)
     assert stream.dropped == 100
 
 
@@ -166,8 +166,8 @@ def test_many_refused_messages_are_left_out_without_backing_off_ever_longer(
     for step in range(1, 15):
         outbox.put(summary(step))
 
-    eventually(lambda: 14 in taken(tmp_path))
-    assert [seq for seq in taken(tmp_path) if seq] == [13, 14]
+    eventually(lambda: 14 in received(tmp_path))
+    assert [seq for seq in received(tmp_path) if seq] == [13, 14]
     assert stream.dropped == 12
 
 
@@ -180,14 +180,14 @@ def test_an_empty_token_file_is_named_and_read_again(
     outbox.put(summary(1))
     said = ""
 
-    def told() -> bool:
+    def logged() -> bool:
         nonlocal said
         said += capsys.readouterr().out
         return "token is empty" in said
 
-    eventually(told)
+    eventually(logged)
     (tmp_path / "token").write_text("secret")
-    eventually(lambda: 1 in taken(tmp_path))
+    eventually(lambda: 1 in received(tmp_path))
 
 
 def test_a_collector_that_never_acknowledges_is_left_and_called_again(
@@ -200,7 +200,7 @@ def test_a_collector_that_never_acknowledges_is_left_and_called_again(
     def called_again() -> bool:
         outbox.put(summary(2))
         time.sleep(0.1)
-        return taken(tmp_path).count(0) >= 2
+        return received(tmp_path).count(0) >= 2
 
     eventually(called_again)
 
@@ -233,7 +233,7 @@ def test_a_slow_collector_does_not_slow_the_sender(
     handed_over = time.monotonic() - began
 
     assert handed_over < 400 * 0.05 / 2
-    eventually(lambda: len(taken(tmp_path)) > 10)
+    eventually(lambda: len(received(tmp_path)) > 10)
 
 
 def test_control_reaches_the_plugin(start: Start, connect: Callable[..., CollectorStream]) -> None:
@@ -257,7 +257,7 @@ def test_the_token_is_read_anew_for_each_connection(
 
     token.write_text("secret\n")
 
-    eventually(lambda: taken(tmp_path) == [0, 1])
+    eventually(lambda: received(tmp_path) == [0, 1])
 
 
 def test_closing_without_a_collector_takes_no_longer_than_allowed(connect: Callable[..., CollectorStream]) -> None:
@@ -275,14 +275,14 @@ def test_streams_of_many_ranks_share_one_thread(
 ) -> None:
     start("ack")
     Outbox([connect()]).put(summary(1))
-    eventually(lambda: taken(tmp_path) == [0, 1])
+    eventually(lambda: received(tmp_path) == [0, 1])
     before = threading.active_count()
 
     outboxes = [Outbox([connect()]) for _ in range(7)]
     for outbox in outboxes:
         outbox.put(summary(1))
 
-    eventually(lambda: len(taken(tmp_path)) == 16)
+    eventually(lambda: len(received(tmp_path)) == 16)
     assert threading.active_count() == before
 
 

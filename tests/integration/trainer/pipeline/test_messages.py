@@ -48,12 +48,12 @@ Name = tuple[int, int, int, MessageId]
 
 
 @dataclass
-class Seen:
-    """What one rank saw of its messages."""
+class ObservedMessages:
+    """The messages of one rank."""
 
     sent: list[Name] = field(default_factory=list)
     received: list[Name] = field(default_factory=list)
-    told: list[Name] = field(default_factory=list)
+    labelled: list[Name] = field(default_factory=list)
     """By the bytes that came."""
     events: Counter[str] = field(default_factory=Counter)
     losses: list[float] = field(default_factory=list)
@@ -70,22 +70,22 @@ def number_of(tail: torch.Tensor) -> tuple[int, MessageId]:
 
 
 class LabelledReceive:
-    def __init__(self, handle: Handle, post: Post, wire: torch.Tensor, told: Any) -> None:
-        self._handle, self._post, self._wire, self._told = handle, post, wire, told
+    def __init__(self, handle: Handle, post: Post, wire: torch.Tensor, on_label: Any) -> None:
+        self._handle, self._post, self._wire, self._on_label = handle, post, wire, on_label
         self.is_completed = handle.is_completed
 
     def wait(self) -> None:
         self._handle.wait()
-        told, self._told = self._told, lambda step, name: None
-        told(*number_of(self._wire[-DIGITS:]))
+        on_label, self._on_label = self._on_label, lambda step, name: None
+        on_label(*number_of(self._wire[-DIGITS:]))
         self._post.tensor.data.copy_(self._wire[:-DIGITS].view_as(self._post.tensor))
 
 
 class Labelling:
     """A transport around another that sends each message's name behind its tensor."""
 
-    def __init__(self, inner: Transport, rank: int, seen: Seen) -> None:
-        self._inner, self._rank, self._seen = inner, rank, seen
+    def __init__(self, inner: Transport, rank: int, observed: ObservedMessages) -> None:
+        self._inner, self._rank, self._observed = inner, rank, observed
         self.errors, self.ordered = inner.errors, inner.ordered
         self.begin, self.end, self.close = inner.begin, inner.end, inner.close
 
@@ -93,57 +93,59 @@ class Labelling:
         labelled = [replace(post, tensor=self._wire(post)) for post in posts]
         handles = self._inner.post(labelled, batch=batch)
         return [
-            handle if post.message.sends else LabelledReceive(handle, post, wire.tensor, self._told_by(post.message))
+            handle
+            if post.message.sends
+            else LabelledReceive(handle, post, wire.tensor, self._on_label_of(post.message))
             for handle, post, wire in zip(handles, posts, labelled, strict=True)
         ]
 
     def _wire(self, post: Post) -> torch.Tensor:
         message, flat = post.message, post.tensor.detach().reshape(-1)
         if message.sends:
-            self._seen.sent.append((message.step, self._rank, message.peer, message.id))
+            self._observed.sent.append((message.step, self._rank, message.peer, message.id))
             return torch.cat([flat, digits(message.step, message.id)])
-        self._seen.received.append((message.step, message.peer, self._rank, message.id))
+        self._observed.received.append((message.step, message.peer, self._rank, message.id))
         return torch.empty(flat.numel() + DIGITS)
 
-    def _told_by(self, message: Message) -> Any:
-        def told(step: int, name: MessageId) -> None:
-            self._seen.told.append((step, message.peer, self._rank, name))
+    def _on_label_of(self, message: Message) -> Any:
+        def on_label(step: int, name: MessageId) -> None:
+            self._observed.labelled.append((step, message.peer, self._rank, name))
 
-        return told
+        return on_label
 
 
-seen = Seen()
+observed = ObservedMessages()
 
 
 class Watcher(Plugin):
-    """Labels all messages, and counts what an observer is told."""
+    """Labels all messages, and counts what an observer is notified of."""
 
     name = "watcher"
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
         assert context.pipeline is not None
-        context.pipeline.transport = Labelling(context.pipeline.transport, context.identity.rank, seen)
+        context.pipeline.transport = Labelling(context.pipeline.transport, context.identity.rank, observed)
         watcher = cls()
         context.pipeline.observe(watcher)
         return watcher
 
     def posting(self, messages: Sequence[Message]) -> None:
-        seen.events["posting"] += len(messages)
+        observed.events["posting"] += len(messages)
 
     def posted(self, messages: Sequence[Message], handle: Handle) -> None:
-        seen.events["posted"] += len(messages)
+        observed.events["posted"] += len(messages)
 
     def waiting(self, messages: Sequence[Message]) -> None:
-        seen.events["waiting"] += len(messages)
+        observed.events["waiting"] += len(messages)
 
     def ended(self, messages: Sequence[Message]) -> None:
-        seen.events["ended"] += len(messages)
+        observed.events["ended"] += len(messages)
 
 
-def watched(flags: str) -> Seen:
-    seen.losses = train(flags, plugins=(Watcher,)).losses
-    return seen
+def watched(flags: str) -> ObservedMessages:
+    observed.losses = train(flags, plugins=(Watcher,)).losses
+    return observed
 
 
 def plain(flags: str) -> list[float]:
@@ -184,7 +186,7 @@ def test_both_ends_call_every_message_the_same_and_no_two_alike(layout: str, tra
     assert sent == expected(stages, chunks)
     assert len(set(sent)) == len(sent)
     for rank in ranks:
-        assert sorted(rank.told) == sorted(rank.received)
+        assert sorted(rank.labelled) == sorted(rank.received)
         assert rank.events["posting"] == rank.events["posted"] == len(rank.sent) + len(rank.received)
         assert len(rank.received) <= rank.events["waiting"] == rank.events["ended"] <= rank.events["posted"]
     assert ranks[-1].losses == run_forked(stages, plain, flags)[-1]

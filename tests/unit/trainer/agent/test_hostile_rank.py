@@ -21,7 +21,7 @@ from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.layout import Sections
-from megatronapp.trainer.agent.rank import LIES, Rank
+from megatronapp.trainer.agent.rank import IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment, SegmentError
 from megatronapp.trainer.agent.stream import StreamLoop
 from tests.support.rank_writer import RankWriter
@@ -86,7 +86,7 @@ def test_bytes_anywhere_in_the_segment_are_refused_or_read(
                 writer.step(step)
         overwrite(writer.recorder.fd, writes)
 
-        with suppress(*LIES):
+        with suppress(*IMPLAUSIBLE):
             rank.drain(rank.head())
         rank.tick()
         rank.end().join()
@@ -206,7 +206,7 @@ def test_a_hello_that_is_wrong_anywhere_is_refused_or_understood(path: tuple[str
         place = place[key]
     place[path[-1]] = value
 
-    with suppress(*LIES):
+    with suppress(*IMPLAUSIBLE):
         RankHello.parse(document)
 
 
@@ -229,7 +229,7 @@ FRAMES = st.sampled_from(["communicators", "evaluation", "closing", "hello", "ot
 def test_frames_that_make_no_sense_are_refused_or_left_out(tmp_path: Path, frames: list[tuple[str, Any]]) -> None:
     with known(tmp_path) as (rank, writer):
         for key, value in frames:
-            with suppress(*LIES):
+            with suppress(*IMPLAUSIBLE):
                 rank.take(key, value)
         writer.step(1)
         rank.drain(rank.head())

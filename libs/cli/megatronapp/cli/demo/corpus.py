@@ -20,9 +20,9 @@ def prepare(examples: Path, folder: Path) -> Path:
     shutil.copyfile(examples / "data" / "tokenizer.json", tokenizer)
     flags = ["--input", source, "--output-prefix", folder / "corpus", "--append-eod"]
     flags += ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", tokenizer]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = preprocess([str(flag) for flag in flags])
     if status:
-        raise DataError(f"the demo's text could not be tokenized: {said.getvalue().strip()}")
+        raise DataError(f"the demo's text could not be tokenized: {output.getvalue().strip()}")
     return folder

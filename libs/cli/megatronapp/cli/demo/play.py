@@ -39,7 +39,7 @@ GIVE_UP_STEPS = 120
 GIVE_UP_SECONDS = 60.0
 """And when no step ends any more for so long."""
 REFRESH_SECONDS = 0.25
-LAST_WORDS_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 """What the ranks said last comes so long after their end."""
 WARM_UP_STEPS = 10
 """Of the learning rate, as in the example."""
@@ -80,8 +80,8 @@ async def play(demo: Demo) -> int:
     job = _job(demo)
     options = Options(demo.folder, page_port=None if demo.check else demo.port)
     async with local_stack(options) as running, _listening(running, run.state):
-        _tell(console, [f"page  {running.link}"] if running.page else [])
-        _tell(console, view.story(f"local/{job.metadata.name}", job.metadata.uid, demo.scenario, steps_of(job)))
+        _print(console, [f"page  {running.link}"] if running.page else [])
+        _print(console, view.preview(f"local/{job.metadata.name}", job.metadata.uid, demo.scenario, steps_of(job)))
         training = asyncio.create_task(_train(demo.folder / "run", job, running, data, run))
         await (_check(run, training) if demo.check else _show(console, run, training))
         asked = run.stop.is_set()
@@ -90,11 +90,11 @@ async def play(demo: Demo) -> int:
         if failed:
             print("\n".join(run.log), file=sys.stderr)
         if not demo.check:
-            _tell(console, view.ending(run.state, outcome))
+            _print(console, view.ending(run.state, outcome))
             if not asked:
                 elsewhere = f" --folder {demo.folder}" if demo.folder != demo_folder() else ""
                 how = f"The page stays at {running.page} (to sign in: megatronapp token{elsewhere})."
-                _tell(console, [how, "Ctrl-C ends the demo."])
+                _print(console, [how, "Ctrl-C ends the demo."])
                 await run.stop.wait()
     if demo.check:
         verdict = run.state.verdict()
@@ -159,7 +159,7 @@ async def _listening(running: LocalStack, state: DemoState) -> AsyncIterator[Non
             task.cancel()
 
 
-def _tell(console: Console, lines: Iterable[str]) -> None:
+def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -173,21 +173,21 @@ async def _show(console: Console, run: _Run, training: asyncio.Task[bool]) -> No
                 await asyncio.sleep(REFRESH_SECONDS)
             live.update(view.render(run.state), refresh=True)
         return
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     shown = 0
     while not _over(run, training):
         if run.state.step >= shown + 10:
             shown = run.state.step
             console.print(f"step {shown}/{run.state.total_steps}")
-        for finding in changed(run.state, told):
+        for finding in changed(run.state, printed):
             console.print(view.line(finding), soft_wrap=True)
         await asyncio.sleep(REFRESH_SECONDS)
 
 
-def changed(state: DemoState, told: dict[str, str]) -> list[Finding]:
-    """Findings that page, or have paged, and stand elsewhere than was told; figures alone are no change."""
-    changed = [f for f in map(state.findings.__getitem__, state.paged) if told.get(f.id) != view.word(f)]
-    told.update({finding.id: view.word(finding) for finding in changed})
+def changed(state: DemoState, printed: dict[str, str]) -> list[Finding]:
+    """Findings that page, or have paged, and stand elsewhere than was printed; figures alone are no change."""
+    changed = [f for f in map(state.findings.__getitem__, state.paged) if printed.get(f.id) != view.word(f)]
+    printed.update({finding.id: view.word(finding) for finding in changed})
     return changed
 
 
@@ -220,5 +220,5 @@ async def _end(run: _Run, training: asyncio.Task[bool]) -> view.Outcome:
         run.stop.set()
         await training
         return view.Outcome.STOPPED
-    await asyncio.sleep(LAST_WORDS_SECONDS)
+    await asyncio.sleep(DRAIN_SECONDS)
     return view.Outcome.FAILED if await training else view.Outcome.FINISHED

@@ -50,7 +50,7 @@ def line(finding: Finding) -> str:
     return f"{word(finding)}: {who}{since}: {_what(finding)}, {_effect(finding)}"
 
 
-def story(job: str, run: str, scenario: Scenario, steps: int) -> list[str]:
+def preview(job: str, run: str, scenario: Scenario, steps: int) -> list[str]:
     """What is about to happen; `steps` 0: not known."""
     lines = [f"run   {job}, id {run[:SHORT_ID]}, started {datetime.now():%H:%M:%S}"]
     for fault in scenario.faults:

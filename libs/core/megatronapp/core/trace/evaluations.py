@@ -12,16 +12,16 @@ from megatronapp.v1 import trace_pb2
 class Evaluations:
     """One for each step and split, the newest MAX_JOB_EVALUATIONS. Iterates by step, then split."""
 
-    def __init__(self, told: Iterable[trace_pb2.Evaluation] = ()) -> None:
+    def __init__(self, evaluations: Iterable[trace_pb2.Evaluation] = ()) -> None:
         self._found: dict[tuple[int, str], trace_pb2.Evaluation] = {}
-        self.take(told)
+        self.take(evaluations)
 
     def __iter__(self) -> Iterator[trace_pb2.Evaluation]:
         return (self._found[key] for key in sorted(self._found))
 
-    def take(self, told: Iterable[trace_pb2.Evaluation]) -> None:
-        """Of several ranks that tell one, that which knows its loss counts."""
-        for evaluation in told:
+    def take(self, evaluations: Iterable[trace_pb2.Evaluation]) -> None:
+        """Of several ranks that report one, that which knows its loss counts."""
+        for evaluation in evaluations:
             key = (evaluation.step, evaluation.split)
             if evaluation.HasField("loss") or key not in self._found:
                 self._found[key] = copied(evaluation)

@@ -66,17 +66,17 @@ class Process:
         self.heard_unix_ns = max(self.heard_unix_ns, received_unix_ns)
         if body == "hello" and received_unix_ns >= self.hello_unix_ns:
             self.hello_unix_ns = max(1, received_unix_ns)
-            self._introduced(message.hello)
+            self._apply_hello(message.hello)
         elif body == "heartbeat":
-            self._beat(message.heartbeat, message.seq, received_unix_ns)
+            self._apply_heartbeat(message.heartbeat, message.seq, received_unix_ns)
         elif body == "summary":
             self.step = max(self.step, message.summary.step)
-            self._told(message.summary, message.seq)
+            self._apply_usage(message.summary, message.seq)
         elif body == "batch":
             self.dropped = max(self.dropped, message.batch.dropped)
 
     def recall(self, record: trace_pb2.RankRecord) -> None:
-        """Fill in what no message has told."""
+        """Fill in what no message has reported."""
         if self.hello_unix_ns == 0:
             self.hello_unix_ns, self.placement, self.device = 1, copied(record.placement), record.device
         if self.heard_unix_ns == 0:
@@ -85,18 +85,18 @@ class Process:
                 self.lost_unix_ns = max(1, self.heard_unix_ns)
         if self.heartbeat is None and record.HasField("heartbeat"):
             self.heartbeat, self.heartbeat_unix_ns = copied(record.heartbeat), record.heartbeat_unix_ns
-            self._told(self.heartbeat, 0)
+            self._apply_usage(self.heartbeat, 0)
 
-    def _introduced(self, hello: trace_pb2.Hello) -> None:
+    def _apply_hello(self, hello: trace_pb2.Hello) -> None:
         self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)
 
-    def _beat(self, heartbeat: trace_pb2.Heartbeat, seq: int, received_unix_ns: int) -> None:
+    def _apply_heartbeat(self, heartbeat: trace_pb2.Heartbeat, seq: int, received_unix_ns: int) -> None:
         if (seq, received_unix_ns) >= (self.heartbeat_seq, self.heartbeat_unix_ns):
             self.heartbeat, self.heartbeat_seq, self.heartbeat_unix_ns = heartbeat, seq, received_unix_ns
         self.closed = self.closed or heartbeat.closing
-        self._told(heartbeat, seq)
+        self._apply_usage(heartbeat, seq)
 
-    def _told(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
+    def _apply_usage(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
         self.dropped = max(self.dropped, body.dropped)
         if seq >= self.memory_seq and body.HasField("memory"):
             self.memory, self.memory_seq = copied(body.memory), seq

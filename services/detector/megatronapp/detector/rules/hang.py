@@ -108,9 +108,9 @@ def _named(ranks: tuple[int, ...]) -> str:
 
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
-    said = "can be named" if b is None else _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
+    what = "can be named" if b is None else _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
-    return _described(stall, ranks, b, cause, f"{_named(ranks)} {said}{waiting}.")
+    return _described(stall, ranks, b, cause, f"{_named(ranks)} {what}{waiting}.")
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:

@@ -36,7 +36,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """One entry a (communicator, operation) of which every member told."""
+    """One entry a (communicator, operation) of which every member reported."""
 
     group: Ints
     """Index into StepTable.communicators."""
@@ -90,11 +90,11 @@ def collectives(table: StepTable) -> Collectives:
     keys, key = np.unique(rows.communicator[mine] * names + rows.operation[mine], return_inverse=True)
     shortest = np.full(len(keys), np.inf)
     np.minimum.at(shortest, key, rows.duration_min[mine])
-    told = np.bincount(key, minlength=len(keys))
+    reported = np.bincount(key, minlength=len(keys))
     group = keys // names if len(keys) else keys
-    complete = told >= np.array([len(g.ranks) for g in table.communicators] or [0])[group]
-    count = np.bincount(key, rows.count[mine], minlength=len(keys)) / np.maximum(told, 1)
-    size = np.bincount(key, rows.bytes[mine], minlength=len(keys)) / np.maximum(told, 1)
+    complete = reported >= np.array([len(g.ranks) for g in table.communicators] or [0])[group]
+    count = np.bincount(key, rows.count[mine], minlength=len(keys)) / np.maximum(reported, 1)
+    size = np.bincount(key, rows.bytes[mine], minlength=len(keys)) / np.maximum(reported, 1)
     return Collectives(
         group=group[complete],
         operation=(keys % max(names, 1))[complete],

@@ -16,7 +16,7 @@ from megatronapp.gateway.notify.levels import Level
 MAX_INCIDENTS = 5_000
 CLAIM_SECONDS = 60.0
 """A claim whose gateway says nothing for so long is void."""
-RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 600.0
+RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 600.0
 REPORT = "report-"
 """Subjects with this prefix are weekly reports."""
 
@@ -65,7 +65,7 @@ class Record:
 
     def waits(self, now: float) -> bool:
         """Somebody is telling now, or it has just failed."""
-        patience = min(RETRY_SECONDS * 2 ** (self.failures - 1), MOST_RETRY_SECONDS) if self.failures else 0.0
+        patience = min(RETRY_SECONDS * 2 ** (self.failures - 1), MAX_RETRY_SECONDS) if self.failures else 0.0
         return (bool(self.claim) and now - self.claimed_at < CLAIM_SECONDS) or now - self.failed_at < patience
 
 

@@ -77,16 +77,16 @@ class Notifier:
             for message in batch:
                 due = self._fold(message)
                 if due is not None:
-                    tasks.create_task(self._tell(client, *due))
+                    tasks.create_task(self._notify(client, *due))
             self._count()
             self._changed.set()
 
     def _fold(self, message: Message) -> tuple[str, Due] | None:
-        """Take in one event; the claim and what it is for, when it is this gateway's turn to tell."""
+        """Take in one event; the claim and what it is for, when it is this gateway's turn to notify."""
         try:
             event = parse(message.value)
             counts = self._known.apply(event, self._week(event.at))
-        except Exception as error:  # noqa: BLE001  one event must not end the telling of all others
+        except Exception as error:  # noqa: BLE001  one event must not end the notification of all others
             self._metrics.bad_messages.labels(Topic.INCIDENTS).inc()
             log.warning("message_not_understood", topic=Topic.INCIDENTS, error=str(error))
             return None
@@ -119,7 +119,7 @@ class Notifier:
                 self._mine[claim.claim] = (due, now)
                 await self._bus.publish(Topic.INCIDENTS, due.subject, _bytes(claim))
 
-    async def _tell(self, client: httpx.AsyncClient, claim: str, due: Due) -> None:
+    async def _notify(self, client: httpx.AsyncClient, claim: str, due: Due) -> None:
         incident = self._known.incidents.get(due.subject)
         if incident is None and not due.subject.startswith(REPORT):
             return

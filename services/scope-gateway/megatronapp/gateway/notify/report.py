@@ -23,7 +23,7 @@ LATE_SECONDS = 86_400.0
 """A report that could not be sent for so long is not sent any more."""
 OFFENCES = 2
 """Incidents that make a node, GPU or job a repeat offender."""
-MOST_OFFENDERS = 20
+MAX_OFFENDERS = 20
 
 
 class LevelCount(Model):
@@ -142,7 +142,7 @@ def _offenders(incidents: Sequence[Incident]) -> tuple[Offender, ...]:
     again.sort(key=lambda item: (-len(item[1]), item[0]))
     return tuple(
         Offender(kind=kind, name=name, incidents=len(names), alerts=tuple(sorted(set(names))))
-        for (kind, name), names in again[:MOST_OFFENDERS]
+        for (kind, name), names in again[:MAX_OFFENDERS]
     )
 
 

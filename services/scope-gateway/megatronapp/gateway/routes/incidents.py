@@ -15,8 +15,8 @@ from megatronapp.gateway.notify.views import IncidentView, incident_view
 
 router = APIRouter(tags=["incidents"])
 
-MOST_DAYS = 366
-Days = Annotated[int, Query(ge=1, le=MOST_DAYS, description="how many days before the end")]
+MAX_DAYS = 366
+Days = Annotated[int, Query(ge=1, le=MAX_DAYS, description="how many days before the end")]
 End = Annotated[float | None, Query(ge=0, le=1e11, description="seconds since 1970; absent: now")]
 
 

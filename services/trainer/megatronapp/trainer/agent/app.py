@@ -21,17 +21,18 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.hello import RankHello
-from megatronapp.trainer.agent.rank import FLUSH_SECONDS, LIES, Rank
+from megatronapp.trainer.agent.rank import FLUSH_SECONDS, IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.stream import StreamLoop
 
 log = get_logger(__name__)
 
 TICK_SECONDS = 0.1
-MOST_RANKS = 256
+MAX_RANKS = 256
 """Connections at once. A node has some ten ranks."""
-GREETING_SECONDS = 30.0
-MOST_READS = 64
+HELLO_SECONDS = 30.0
+"""A connection that sent no hello for so long is refused."""
+MAX_READS = 64
 """Of what a dead rank has left in its socket."""
 
 
@@ -119,8 +120,8 @@ class Agent:
                 log.warning("rank_refused", reason=str(error))
                 accepted.close()
                 continue
-            if len(self._peers) >= MOST_RANKS:
-                log.warning("rank_refused", reason=f"{MOST_RANKS} processes are connected")
+            if len(self._peers) >= MAX_RANKS:
+                log.warning("rank_refused", reason=f"{MAX_RANKS} processes are connected")
                 peer.close()
                 continue
             self._peers.add(peer)
@@ -138,7 +139,7 @@ class Agent:
     def _tick(self, peer: _Peer) -> None:
         """The head is read before the frames: names that its rows need were sent before them."""
         if peer.rank is None:
-            if time.monotonic() - peer.since > GREETING_SECONDS:
+            if time.monotonic() - peer.since > HELLO_SECONDS:
                 raise DataError(f"process {peer.connection.pid} did not say who it is")
             return
         until = peer.rank.head()
@@ -172,7 +173,7 @@ class Agent:
             raise
 
     def _end(self, peer: _Peer) -> None:
-        """The rank has said goodbye, is gone, or has lied. Its socket is closed when all it has left was read."""
+        """The rank has said goodbye, is gone, or was refused. Its socket is closed when all it has left was read."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
@@ -180,11 +181,11 @@ class Agent:
         if peer.process is not None:
             self._selector.unregister(peer.process)
         try:
-            for _ in range(MOST_READS):
+            for _ in range(MAX_READS):
                 if peer.connection.ended or peer.connection.idle:
                     break
                 self._receive(peer)
-        except LIES as error:
+        except IMPLAUSIBLE as error:
             self._refuse(peer, error)
         if peer.rank is not None:
             self._flushing = [thread for thread in self._flushing if thread.is_alive()]
@@ -192,10 +193,10 @@ class Agent:
         peer.close()
 
     def _contained(self, peer: _Peer, action: Callable[[_Peer], None]) -> None:
-        """A rank that lies is left; so is one that shows a mistake of this agent's own."""
+        """A rank whose records are implausible is disconnected; so is one that shows a mistake of this agent's own."""
         try:
             action(peer)
-        except LIES as error:
+        except IMPLAUSIBLE as error:
             self._refuse(peer, error)
             self._end(peer)
         except Exception:

@@ -17,7 +17,7 @@ READ_BYTES = 1 << 20
 """At once, so that a rank that talks without end takes no time from the others."""
 LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
-_MOST_DESCRIPTORS = 8
+_MAX_DESCRIPTORS = 8
 
 
 class Connection:
@@ -32,7 +32,7 @@ class Connection:
             raise DataError(f"process {self.pid} is user {uid}'s; an agent serves its own user alone")
         self._buffer = bytearray()
         self._segment: int | None = None
-        self._met = False
+        self._has_segment = False
         self.ended = False
         """The rank has said all, or is gone."""
         self.idle = False
@@ -44,7 +44,7 @@ class Connection:
     def receive(self) -> Iterator[tuple[str, Any]]:
         """The frames that have come in whole. Raises DataError for what is no frame."""
         self.idle = False
-        if not self._met and not self._take_segment():
+        if not self._has_segment and not self._take_segment():
             return
         try:
             data = self._socket.recv(READ_BYTES)
@@ -71,14 +71,14 @@ class Connection:
     def _take_segment(self) -> bool:
         """The first byte, which carries the descriptor; whether it has come."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, 1, _MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
         except BlockingIOError:
             self.idle = True
             return False
         except OSError:
             data, descriptors = b"", []
         if len(descriptors) == 1:
-            self._segment, self._met = descriptors[0], True
+            self._segment, self._has_segment = descriptors[0], True
             return True
         for fd in descriptors:
             with contextlib.suppress(OSError):

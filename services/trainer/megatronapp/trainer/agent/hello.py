@@ -15,7 +15,7 @@ from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.v1 import trace_pb2
 
 _ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}:\d{1,5}")
-MOST_PATH = 4096
+MAX_PATH = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,6 @@ def _address(address: Any) -> str:
 def _folder(folder: Any) -> Path | None:
     if folder == "":
         return None
-    if isinstance(folder, str) and len(folder) <= MOST_PATH and "\0" not in folder and Path(folder).is_absolute():
+    if isinstance(folder, str) and len(folder) <= MAX_PATH and "\0" not in folder and Path(folder).is_absolute():
         return Path(folder)
     raise DataError(f"a trace folder {folder!r:.100}; it must be an absolute path")

@@ -41,7 +41,6 @@ FRONTIER = struct.Struct("<IiIi3Q2qI4x")
 was enqueued and completed, open messages."""
 OPEN_MESSAGE = struct.Struct("<2Qq")
 """Step, packed message, when it was posted; from byte 72."""
-OPEN_OFFSET = 72
 FRONTIER_DTYPE = np.dtype(
     {
         "names": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -43,6 +43,6 @@ def _content(path: str) -> bytes:
     """Of a small file of the kernel's, without what Python adds to files."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, _MOST_BYTES)
+        return os.read(fd, _MAX_BYTES)
     finally:
         os.close(fd)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
@@ -30,12 +30,13 @@ from megatronapp.trainer.agent.telemetry import GpuTelemetry
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
+P = ParamSpec("P")
 
 FLUSH_SECONDS = 2.0
-MOST_EVALUATIONS = 64
+MAX_EVALUATIONS = 64
 """That wait for the next heartbeat."""
-LIES = (DataError, ValueError, OverflowError)
-"""What a record raises that can't be true: of our own checks, or of protobuf's."""
+IMPLAUSIBLE = (DataError, ValueError, OverflowError)
+"""What an implausible record raises: our own checks, or protobuf's."""
 
 
 class Rank:
@@ -55,7 +56,7 @@ class Rank:
         self._communicators = hello.message.communicators
         self._communicator_bytes = 0
         self._reported = {"summary": 0, "heartbeat": 0}
-        self._evaluations: deque[Evaluation] = deque(maxlen=MOST_EVALUATIONS)
+        self._evaluations: deque[Evaluation] = deque(maxlen=MAX_EVALUATIONS)
         self._closing = False
         self._phase = -1
         self._beats = BeatClock(hello.message.identity.rank, time.monotonic())
@@ -99,7 +100,7 @@ class Rank:
         phase, due = self._segment.state.phase, self._beats.due(time.monotonic())
         if due or phase != self._phase:
             self._phase = phase
-            self._guarded(self._beat, False)
+            self._guarded(self._send_heartbeat, closing=False)
 
     def end(self) -> threading.Thread:
         """The process is gone, or ends: send the rest, for at most FLUSH_SECONDS. Returns the thread that does."""
@@ -107,10 +108,10 @@ class Rank:
             until = self.head()
             while self.drain(until):
                 pass
-        except LIES as error:
+        except IMPLAUSIBLE as error:
             log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
         if self._closing or self._segment.state.closing:
-            self._guarded(self._beat, True)
+            self._guarded(self._send_heartbeat, closing=True)
         if self._telemetry is not None:
             self._telemetry.close()
         self._segment.close()
@@ -150,7 +151,7 @@ class Rank:
             self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
         ) % limits.MAX_DROPPED
 
-    def _beat(self, closing: bool) -> None:
+    def _send_heartbeat(self, *, closing: bool) -> None:
         self._count_lost()
         evaluations = tuple(self._evaluations)
         self._evaluations.clear()
@@ -168,8 +169,8 @@ class Rank:
         self._send(trace_pb2.TraceMessage(heartbeat=beat))
 
     def _unreported(self, kind: str) -> tuple[Communicator, ...]:
-        told, self._reported[kind] = self._reported[kind], len(self._communicators)
-        return self._communicators[told:]
+        reported, self._reported[kind] = self._reported[kind], len(self._communicators)
+        return self._communicators[reported:]
 
     def _send(self, message: trace_pb2.TraceMessage) -> None:
         message.seq = 1
@@ -177,11 +178,11 @@ class Rank:
         self._outbox.put(message)
         self._segment.sent = self._outbox.sent
 
-    def _guarded(self, action: Callable[[Any], None], argument: Any) -> None:
-        """What can't be true is dropped, counted, and said once."""
+    def _guarded(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """What can't be true is dropped, counted, and logged once."""
         try:
-            action(argument)
-        except LIES as error:
+            action(*args, **kwargs)
+        except IMPLAUSIBLE as error:
             if not self._refused:
                 log.warning("record_refused", rank=self.identity.rank, reason=str(error))
             self._refused += 1

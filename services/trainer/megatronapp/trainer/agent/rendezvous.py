@@ -19,7 +19,7 @@ from megatronapp.core.errors import UnavailableError
 
 SOCKET_VARIABLE = "MEGATRONAPP_AGENT_SOCKET"
 BACKLOG = 256
-MOST_PATH = 100
+MAX_PATH = 100
 """Bytes of a Unix socket's address that every system takes."""
 
 
@@ -95,7 +95,7 @@ def start_agent(path: Path) -> bool:
 def private_folder() -> Path:
     """A new folder that only this user can enter, short enough for a socket's address."""
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108  (mkdtemp makes a private one)
-        if len(parent) + 40 < MOST_PATH:
+        if len(parent) + 40 < MAX_PATH:
             with contextlib.suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix="megatronapp-agent-", dir=parent))
     raise UnavailableError("no temporary folder can be written: set TMPDIR to a short path")
@@ -105,7 +105,7 @@ def _folder() -> Path:
     """This user's own."""
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108  (checked below)
         folder = Path(parent) / f"megatronapp-{os.geteuid()}"
-        if len(str(folder)) + 40 > MOST_PATH:
+        if len(str(folder)) + 40 > MAX_PATH:
             continue
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
 """The agent's end of the memory that a rank shares with it. Whatever stands there may be a lie, and may change while it
 is read: every size is checked before it is used, every copy before it is believed, and no loop is longer than what it
-is given. A rank that lies harms itself alone.
+is given. A rank that writes what is implausible harms itself alone.
 """
 
 from __future__ import annotations

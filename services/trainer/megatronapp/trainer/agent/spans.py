@@ -13,7 +13,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
 
 Flags = npt.NDArray[np.bool_]
-MOST_NAMES = 1024
+MAX_NAMES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class SpanNames:
         if not isinstance(document, Mapping):
             raise DataError("the table of names must be an object")
         names = _list(document, "names", str)
-        if not 0 < len(names) <= MOST_NAMES or any(len(name) > limits.MAX_NAME for name in names):
-            raise DataError(f"{len(names)} names; from 1 to {MOST_NAMES} of {limits.MAX_NAME} characters are accepted")
+        if not 0 < len(names) <= MAX_NAMES or any(len(name) > limits.MAX_NAME for name in names):
+            raise DataError(f"{len(names)} names; from 1 to {MAX_NAMES} of {limits.MAX_NAME} characters are accepted")
         kinds = _list(document, "kinds", int)
         flags = [_list(document, key, bool) for key in ("on_host", "blocking", "summarized")]
         if any(len(column) != len(names) for column in (kinds, *flags)) or not all(0 <= kind < 32 for kind in kinds):

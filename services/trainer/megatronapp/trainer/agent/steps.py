@@ -17,9 +17,9 @@ from megatronapp.trainer.agent.segment import Record
 
 Ints = npt.NDArray[np.int64]
 
-MOST_ROWS = 1 << 18
+MAX_ROWS = 1 << 18
 """Of a step. A large model traced in full has some ten thousand."""
-MOST_DEEP = 256
+MAX_DEEP = 256
 """Blocking spans around a span."""
 
 
@@ -94,9 +94,9 @@ class Steps:
         if step != self._step:
             self._forget()  # its end was overwritten
             self._step = step
-        if self._rows + table.shape[1] > MOST_ROWS:
+        if self._rows + table.shape[1] > MAX_ROWS:
             self._forget()
-            raise DataError(f"a step of more than {MOST_ROWS} spans")
+            raise DataError(f"a step of more than {MAX_ROWS} spans")
         self._parts.append(table)
         self._rows += table.shape[1]
 
@@ -104,8 +104,8 @@ class Steps:
         if len(content) < layout.END.size:
             raise DataError(f"a step's end of {len(content)} bytes; it has {layout.END.size}")
         end = StepEnd._make(layout.END.unpack_from(content))
-        if end.rows > MOST_ROWS:
-            raise DataError(f"a step of {end.rows} spans; at most {MOST_ROWS} are accepted")
+        if end.rows > MAX_ROWS:
+            raise DataError(f"a step of {end.rows} spans; at most {MAX_ROWS} are accepted")
         if self._rows and self._step != end.step:
             self._forget()
         if self._rows != end.rows:
@@ -147,8 +147,8 @@ def _bounds(names: int) -> tuple[Ints, Ints]:
     time, duration = limits.MAX_TIME_NS, limits.MAX_DURATION_NS
     ranges = {
         "name": (0, names - 1),
-        "first": (0, MOST_ROWS),
-        "blocked": (0, MOST_DEEP),
+        "first": (0, MAX_ROWS),
+        "blocked": (0, MAX_DEEP),
         "microbatch": (-1, limits.MAX_MICROBATCHES),
         "chunk": (-1, limits.MAX_VIRTUAL_PIPELINE),
         "layer": (-1, (1 << 15) - 1),

@@ -103,7 +103,7 @@ class CollectorStream:
 
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
-        self._ended = self._heard = False
+        self._ended = self._replied = False
         self._reading: asyncio.Task[None] | None = None
         self._running = loop.start(self._run())
 
@@ -161,24 +161,24 @@ class CollectorStream:
     async def _connect_for_ever(self) -> None:
         """Until it is closed: then what is left has one more connection."""
         backoff = FIRST_BACKOFF_SECONDS
-        said = last = False
+        logged = last = False
         while not (last or self._ended):
             last = self._closing.is_set()
             try:
                 await self._connect()
             except (grpc.RpcError, OSError, MegatronAppError) as error:
                 if self._leave_out_refused(error):
-                    self._heard = True
-                elif self._heard or not said:
+                    self._replied = True
+                elif self._replied or not logged:
                     log.warning("collector_unreachable", address=self._address, reason=_reason(error))
-                    said = True
-            backoff = FIRST_BACKOFF_SECONDS if self._heard else min(backoff * 2, LAST_BACKOFF_SECONDS)
+                    logged = True
+            backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), backoff * random.uniform(0.75, 1.25))
 
     async def _connect(self) -> None:
         """One connection, until it ends."""
-        self._heard = False
+        self._replied = False
         async with aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
             with self._acknowledged:
                 self._buffer.reconnected()
@@ -231,7 +231,7 @@ class CollectorStream:
         return left_out
 
     def _receive(self, reply: trace_pb2.TraceReply) -> None:
-        self._heard = True
+        self._replied = True
         if reply.WhichOneof("body") == "control":
             self._on_control(reply.control)
             return

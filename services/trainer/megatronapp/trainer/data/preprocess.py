@@ -171,14 +171,14 @@ class _Progress:
         self._tokens += sum(len(tokens) for tokens in line.tokens.values())
         self._bytes += line.read_bytes
         if self._lines % self._interval == 0:
-            self._say()
+            self._print_progress()
 
     def end(self, prefixes: dict[str, Path]) -> None:
-        self._say()
+        self._print_progress()
         for prefix in prefixes.values():
             print(f"wrote {prefix}.bin and {prefix}.idx")
 
-    def _say(self) -> None:
+    def _print_progress(self) -> None:
         """On standard error, whatever the log level: somebody waits for it."""
         rate = self._bytes / max(time.monotonic() - self._started, 1e-9) / 1e6
         what = f"{self._lines:,} lines, {self.documents:,} documents, {self._tokens:,} tokens"

@@ -91,14 +91,14 @@ class _Supervisor:
                 return self._end(code, attempt, f"exit code {code} is not retried")
             if attempt > policy.max_restarts:
                 return self._end(code, attempt, f"exit code {code} after {policy.max_restarts} restarts")
-            self._say("restart", f"exit code {code}: attempt {attempt + 1} starts from the last checkpoint", attempt)
+            self._emit("restart", f"exit code {code}: attempt {attempt + 1} starts from the last checkpoint", attempt)
             attempt += 1
 
     async def _attempt(self, attempt: int) -> int:
         """Start all ranks and wait for them. Returns the exit code; nothing of the attempt runs any more then."""
         plan = self._plan
         name, ranks = f"{plan.name}, run {plan.run[:8]}", plan.job.spec.world_size
-        self._say("start", f"{name}: attempt {attempt}, {ranks} ranks", attempt)
+        self._emit("start", f"{name}: attempt {attempt}, {ranks} ranks", attempt)
         async with self._agent(attempt) as process:
             asked = asyncio.create_task(self._ask_to_stop(process))
             try:
@@ -164,7 +164,7 @@ class _Supervisor:
     async def _forward(self, output: int, attempt: int) -> None:
         """Every line of the ranks' output, from a pipe's end, to the log file and to the listener.
 
-        An error that all ranks meet is told to the listener once: from the rank that met it first.
+        An error that all ranks meet reaches the listener once: from the rank that met it first.
         """
         errors: set[bytes] = set()
         reader = asyncio.StreamReader(limit=LINE_BYTES)
@@ -178,14 +178,14 @@ class _Supervisor:
                     continue
                 if line.startswith(ERROR):
                     errors.add(line)
-                self._say("line", line.decode(errors="replace").rstrip(), attempt)
+                self._emit("line", line.decode(errors="replace").rstrip(), attempt)
             transport.close()
 
     def _end(self, code: int, attempt: int, text: str) -> JobResult:
-        self._say("end", f"{self._plan.name}: {text}", attempt)
+        self._emit("end", f"{self._plan.name}: {text}", attempt)
         return JobResult(self._plan.run, code, attempt, self._stop.is_set())
 
-    def _say(self, kind: Literal["start", "line", "restart", "end"], text: str, attempt: int) -> None:
+    def _emit(self, kind: Literal["start", "line", "restart", "end"], text: str, attempt: int) -> None:
         self._on_event(JobEvent(kind, text, attempt))
 
 

@@ -41,28 +41,28 @@ async def send(client: httpx.AsyncClient, receiver: Receiver, message: Message, 
             asyncio.timeout(SEND_SECONDS),
             client.stream("POST", receiver.url.get_secret_value(), json=body, headers=headers) as answer,
         ):
-            said = await _beginning(answer)
+            found = await _beginning(answer)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise UnavailableError(f"{receiver.name} does not answer: {type(error).__name__}") from error
     if not answer.is_success:
-        raise UnavailableError(f"{receiver.name} answers {answer.status_code}: {said[:200].decode(errors='replace')}")
-    if objection := receiver.objection(_parsed(said)):
+        raise UnavailableError(f"{receiver.name} answers {answer.status_code}: {found[:200].decode(errors='replace')}")
+    if objection := receiver.objection(_parsed(found)):
         raise UnavailableError(f"{receiver.name} refuses the message: {objection[:200]}")
 
 
 async def _beginning(answer: httpx.Response) -> bytes:
     """The answer's first MAX_ANSWER_BYTES: a receiver says little."""
-    said = b""
+    found = b""
     async for piece in answer.aiter_bytes():
-        said += piece
-        if len(said) >= MAX_ANSWER_BYTES:
+        found += piece
+        if len(found) >= MAX_ANSWER_BYTES:
             break
-    return said[:MAX_ANSWER_BYTES]
+    return found[:MAX_ANSWER_BYTES]
 
 
-def _parsed(said: bytes) -> Any:
+def _parsed(found: bytes) -> Any:
     try:
-        return json.loads(said)
+        return json.loads(found)
     except (ValueError, RecursionError):
         return None
 

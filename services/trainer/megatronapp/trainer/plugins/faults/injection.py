@@ -46,7 +46,7 @@ class Injection:
 
     def step_begin(self, step: int) -> None:
         active = [fault for fault in self._faults if fault.active(step)]
-        self._tell(step, {fault.kind for fault in active})
+        self._log_first(step, {fault.kind for fault in active})
         self._compute.extra = self._size(active, FaultKind.SLOW_COMPUTE)
         self._link.seconds = self._size(active, FaultKind.LATE_LINK)
         self._data.seconds = self._size(active, FaultKind.DATA_STALL)
@@ -69,7 +69,7 @@ class Injection:
                 total += size * (1 + fault.jitter_ratio * self._random.uniform(-1, 1))
         return total
 
-    def _tell(self, step: int, acting: set[FaultKind]) -> None:
+    def _log_first(self, step: int, acting: set[FaultKind]) -> None:
         """Log a kind's first step; those that act in every n-th step only would fill the log."""
         for kind in sorted(acting - self._acting):
             log.warning("fault_injected", kind=str(kind), step=step)

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 AGAIN_SECONDS = 3.0
 START_AGAIN_SECONDS = 10.0
 LENGTH = struct.Struct("<I")
-MOST_WAITING = 32 << 20
+MAX_WAITING = 32 << 20
 """Bytes; a connection that takes no more than that is given up."""
 
 
@@ -158,7 +158,7 @@ class AgentLink:
         self._waiting_bytes += LENGTH.size + len(frame)
         self._waiting.append(memoryview(LENGTH.pack(len(frame)) + frame))
         self._send()
-        if self._waiting_bytes > MOST_WAITING:
+        if self._waiting_bytes > MAX_WAITING:
             self._disconnect("it takes nothing")
 
     def _send(self) -> None:

@@ -194,9 +194,9 @@ class ScanPlugin(Plugin):
         self._link.border(last=True)
         self._recorder.set_closing()
         whole = self._recorder.close(FLUSH_SECONDS / 2)
-        heard = self._link.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
-        if not (whole and heard):
-            log.warning("trace_cut", recorded=whole, agent_done=heard)
+        received = self._link.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
+        if not (whole and received):
+            log.warning("trace_cut", recorded=whole, agent_done=received)
 
     # -- how it is put together --
 

@@ -22,7 +22,7 @@ from megatronapp.trainer.plugins.scan.segment_writer import SegmentWriter
 Row = tuple[tuple[int, ...], Mark, Mark, Mark]
 """The columns up to `message`; the marks of issue, begin and end."""
 
-MOST_STEPS_AHEAD = 64
+MAX_STEPS_AHEAD = 64
 """Steps that the device may be behind before the oldest are given up."""
 POLL_SECONDS = 0.005
 _NO_OPERATION = (0, -1, 0, 0)
@@ -179,7 +179,7 @@ class PythonRecorder:
         self._write_activity()
         self._segment.set_marks(self.marks, marks)
         self._write_done()
-        while len(self._steps) > MOST_STEPS_AHEAD:
+        while len(self._steps) > MAX_STEPS_AHEAD:
             self._lost += len(self._steps.popleft().rows)
             self._segment.set_state(lost=self._lost)
 

@@ -38,7 +38,7 @@ class SegmentWriter:
         self._write_header()
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Of one record."""
         room = self.sections.ring_bytes // layout.SHARE_OF_RING - layout.RECORD.size - layout.ROWS_HEAD.size
         return room // (8 * len(layout.COLUMNS))
@@ -82,8 +82,8 @@ class SegmentWriter:
 
     def put_rows(self, step: int, rows: npt.NDArray[np.int64]) -> None:
         """rows: [rows, columns]; in as many records as it takes."""
-        for begin in range(0, len(rows), self.most_rows):
-            part = rows[begin : begin + self.most_rows]
+        for begin in range(0, len(rows), self.max_rows):
+            part = rows[begin : begin + self.max_rows]
             head = layout.ROWS_HEAD.pack(step, len(part), part.shape[1])
             self._put(layout.ROWS, head + np.ascontiguousarray(part.T).tobytes())
 

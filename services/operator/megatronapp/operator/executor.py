@@ -22,12 +22,12 @@ from megatronapp.operator.api import (
 from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 from megatronapp.operator.names import Key
 from megatronapp.operator.observation import Observation
-from megatronapp.operator.observed import format_time
+from megatronapp.operator.snapshots import format_time
 
 log = get_logger(__name__)
 
 
-class Actor:
+class Executor:
     """Does what was decided. Every method may be called twice with the same effect as once."""
 
     def __init__(self, api: Api, identity: str) -> None:
@@ -63,15 +63,15 @@ class Actor:
             case MarkNode():
                 await self._mark(action, observation)
             case RecordEvent():
-                await self._tell(action, observation)
+                await self._record_event(action, observation)
         return None
 
     async def release(self, name: str, now: datetime) -> None:
         """Take the operator's own taint and condition from a node; others' stay."""
-        told = nodes.condition(
+        condition = nodes.condition(
             False, "left alone for long enough; found slow again, it is for twice as long", format_time(now)
         )
-        body = await self._patch(f"{paths.node(name)}/status", told, STRATEGIC_PATCH)
+        body = await self._patch(f"{paths.node(name)}/status", condition, STRATEGIC_PATCH)
         if body is not None:
             await self._patch(paths.node(name), nodes.released(body))
             log.info("node_released", node=name)
@@ -98,21 +98,24 @@ class Actor:
         return made
 
     async def _mark(self, action: MarkNode, observation: Observation) -> None:
-        told = nodes.condition(True, action.message, format_time(observation.now))
+        condition = nodes.condition(True, action.message, format_time(observation.now))
         # The condition first: once the taint is there, the node counts as marked.
-        body = await self._patch(f"{paths.node(action.node)}/status", told, STRATEGIC_PATCH)
+        body = await self._patch(f"{paths.node(action.node)}/status", condition, STRATEGIC_PATCH)
         if body is not None:
             await self._patch(paths.node(action.node), nodes.marked(body, action.mark))
             log.warning("node_marked", node=action.node, until=format_time(action.mark.until), message=action.message)
 
-    async def _tell(self, action: RecordEvent, observation: Observation) -> None:
-        """An event is told once: its name is made of what it says."""
+    async def _record_event(self, action: RecordEvent, observation: Observation) -> None:
+        """An event is recorded once: its name is made of what it says."""
         meta, now = observation.job.metadata, format_time(observation.now)
-        told = f"{meta.uid}/{observation.attempt}/{action.reason}/{action.message}"
+        content = f"{meta.uid}/{observation.attempt}/{action.reason}/{action.message}"
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{meta.name}.{sha256(told.encode()).hexdigest()[:16]}", "namespace": meta.namespace},
+            "metadata": {
+                "name": f"{meta.name}.{sha256(content.encode()).hexdigest()[:16]}",
+                "namespace": meta.namespace,
+            },
             "involvedObject": {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": KIND,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from megatronapp.operator.nodes import MARK, TAINT, acted_since, is_due, is_tainted, mark_for, marked, released
-from megatronapp.operator.observed import ChildJob, Node, Pod, SlowMark, format_time, is_stuck, parse_time
 from megatronapp.operator.render import Plan, render_job
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, SlowMark, format_time, is_stuck, parse_time
 from tests.unit.operator.samples import NOW, PLATFORM, UID, pod, training_job
 
 HOUR = timedelta(hours=1)

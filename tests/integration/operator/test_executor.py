@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from megatronapp.operator import nodes
-from megatronapp.operator.act import Actor
 from megatronapp.operator.actions import Create, MarkNode
 from megatronapp.operator.api import Api, ConflictError, RefusedError
-from megatronapp.operator.observed import Node, SlowMark
+from megatronapp.operator.executor import Executor
+from megatronapp.operator.snapshots import Node, SlowMark
 from tests.unit.operator.samples import NOW, UID, running
 
 FOREIGN = {"key": "example.com/others", "effect": "NoExecute"}
@@ -66,12 +66,12 @@ def server() -> NodeServer:
 
 
 @pytest.fixture
-def actor(api: Api) -> Actor:
-    return Actor(api, "test")
+def executor(api: Api) -> Executor:
+    return Executor(api, "test")
 
 
-async def test_a_slow_node_gets_condition_mark_and_taint_beside_others(server: NodeServer, actor: Actor) -> None:
-    await actor.do(MarkNode("node2", MARK, "slow ranks"), running())
+async def test_a_slow_node_gets_condition_mark_and_taint_beside_others(server: NodeServer, executor: Executor) -> None:
+    await executor.do(MarkNode("node2", MARK, "slow ranks"), running())
 
     found = Node.of(server.node)
     assert found.taints == (("example.com/others", "NoExecute"), (nodes.TAINT, nodes.EFFECT))
@@ -79,10 +79,10 @@ async def test_a_slow_node_gets_condition_mark_and_taint_beside_others(server: N
     assert server.node["status"]["conditions"][0]["status"] == "True"
 
 
-async def test_a_released_node_keeps_its_mark_and_others_taints(server: NodeServer, actor: Actor) -> None:
-    await actor.do(MarkNode("node2", MARK, "slow ranks"), running())
+async def test_a_released_node_keeps_its_mark_and_others_taints(server: NodeServer, executor: Executor) -> None:
+    await executor.do(MarkNode("node2", MARK, "slow ranks"), running())
 
-    await actor.release("node2", NOW)
+    await executor.release("node2", NOW)
 
     found = Node.of(server.node)
     assert found.taints == (("example.com/others", "NoExecute"),)
@@ -90,18 +90,18 @@ async def test_a_released_node_keeps_its_mark_and_others_taints(server: NodeServ
     assert server.node["status"]["conditions"][0]["status"] == "False"
 
 
-async def test_taints_are_not_written_over_what_somebody_has_changed(server: NodeServer, actor: Actor) -> None:
+async def test_taints_are_not_written_over_what_somebody_has_changed(server: NodeServer, executor: Executor) -> None:
     server.changed_by_others_after_read = True
 
     with pytest.raises(ConflictError):
-        await actor.do(MarkNode("node2", MARK, "slow ranks"), running())
+        await executor.do(MarkNode("node2", MARK, "slow ranks"), running())
 
     assert server.node["spec"]["taints"] == [FOREIGN]
 
 
-async def test_a_node_that_is_gone_needs_no_mark(actor: Actor) -> None:
-    await actor.do(MarkNode("node9", MARK, "slow ranks"), running())
-    await actor.release("node9", NOW)
+async def test_a_node_that_is_gone_needs_no_mark(executor: Executor) -> None:
+    await executor.do(MarkNode("node9", MARK, "slow ranks"), running())
+    await executor.release("node9", NOW)
 
 
 # ---- what 409 means
@@ -112,34 +112,34 @@ JOB = Create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gpt
 
 
 @pytest.mark.parametrize("refusal", [CONTENTION, {}], ids=["contention", "without a reason"])
-async def test_a_create_that_met_contention_is_not_done(server: NodeServer, actor: Actor, refusal: Any) -> None:
+async def test_a_create_that_met_contention_is_not_done(server: NodeServer, executor: Executor, refusal: Any) -> None:
     server.create_refusal = refusal
     server.jobs = [owned_by(UID)]
 
     with pytest.raises(ConflictError):
-        await actor.do(JOB, running())
+        await executor.do(JOB, running())
 
 
-async def test_an_object_that_is_there_already_is_as_good_as_made(server: NodeServer, actor: Actor) -> None:
+async def test_an_object_that_is_there_already_is_as_good_as_made(server: NodeServer, executor: Executor) -> None:
     server.create_refusal = THERE
     server.jobs = [owned_by(UID)]
 
-    assert await actor.do(JOB, running()) == server.jobs[0]
+    assert await executor.do(JOB, running()) == server.jobs[0]
 
 
-async def test_an_object_that_was_there_and_is_gone_has_still_to_be_made(server: NodeServer, actor: Actor) -> None:
+async def test_an_object_that_is_gone_again_has_still_to_be_made(server: NodeServer, executor: Executor) -> None:
     server.create_refusal = THERE
 
     with pytest.raises(ConflictError):
-        await actor.do(JOB, running())
+        await executor.do(JOB, running())
 
 
-async def test_an_object_of_somebody_else_is_told(server: NodeServer, actor: Actor) -> None:
+async def test_an_object_of_somebody_else_is_told(server: NodeServer, executor: Executor) -> None:
     server.create_refusal = THERE
     server.jobs = [{"metadata": {"name": "gpt-1"}}]
 
     with pytest.raises(RefusedError, match="belongs to somebody else"):
-        await actor.do(JOB, running())
+        await executor.do(JOB, running())
 
 
 def owned_by(uid: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from megatronapp.core.trace.columns import span_columns
 from megatronapp.core.trace.megascan import read_megascan
 from megatronapp.v1 import trace_pb2
 
-PROFILING = Path(__file__).parents[4] / "shared" / "data" / "megatronapp_profiling"
+PROFILING = Path(__file__).parents[5] / "shared" / "data" / "megatronapp_profiling"
 
 
 def row(rank: int, name: str, phase: str, at_us: float, **attributes: Any) -> dict[str, Any]:
