@@ -154,6 +154,19 @@ def test_an_end_without_findings_says_so_too(state: DemoState) -> None:
     assert ending(state, Outcome.FINISHED) == ["The run has finished at step 0 of 200.", "nothing was found"]
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "stopped", "outcome"),
+    [
+        (0, False, Outcome.FINISHED),
+        (0, True, Outcome.STOPPED),
+        (1, False, Outcome.FAILED),
+        (143, True, Outcome.STOPPED),
+    ],
+)
+def test_a_run_that_was_asked_to_stop_has_stopped(exit_code: int, stopped: bool, outcome: Outcome) -> None:
+    assert Outcome.of(exit_code, stopped=stopped) is outcome
+
+
 def test_a_run_too_short_for_its_fault_says_so_at_once(state: DemoState) -> None:
     said = preview("local/demo", "0123456789abcdef", state.scenario, steps=10)
 

@@ -103,8 +103,8 @@ async def play(demo: Demo) -> int:
     return 1 if failed else 0
 
 
-async def _train(work: Path, job: TrainingJob, running: LocalStack, data: Path, run: _Run) -> bool:
-    """The training run to its end; True when it failed."""
+async def _train(work: Path, job: TrainingJob, running: LocalStack, data: Path, run: _Run) -> view.Outcome:
+    """The training run to its end."""
     await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # an earlier demo's checkpoint would be resumed
     result = await run_job(
         job,
@@ -115,7 +115,7 @@ async def _train(work: Path, job: TrainingJob, running: LocalStack, data: Path, 
         on_event=run.on_event,
         stop=run.stop,
     )
-    return result.exit_code != 0 and not result.stopped
+    return view.Outcome.of(result.exit_code, stopped=result.stopped)
 
 
 def _job(demo: Demo) -> TrainingJob:
@@ -164,7 +164,7 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
-async def _show(console: Console, run: _Run, training: asyncio.Task[bool]) -> None:
+async def _show(console: Console, run: _Run, training: asyncio.Task[view.Outcome]) -> None:
     """Progress and findings until training ends: a live screen on a terminal, lines elsewhere."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
@@ -191,7 +191,7 @@ def changed(state: DemoState, printed: dict[str, str]) -> list[Finding]:
     return changed
 
 
-async def _check(run: _Run, training: asyncio.Task[bool]) -> None:
+async def _check(run: _Run, training: asyncio.Task[view.Outcome]) -> None:
     """Wait until the verdict has settled, or it is clear that none will come; one line of progress each 10 steps."""
     paged_at: int | None = None
     last, moved, state = 0, time.monotonic(), run.state
@@ -210,15 +210,14 @@ async def _check(run: _Run, training: asyncio.Task[bool]) -> None:
             return
 
 
-def _over(run: _Run, training: asyncio.Task[bool]) -> bool:
+def _over(run: _Run, training: asyncio.Task[view.Outcome]) -> bool:
     return training.done() or run.stop.is_set()
 
 
-async def _end(run: _Run, training: asyncio.Task[bool]) -> view.Outcome:
+async def _end(run: _Run, training: asyncio.Task[view.Outcome]) -> view.Outcome:
     """Let the ranks save and end, if they have not."""
-    if not training.done():
+    if training.done():
+        await asyncio.sleep(DRAIN_SECONDS)
+    else:
         run.stop.set()
-        await training
-        return view.Outcome.STOPPED
-    await asyncio.sleep(DRAIN_SECONDS)
-    return view.Outcome.FAILED if await training else view.Outcome.FINISHED
+    return await training

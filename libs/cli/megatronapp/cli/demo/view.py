@@ -25,6 +25,13 @@ class Outcome(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+    @classmethod
+    def of(cls, exit_code: int, *, stopped: bool) -> Outcome:
+        """A run that was asked to stop may have ended with 0 before its last step."""
+        if stopped:
+            return cls.STOPPED
+        return cls.FAILED if exit_code else cls.FINISHED
+
 
 def render(state: DemoState) -> RenderableType:
     """The whole screen for the present state."""
