@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MegatronAppError as error:
         # Wrong flags are wrong on every rank: one says so.
         if not isinstance(error, UsageError) or os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
+            sys.stderr.write(f"error: {error}\n")  # in one write: ranks share a pipe
         _leave_reason(f"error: {error}")
         return error.exit_code
     return 0

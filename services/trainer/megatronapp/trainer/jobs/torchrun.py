@@ -54,7 +54,7 @@ def _torchrun(argv: list[str]) -> int:
     except ChildFailedError as error:
         first, failure = error.get_first_failure()
         if failure.exitcode < 0:  # who ends by itself has said why
-            print(f"error: rank {first} was ended by {failure.signal_name()}", file=sys.stderr)
+            sys.stderr.write(f"error: rank {first} was ended by {failure.signal_name()}\n")
         ranks = sorted(error.failures, key=lambda rank: rank != first)
         return exit_code(error.failures[rank].exitcode for rank in ranks)
     except SignalException as error:
