@@ -188,6 +188,49 @@ async def test_what_makes_no_sense_is_refused_with_its_reason(
     await rank.channel.close(None)
 
 
+def bundle(*messages: trace_pb2.TraceMessage) -> trace_pb2.TraceMessage:
+    return trace_pb2.TraceMessage(bundle=trace_pb2.Bundle(messages=[each.SerializeToString() for each in messages]))
+
+
+async def test_the_messages_of_a_bundle_are_taken_as_if_they_had_come_alone(start: Start) -> None:
+    running = await start()
+    rank = RankStream(running.address)
+
+    await rank.send(hello(identity()), summary(1, 1), bundle(batch(2, 1), summary(3, 2)), closing(4))
+    await rank.until_acked(4)
+    await rank.close()
+
+    assert [message.message.seq for message in await published(running, 4)] == [0, 1, 3, 4]
+    assert running.value("megatronapp_trace_events_received_total", **LABELS) == 4
+
+
+@pytest.mark.parametrize(
+    ("refused", "after"),
+    [
+        (bundle(), "1"),
+        (bundle(bundle(summary(2, 2))), "1"),
+        (bundle(summary(2, 2), hello(identity())), "2"),
+        (bundle(summary(2, 2), summary(2, 2)), "2"),
+        (trace_pb2.TraceMessage(bundle=trace_pb2.Bundle(messages=[b"\xff"])), "1"),
+    ],
+    ids=["empty", "nested", "hello", "repeated", "broken"],
+)
+async def test_a_bundle_is_taken_up_to_what_is_wrong_in_it(
+    start: Start, refused: trace_pb2.TraceMessage, after: str
+) -> None:
+    running = await start()
+    rank = RankStream(running.address)
+
+    await rank.send(hello(identity()), summary(1, 1), refused)
+    await rank.until_acked(int(after))
+    error = await rank.status()
+    await rank.channel.close(None)
+
+    assert error is not None
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(error.trailing_metadata() or ())[REFUSED_AFTER] == after
+
+
 async def test_a_refused_message_is_pointed_out(start: Start) -> None:
     running = await start()
     rank = RankStream(running.address)

@@ -69,18 +69,26 @@ EXPORT_FORMAT_CHROME_JSON: ExportFormat
 EXPORT_FORMAT_PERFETTO: ExportFormat
 
 class TraceMessage(_message.Message):
-    __slots__ = ("seq", "hello", "batch", "summary", "heartbeat")
+    __slots__ = ("seq", "hello", "batch", "summary", "heartbeat", "bundle")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
     seq: int
     hello: Hello
     batch: TraceBatch
     summary: StepSummary
     heartbeat: Heartbeat
-    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    bundle: Bundle
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class Bundle(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, messages: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("ack", "control")
@@ -91,10 +99,12 @@ class TraceReply(_message.Message):
     def __init__(self, ack: _Optional[_Union[Ack, _Mapping]] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("seq",)
+    __slots__ = ("seq", "takes_bundles")
     SEQ_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BUNDLES_FIELD_NUMBER: _ClassVar[int]
     seq: int
-    def __init__(self, seq: _Optional[int] = ...) -> None: ...
+    takes_bundles: bool
+    def __init__(self, seq: _Optional[int] = ..., takes_bundles: _Optional[bool] = ...) -> None: ...
 
 class TraceControl(_message.Message):
     __slots__ = ("enabled", "interval", "continuous_iterations", "granularity")

@@ -5,6 +5,7 @@ Protobuf fields may be concatenated, so identity, message, arrival and clock are
 
 from __future__ import annotations
 
+from megatronapp.core.trace import varint
 from megatronapp.v1 import trace_pb2
 
 Record = tuple[bytes, ...]
@@ -21,19 +22,10 @@ def sender(identity: trace_pb2.Identity) -> bytes:
 def wrap(sender: bytes, message: bytes, received_unix_ns: int) -> Record:
     """The record of one message, as it stands in the journal."""
     arrival = trace_pb2.RankMessage(received_unix_ns=received_unix_ns).SerializeToString()
-    return b"".join((sender, arrival, _MESSAGE_TAG, _varint(len(message)))), message
+    return b"".join((sender, arrival, _MESSAGE_TAG, varint.encode(len(message)))), message
 
 
 def with_clock(record: Record, offset_ns: int, error_ns: int) -> bytes:
     """The record with what is known of its sender's clock, as it goes to the bus."""
     clock = trace_pb2.RankMessage(clock_offset_ns=offset_ns, clock_error_ns=error_ns).SerializeToString()
     return b"".join((*record, clock))
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -14,7 +14,7 @@ from megatronapp.collector.control import Controls
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.pipeline import Pipeline
 from megatronapp.collector.presence import Presence
-from megatronapp.collector.received import Received, Sender, from_wire, parse
+from megatronapp.collector.received import Received, Sender, from_wire, parse, unbundled
 from megatronapp.collector.replies import Replies
 from megatronapp.collector.rpc import aborting
 from megatronapp.core.auth import Authenticator, PodClaim, bearer
@@ -84,7 +84,8 @@ class TraceIngest:
             raise DataError("a stream begins with Hello")
         identity = message.hello.identity
         check_identity(identity)
-        received = from_wire(Sender.of(identity), data, self._pipeline.arrival_of_hello(identity, time.time_ns()))
+        arrival_ns = self._pipeline.arrival_of_hello(identity, time.time_ns())
+        received = from_wire(Sender.of(identity), message, data, arrival_ns)
         claim = PodClaim(identity.job, identity.run, identity.attempt, message.hello.placement.node)
         grant = await self._authenticator.pod(bearer(context.invocation_metadata()), claim)
         self._pipeline.admit(identity, may_open_run=grant.may_open_run)
@@ -115,21 +116,26 @@ class TraceIngest:
         last = 0
         while (data := await context.read()) is not _END:
             try:
-                received = _following(last, from_wire(sender, data, time.time_ns()))
+                for message, own in unbundled(data):
+                    received = _following(last, from_wire(sender, message, own, time.time_ns()))
+                    last = message.seq
+                    await self._take(received, replies)
             except DataError:
                 context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
                 raise
-            seq = last = received.message.seq
-            replies.expect()
-            if self._pipeline.seen(sender.key, seq):
-                self._metrics.of(sender.identity.job).duplicates.inc()
-                replies.settle(seq)
-                continue
-            done = partial(replies.settle, seq)
-            try:
-                await self._pipeline.submit(received, done)
-            except UnavailableError as error:
-                done(error)
+
+    async def _take(self, received: Received, replies: Replies) -> None:
+        seq = received.message.seq
+        replies.expect()
+        if self._pipeline.seen(received.sender.key, seq):
+            self._metrics.of(received.identity.job).duplicates.inc()
+            replies.settle(seq)
+            return
+        done = partial(replies.settle, seq)
+        try:
+            await self._pipeline.submit(received, done)
+        except UnavailableError as error:
+            done(error)
 
     def _refused(self, reason: str) -> None:
         self._metrics.refused.labels(reason=reason).inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -84,9 +85,19 @@ def from_record(record: bytes) -> Received:
     return Received(sender, message, *understand(message), (record,), len(record), rank_message.received_unix_ns)
 
 
-def from_wire(sender: Sender, data: bytes, received_unix_ns: int) -> Received:
-    """A message as it came. Raises DataError."""
+def unbundled(data: bytes) -> Iterator[tuple[trace_pb2.TraceMessage, bytes]]:
+    """The message that came, or those of a bundle, each with its bytes. Raises DataError."""
     message = parse(data)
+    if not message.HasField("bundle"):
+        yield message, data
+    elif not message.bundle.messages:
+        raise DataError("an empty bundle")
+    for each in message.bundle.messages:
+        yield parse(each), each
+
+
+def from_wire(sender: Sender, message: trace_pb2.TraceMessage, data: bytes, received_unix_ns: int) -> Received:
+    """`message` as it came, in the bytes `data`. Raises DataError."""
     kind, columns = understand(message)
     record = envelope.wrap(sender.head, data, received_unix_ns)
     return Received(sender, message, kind, columns, record, sum(map(len, record)), received_unix_ns)

@@ -72,7 +72,7 @@ class Replies:
         due = self._durable > self._acknowledged
         if due:
             self._acknowledged = self._durable
-            await self.write(trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=self._acknowledged)))
+            await self.write(trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=self._acknowledged, takes_bundles=True)))
         if self._error:
             raise self._error
         return due or control is not None

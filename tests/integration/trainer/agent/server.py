@@ -1,8 +1,8 @@
 """A collector of its own process, as good or bad as a test wants it: `python server.py MODE PORT FILE`.
 
-Modes: ack (acknowledges each message), control (also sends a TraceControl first), silent (never acknowledges), slow
-(reads a message each 50 ms), refuse (no token, no stream), picky (refuses the message with seq 2), choosy (refuses
-those up to seq 12). What it takes goes to FILE, as a trace file.
+Modes: ack (acknowledges each message), bundles (and says that it takes them), control (also sends a TraceControl
+first), silent (never acknowledges), slow (reads a message each 50 ms), refuse (no token, no stream), picky (refuses the
+message with seq 2), choosy (refuses those up to seq 12). What it takes goes to FILE, as a trace file.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
             if (self._mode, message.seq) == ("picky", 2) or (self._mode == "choosy" and 0 < message.seq <= 12):
                 context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{message.seq} is not liked")
-            last = message.seq
+            inside = [trace_pb2.TraceMessage.FromString(each) for each in message.bundle.messages]
+            last = (inside or [message])[-1].seq
             trace_file.write(self._file, message)
             self._file.flush()
             if self._mode == "slow":
                 await asyncio.sleep(0.05)
-            if self._mode != "silent" and message.seq:
-                yield trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=message.seq))
+            if self._mode != "silent" and last:
+                yield trace_pb2.TraceReply(ack=trace_pb2.Ack(seq=last, takes_bundles=self._mode == "bundles"))
 
 
 async def serve(mode: str, port: int, path: Path) -> None:

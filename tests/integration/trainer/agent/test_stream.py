@@ -78,7 +78,19 @@ def eventually(check: Callable[[], bool]) -> None:
 def received(folder: Path, file: str = "received.pb") -> list[int]:
     """Numbers of the messages a server received; 0 for each Hello."""
     path = folder / file
-    return [message.seq for message in trace_file.read(path)] if path.exists() else []
+    return [message.seq for message in unbundled(path)]
+
+
+def unbundled(path: Path) -> Iterator[trace_pb2.TraceMessage]:
+    for message in trace_file.read(path) if path.exists() else ():
+        inside = [trace_pb2.TraceMessage.FromString(each) for each in message.bundle.messages]
+        yield from inside or [message]
+
+
+def bundles(folder: Path, file: str = "received.pb") -> list[int]:
+    """How many messages each of them had."""
+    messages = trace_file.read(folder / file)
+    return [len(message.bundle.messages) for message in messages if message.HasField("bundle")]
 
 
 def test_hello_comes_first_and_everything_is_acknowledged(
@@ -94,6 +106,29 @@ def test_hello_comes_first_and_everything_is_acknowledged(
 
     assert received(tmp_path) == [0, 1, 2, 3, 4, 5]
     assert stream.dropped == 0
+
+
+@pytest.mark.parametrize(("mode", "sizes"), [("bundles", [20]), ("ack", [])])
+def test_what_is_ready_at_once_goes_in_one_bundle_where_the_collector_takes_them(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, mode: str, sizes: list[int]
+) -> None:
+    start(mode)
+    loop = StreamLoop()
+    stream = connect(loop=loop)
+    outbox = Outbox([stream])
+    outbox.put(summary(1))
+    eventually(lambda: not len(stream._buffer))
+
+    held = threading.Event()
+    loop.call_soon(held.wait)
+    for step in range(2, 22):
+        outbox.put(summary(step))
+    held.set()
+    outbox.close(PATIENCE_SECONDS)
+
+    assert received(tmp_path) == list(range(22))
+    assert bundles(tmp_path) == sizes
+    loop.close()
 
 
 def test_what_is_closed_before_it_has_connected_is_sent_all_the_same(
@@ -262,7 +297,7 @@ def test_the_token_is_read_anew_for_each_connection(
 
 def test_closing_without_a_collector_takes_no_longer_than_allowed(connect: Callable[..., CollectorStream]) -> None:
     stream = connect()
-    stream.put(summary(1))
+    Outbox([stream]).put(summary(1))
 
     began = time.monotonic()
     stream.close(0.5)
@@ -292,7 +327,7 @@ def test_a_closed_loop_breaks_off_what_still_runs_and_what_comes_later_stays(fre
     stream = CollectorStream(f"127.0.0.1:{free_port}", lambda: hello, lambda control: None, loop)
 
     loop.close()
-    stream.put(summary(1))
+    Outbox([stream]).put(summary(1))
     stream.close(0.0)
 
     assert len(stream._buffer) == 1

@@ -2,23 +2,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.trainer.agent.buffer import ResendBuffer
+from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.v1 import trace_pb2
 
 
-def message(seq: int, body: str = "summary", rows: int = 1) -> trace_pb2.TraceMessage:
+def message(seq: int, body: str = "summary", rows: int = 1) -> Outgoing:
     made = trace_pb2.TraceMessage(seq=seq)
     if body == "batch":
         made.batch.count = rows
         made.batch.start_ns = b"x" * 100
     else:
         getattr(made, body).step = seq
-    return made
+    return Outgoing.of(made)
 
 
 def drain(buffer: ResendBuffer) -> list[int]:
     seqs = []
-    while (found := buffer.next_unsent()) is not None:
-        seqs.append(found.seq)
+    while found := buffer.next_unsent():
+        seqs += [each.seq for each in found]
     return seqs
 
 
@@ -34,6 +35,26 @@ def test_messages_are_handed_out_once_and_in_order() -> None:
 
     assert drain(buffer) == [1, 2, 3]
     assert drain(buffer) == []
+
+
+def test_as_many_as_fit_into_a_bundle_are_handed_out_at_once_and_a_large_one_alone() -> None:
+    buffer = filled("summary", "heartbeat", "batch", "summary")
+    small = len(message(1).data)
+
+    bundles = [[each.seq for each in buffer.next_unsent(3 * small)] for _ in range(4)]
+
+    assert bundles == [[1, 2], [3], [4], []]
+
+
+def test_what_was_acknowledged_leaves_nothing_behind() -> None:
+    buffer = ResendBuffer(1 << 20)
+    for seq in range(1, 101):
+        buffer.put(message(seq, "batch" if seq % 2 else "heartbeat"))
+        buffer.next_unsent()
+        buffer.acknowledge(seq)
+
+    assert not any(buffer._oldest.values())
+    assert not buffer._unsent
 
 
 def test_after_a_reconnect_what_was_not_acknowledged_comes_again_under_the_same_number() -> None:
@@ -103,10 +124,10 @@ def test_bytes_stay_bounded_and_nothing_is_handed_out_twice_on_a_connection(acti
             made = message(seq, action.split()[1])
             events += 1
             buffer.put(made)
-        elif action == "send" and (found := buffer.next_unsent()) is not None:
-            assert found.seq not in sent
-            assert found.seq > acknowledged
-            sent.append(found.seq)
+        elif action == "send" and (found := buffer.next_unsent()):
+            assert found[0].seq not in sent
+            assert found[0].seq > acknowledged
+            sent.append(found[0].seq)
         elif action == "ack" and sent:
             acknowledged = max(acknowledged, sent[-1])
             buffer.acknowledge(sent[-1])

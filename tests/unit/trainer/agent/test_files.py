@@ -5,13 +5,14 @@ import pytest
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.files import TraceFile
+from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.v1 import trace_pb2
 
 IDENTITY = trace_pb2.Identity(job="team/job", attempt=2, rank=3)
 
 
-def summary(step: int) -> trace_pb2.TraceMessage:
-    return trace_pb2.TraceMessage(seq=step, summary=trace_pb2.StepSummary(step=step))
+def summary(step: int) -> Outgoing:
+    return Outgoing.of(trace_pb2.TraceMessage(seq=step, summary=trace_pb2.StepSummary(step=step)))
 
 
 def test_messages_are_on_disk_before_the_file_is_closed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
+from megatronapp.trainer.agent.encode import encode_all
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.layout import Sections
 from megatronapp.trainer.agent.rank import IMPLAUSIBLE, Rank
@@ -61,6 +62,13 @@ def known(folder: Path) -> Iterator[tuple[Rank, RankWriter]]:
         streams.close()
 
 
+def take(rank: Rank, until: int | None = None) -> None:
+    """As the agent does in a tick."""
+    steps = rank.read(rank.head() if until is None else until)
+    for messages in encode_all([(rank.names, step) for step in steps]):
+        rank.send(messages)
+
+
 def overwrite(fd: int, writes: list[tuple[int, bytes]]) -> None:
     with mmap.mmap(fd, 0) as whole:
         for at, content in writes:
@@ -87,7 +95,7 @@ def test_bytes_anywhere_in_the_segment_are_refused_or_read(
         overwrite(writer.recorder.fd, writes)
 
         with suppress(*IMPLAUSIBLE):
-            rank.drain(rank.head())
+            take(rank)
         rank.tick()
         rank.end().join()
 
@@ -232,7 +240,7 @@ def test_frames_that_make_no_sense_are_refused_or_left_out(tmp_path: Path, frame
             with suppress(*IMPLAUSIBLE):
                 rank.take(key, value)
         writer.step(1)
-        rank.drain(rank.head())
+        take(rank)
         rank.tick()
         rank.end().join()
 
@@ -244,9 +252,9 @@ def test_a_row_out_of_bounds_costs_its_step_alone(tmp_path: Path, column: str) -
         until = rank.head()
         at = SECTIONS.ring_data + layout.RECORD.size + layout.ROWS_HEAD.size + 8 * 3 * layout.COLUMNS.index(column)
         overwrite(writer.recorder.fd, [(at, struct.pack("<q", -(1 << 62)))])
-        rank.drain(until)
+        take(rank, until)
         writer.step(2)
-        rank.drain(rank.head())
+        take(rank)
 
         assert [step for step, _ in steps_of(tmp_path, rank)] == [2]
 

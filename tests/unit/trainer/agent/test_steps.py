@@ -33,7 +33,7 @@ def test_steps_of_which_any_record_is_missing_are_left_out_and_counted(
         for record in [*(rows(number, part) for part in parts), end(number, sum(parts))]
     ]
     missing = data.draw(st.sets(st.integers(0, len(records) - 1)))
-    assembler = Steps(1)
+    assembler = Steps()
 
     last = len(steps) + 1
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.trainer.agent.layout import COLUMNS
+from megatronapp.trainer.agent.span_table import Ints, Spans
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.steps import Ints, Spans
 from megatronapp.trainer.agent.summary import self_time, summarize
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, Operation, document
 
@@ -64,11 +64,13 @@ def spans(rows: list[tuple[int, ...]], **columns: list[int]) -> Spans:
     made |= {"name": table[:, 0], "first": table[:, 1], "blocked": table[:, 2]}
     made |= {key: np.array(values, np.int64) for key, values in columns.items() if key in COLUMNS}
     made |= {"issue": table[:, 3], "begin": table[:, 3], "end": table[:, 3] + table[:, 4]}
-    return Spans(made)
+    return Spans(made, np.array([0, len(table)]))
 
 
 def rows_of_summary(recorded: Spans) -> dict[str, Ints]:
-    return summarize(recorded, NAMES)
+    rows, bounds = summarize(recorded, NAMES)
+    assert bounds.tolist() == [0, len(rows["name"])]
+    return rows
 
 
 @given(st.lists(trees(), max_size=4))

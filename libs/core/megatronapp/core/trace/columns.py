@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -238,18 +239,49 @@ def summary_columns(summary: trace_pb2.StepSummary) -> Columns:
 def fill_spans(batch: trace_pb2.TraceBatch, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write columns into the batch and set its count and base_ns; one that says "none everywhere" is left empty."""
     arrays = _arrays(SPAN_DTYPES, columns)
-    batch.base_ns = _base_ns(arrays)
-    if batch.base_ns:
-        start, enqueue = arrays["start_ns"], arrays.get("enqueue_ns")
-        arrays["start_ns"] = np.subtract(start, batch.base_ns)
-        if enqueue is not None:
-            arrays["enqueue_ns"] = np.where(enqueue != 0, np.subtract(enqueue, batch.base_ns), 0)
-    batch.count = _encode(batch, arrays)
+    fill_batches([batch], arrays, _whole(arrays))
 
 
 def fill_summary(summary: trace_pb2.StepSummary, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write columns into the summary and set its rows."""
-    summary.rows = _encode(summary, _arrays(SUMMARY_DTYPES, columns))
+    arrays = _arrays(SUMMARY_DTYPES, columns)
+    fill_summaries([summary], arrays, _whole(arrays))
+
+
+def fill_batches(
+    batches: Sequence[trace_pb2.TraceBatch], columns: Mapping[str, npt.ArrayLike], bounds: npt.NDArray[np.int64]
+) -> None:
+    """As fill_spans, for many at once: of batch i are rows bounds[i] to bounds[i + 1], the first bound being 0."""
+    arrays = _arrays(SPAN_DTYPES, columns)
+    filled = [batch for batch, rows in zip(batches, np.diff(bounds), strict=True) if rows]
+    bounds = np.unique(bounds)
+    if filled and "start_ns" in arrays:
+        start, enqueue = arrays["start_ns"], arrays.get("enqueue_ns", np.zeros(len(arrays["start_ns"]), np.int64))
+        bases = _bases_ns(start, enqueue, bounds)
+        base_ns = np.repeat(bases, np.diff(bounds))
+        arrays["start_ns"] = np.subtract(start, base_ns)
+        if "enqueue_ns" in arrays:
+            arrays["enqueue_ns"] = np.where(enqueue != 0, np.subtract(enqueue, base_ns), 0)
+        for batch, base in zip(filled, bases, strict=True):
+            batch.base_ns = base
+    for batch, rows in zip(filled, np.diff(bounds).tolist(), strict=True):
+        batch.count = rows
+    _encode(filled, arrays, bounds)
+
+
+def fill_summaries(
+    summaries: Sequence[trace_pb2.StepSummary], columns: Mapping[str, npt.ArrayLike], bounds: npt.NDArray[np.int64]
+) -> None:
+    """As fill_summary, for many at once: of summary i are rows bounds[i] to bounds[i + 1], the first bound being 0."""
+    filled = [summary for summary, rows in zip(summaries, np.diff(bounds), strict=True) if rows]
+    bounds = np.unique(bounds)
+    for summary, rows in zip(filled, np.diff(bounds).tolist(), strict=True):
+        summary.rows = rows
+    _encode(filled, _arrays(SUMMARY_DTYPES, columns), bounds)
+
+
+def _whole(arrays: Mapping[str, Column]) -> npt.NDArray[np.int64]:
+    return np.array([0, len(next(iter(arrays.values()), ()))])
 
 
 def _arrays(dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]) -> dict[str, Column]:
@@ -263,36 +295,39 @@ def _arrays(dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]) -
     return arrays
 
 
-def _base_ns(arrays: Mapping[str, Column]) -> int:
-    """One less than the earliest time, so that none of them becomes 0; 0 where it would make nothing narrower."""
-    start, enqueue = (arrays.get(name, np.zeros(0, np.int64)) for name in TIMES)
-    times = [column for column in (start, enqueue[enqueue != 0]) if len(column)]
-    if not len(start):
-        return 0
-    first, last = min(int(column.min()) for column in times), max(int(column.max()) for column in times)
-    return first - 1 if last - first < 2**31 - 1 and first > -(2**63) else 0
+def _bases_ns(start: Column, enqueue: Column, bounds: npt.NDArray[np.int64]) -> list[int]:
+    """Of each batch one less than its earliest time, so that none becomes 0; 0 where it would make nothing narrower."""
+    enqueue = np.where(enqueue != 0, enqueue, start)
+    first = np.minimum.reduceat(np.minimum(start, enqueue), bounds[:-1]).tolist()
+    last = np.maximum.reduceat(np.maximum(start, enqueue), bounds[:-1]).tolist()
+    return [low - 1 if high - low < 2**31 - 1 and low > -(2**63) else 0 for low, high in zip(first, last, strict=True)]
 
 
-def _encode(message: Message, arrays: Mapping[str, Column]) -> int:
-    rows = len(next(iter(arrays.values()))) if arrays else 0
-    if not rows:
-        return 0
+def _encode(messages: Sequence[Message], arrays: Mapping[str, Column], bounds: npt.NDArray[np.int64]) -> None:
+    """`bounds` ascend: each message has rows. What is narrow in one of them is made narrow once for all."""
+    if not messages:
+        return
     # One table, since a call per column costs more than the work in it. What is above int64 shows as negative.
     table = np.array(list(arrays.values()), np.int64)
-    for (name, array), low, high in zip(
-        arrays.items(), table.min(axis=1).tolist(), table.max(axis=1).tolist(), strict=True
-    ):
-        if not low == high == NONE.get(name, 0):
-            setattr(message, name, _narrowed(array, low, high))
-    return rows
+    low, high = (ufunc.reduceat(table, bounds[:-1], axis=1).tolist() for ufunc in (np.minimum, np.maximum))
+    rows = list(pairwise(bounds.tolist()))
+    for (name, array), lows, highs in zip(arrays.items(), low, high, strict=True):
+        nothing, narrowed = NONE.get(name, 0), dict[Dtype, bytes]()
+        for message, (begin, end), least, most in zip(messages, rows, lows, highs, strict=True):
+            if not least == most == nothing:
+                dtype = _narrowest(array.dtype, least, most)
+                data = narrowed.get(dtype)
+                if data is None:
+                    data = narrowed[dtype] = array.astype(dtype).tobytes()
+                setattr(message, name, data[begin * dtype.itemsize : end * dtype.itemsize])
 
 
-def _narrowed(array: Column, low: int, high: int) -> bytes:
-    """The bytes of values from `low` to `high`."""
-    for narrow, least, most in _narrower(array.dtype):
+def _narrowest(dtype: Dtype, low: int, high: int) -> Dtype:
+    """Of the types of one sign that take values from `low` to `high`."""
+    for narrow, least, most in _narrower(dtype):
         if least <= low and high <= most:
-            return array.astype(narrow).tobytes()
-    return array.tobytes()
+            return narrow
+    return dtype
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from google.protobuf import proto
 from google.protobuf.message import DecodeError
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace import varint
 from megatronapp.v1 import trace_pb2
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -22,7 +22,12 @@ def path_for(root: Path, job: str, attempt: int, rank: int) -> Path:
 
 def write(file: IO[bytes], message: trace_pb2.TraceMessage) -> None:
     """Append one message."""
-    proto.serialize_length_prefixed(message, file)  # type: ignore[arg-type]  # any binary file will do
+    write_serialized(file, message.SerializeToString())
+
+
+def write_serialized(file: IO[bytes], message: bytes) -> None:
+    """Append one message that is serialized already."""
+    file.write(varint.encode(len(message)) + message)
 
 
 def read(path: Path) -> Iterator[trace_pb2.TraceMessage]:

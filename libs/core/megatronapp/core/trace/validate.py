@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
-from megatronapp.core.trace.columns import NO_COLUMNS, Column, Columns, span_columns, summary_columns
+from megatronapp.core.trace.columns import (
+    NO_COLUMNS,
+    SPAN_DTYPES,
+    SUMMARY_DTYPES,
+    Column,
+    Columns,
+    span_columns,
+    summary_columns,
+)
 from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.v1 import trace_pb2
 
@@ -52,6 +63,28 @@ def check_message(message: trace_pb2.TraceMessage) -> None:
     understand(message)
 
 
+def check_fields(message: trace_pb2.TraceMessage) -> None:
+    """What check_message checks of a summary or a batch, but for its names and columns. Raises DataError."""
+    if message.HasField("summary"):
+        _summary_fields(message.summary)
+    else:
+        _batch_fields(message.batch)
+
+
+def implausible_columns(columns: Mapping[str, Column], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Of messages whose rows stand one behind the other in the columns, int64: those whose columns check_message would
+    refuse. Of message i are rows bounds[i] to bounds[i + 1]."""
+    ranges = {name: _column_range(name) for name in columns if name in _WIDE_32 or _WIDTHS[name] == 8}
+    filled = np.flatnonzero(np.diff(bounds))
+    wrong = np.zeros(len(bounds) - 1, np.bool_)
+    if len(filled):
+        table = np.array([columns[name] for name in ranges], np.int64)
+        least, most = np.array(list(ranges.values()), np.int64).T[:, :, None]
+        outside = ((table < least) | (table > most)).any(axis=0)
+        wrong[filled] = np.logical_or.reduceat(outside, bounds[filled])
+    return wrong
+
+
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
     """The same for a message on the bus, where one that tells of a lost rank has no body. Raises DataError."""
     check_identity(message.identity)
@@ -78,6 +111,8 @@ def _understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     kind = message.WhichOneof("body")
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
+    if kind == "bundle":
+        raise DataError("a bundle stands on a stream only, and for itself")
     if (message.seq == 0) != (kind == "hello"):
         raise DataError(f"seq {message.seq} in a {kind}; it counts from 1; only Hello has 0")
     if kind == "hello":
@@ -116,31 +151,39 @@ def _hello(hello: trace_pb2.Hello) -> None:
 
 
 def _batch(batch: trace_pb2.TraceBatch) -> Columns:
-    _in_range("batch", batch, _BATCH)
+    _batch_fields(batch)
     _names(batch.names)
     columns = span_columns(batch)
     if columns.rows and columns.sent("start_ns") is None:
         raise DataError(f"a batch of {columns.rows} spans without start_ns")
-    _communicators(batch.communicators)
     _check_columns(columns)
     return columns
 
 
+def _batch_fields(batch: trace_pb2.TraceBatch) -> None:
+    _in_range("batch", batch, _BATCH)
+    _communicators(batch.communicators)
+
+
 def _summary(summary: trace_pb2.StepSummary) -> Columns:
-    _in_range("summary", summary, _SUMMARY)
+    _summary_fields(summary)
     _names(summary.names)
     columns = summary_columns(summary)
     if columns.rows and columns.empty:
         raise ImplausibleError("rows", f"a summary of {columns.rows} rows without any column")
-    _communicators(summary.communicators)
     _check_columns(columns)
+    return columns
+
+
+def _summary_fields(summary: trace_pb2.StepSummary) -> None:
+    _in_range("summary", summary, _SUMMARY)
+    _communicators(summary.communicators)
     if len(summary.phases) > limits.MAX_PHASES:
         raise ImplausibleError("phases", f"{len(summary.phases)} phases in a step; at most {limits.MAX_PHASES}")
     for phase in summary.phases:
         _phase(phase)
     _in_range("progress", summary.progress, _PROGRESS)
     _in_range("memory", summary.memory, _MEMORY)
-    return columns
 
 
 def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
@@ -200,7 +243,11 @@ def _check_columns(columns: Columns) -> None:
     """Only what is sent wide can be out of the range of a time or a count."""
     for name, sent in columns.wide():
         if name in _WIDE_32 or sent.itemsize == 8:
-            _column(name, sent, *(_WIDE_32.get(name) or _WIDE.get(name) or (0, limits.MAX_COUNT)))
+            _column(name, sent, *_column_range(name))
+
+
+def _column_range(name: str) -> tuple[int, int]:
+    return _WIDE_32.get(name) or _WIDE.get(name) or (0, limits.MAX_COUNT)
 
 
 def _column(name: str, values: Column, low: int, high: int) -> None:
@@ -321,4 +368,5 @@ _WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME, "message": (0, MAX_PACKED)} | {
     for part in ("", "_sum", "_min", "_max")
 }
 """Ranges of columns of eight bytes that are no mere counts. Differences of clocks may come out below 0."""
+_WIDTHS = {name: dtype.itemsize for name, dtype in (SPAN_DTYPES | SUMMARY_DTYPES).items()}
 _WIDE_32 = {"communicator": (0, limits.MAX_COMMUNICATORS), "peer": (-1, limits.MAX_WORLD - 1)}

@@ -12,7 +12,8 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity
 from megatronapp.trainer.agent.connection import Connection
+from megatronapp.trainer.agent.encode import StepMessages, encode_all
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.rank import FLUSH_SECONDS, IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment
+from megatronapp.trainer.agent.steps import Step
 from megatronapp.trainer.agent.stream import StreamLoop
 
 log = get_logger(__name__)
@@ -30,6 +33,8 @@ log = get_logger(__name__)
 TICK_SECONDS = 0.1
 MAX_RANKS = 256
 """Connections at once. A node has some ten ranks."""
+MAX_ROWS_AT_ONCE = 1 << 16
+"""Spans that gather until they are encoded. With numpy's copies a span takes some kilobytes."""
 HELLO_SECONDS = 30.0
 """A connection that sent no hello for so long is refused."""
 MAX_READS = 64
@@ -50,6 +55,9 @@ class _Peer:
         self.connection.close()
         if self.process is not None:
             os.close(self.process)
+
+
+_PeerStep = tuple[_Peer, Rank, Step]
 
 
 class Agent:
@@ -84,8 +92,7 @@ class Agent:
                 key.data()
             if time.monotonic() >= tick_at:
                 tick_at = time.monotonic() + TICK_SECONDS
-                for peer in list(self._peers):
-                    self._contained(peer, self._tick)
+                self._tick()
         self._finish()
 
     def stop(self) -> None:
@@ -136,7 +143,19 @@ class Agent:
         if peer in self._peers and peer.connection.ended:
             self._end(peer)
 
-    def _tick(self, peer: _Peer) -> None:
+    def _tick(self) -> None:
+        """The steps of all ranks are encoded at once, as far as they are short."""
+        steps: list[_PeerStep] = []
+        for peer in list(self._peers):
+            self._contained(peer, lambda peer: self._read_steps(peer, steps))
+            if sum(step.table.shape[1] for *_, step in steps) > MAX_ROWS_AT_ONCE:
+                self._send(steps)
+                steps.clear()
+        self._send(steps)
+        for peer in list(self._peers):
+            self._contained(peer, _beat)
+
+    def _read_steps(self, peer: _Peer, steps: list[_PeerStep]) -> None:
         """The head is read before the frames: names that its rows need were sent before them."""
         if peer.rank is None:
             if time.monotonic() - peer.since > HELLO_SECONDS:
@@ -145,8 +164,13 @@ class Agent:
         until = peer.rank.head()
         if peer.rank.unread(until):
             self._receive(peer)
-            peer.rank.drain(until)
-        peer.rank.tick()
+            steps += [(peer, peer.rank, step) for step in peer.rank.read(until)]
+
+    def _send(self, steps: Sequence[_PeerStep]) -> None:
+        encoded = encode_all([(rank.names, step) for _, rank, step in steps])
+        for (peer, rank, _), messages in zip(steps, encoded, strict=True):
+            if peer in self._peers:
+                self._contained(peer, partial(_send, rank, messages))
 
     def _receive(self, peer: _Peer) -> None:
         for key, value in peer.connection.receive():
@@ -205,6 +229,15 @@ class Agent:
 
     def _refuse(self, peer: _Peer, error: Exception) -> None:
         log.warning("rank_left", pid=peer.connection.pid, reason=str(error))
+
+
+def _send(rank: Rank, messages: StepMessages, _: _Peer) -> None:
+    rank.send(messages)
+
+
+def _beat(peer: _Peer) -> None:
+    if peer.rank is not None:
+        peer.rank.tick()
 
 
 def _same_rank(peer: _Peer, identity: Identity) -> bool:

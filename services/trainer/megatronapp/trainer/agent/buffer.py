@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from megatronapp.v1 import trace_pb2
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    message: trace_pb2.TraceMessage
-    size: int
-    events: int
+from megatronapp.trainer.agent.outbox import Outgoing
 
 
 class ResendBuffer:
@@ -25,7 +17,7 @@ class ResendBuffer:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, Outgoing] = {}
         self._oldest: dict[str, deque[int]] = {body: deque() for body in ("batch", "heartbeat", "summary")}
         self._unsent: deque[int] = deque()
         self.bytes = 0
@@ -34,23 +26,28 @@ class ResendBuffer:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, message: trace_pb2.TraceMessage) -> None:
-        body = message.WhichOneof("body")
-        size = message.ByteSize()
-        self._entries[message.seq] = _Entry(message, size, message.batch.count if body == "batch" else 1)
-        self._oldest[body or "summary"].append(message.seq)
+    def put(self, message: Outgoing) -> None:
+        self._entries[message.seq] = message
+        self._oldest[message.body].append(message.seq)
         self._unsent.append(message.seq)
-        self.bytes += size
+        self.bytes += len(message.data)
         while self.bytes > self._capacity and self._drop():
             pass
 
-    def next_unsent(self) -> trace_pb2.TraceMessage | None:
-        """The first message that was not handed out on this connection; it stays until acknowledged."""
+    def next_unsent(self, most_bytes: int = 0) -> list[Outgoing]:
+        """The first messages that were not handed out on this connection, of `most_bytes` together, but at least one
+        where there is one; they stay until acknowledged."""
+        found: list[Outgoing] = []
+        left_bytes = most_bytes
         while self._unsent:
-            entry = self._entries.get(self._unsent.popleft())
-            if entry is not None:
-                return entry.message
-        return None
+            message = self._entries.get(self._unsent[0])
+            if found and message is not None and len(message.data) > left_bytes:
+                break
+            self._unsent.popleft()
+            if message is not None:
+                found.append(message)
+                left_bytes -= len(message.data)
+        return found
 
     def reconnected(self) -> None:
         """All that is not acknowledged is to be sent again, in order."""
@@ -59,7 +56,10 @@ class ResendBuffer:
     def acknowledge(self, seq: int) -> None:
         """Forget everything up to and including `seq`."""
         for known in list(self._up_to(seq)):
-            self.bytes -= self._entries.pop(known).size
+            self.bytes -= len(self._entries.pop(known).data)
+        for queue in self._oldest.values():
+            while queue and queue[0] <= seq:
+                queue.popleft()
 
     def leave_out_after(self, seq: int) -> bool:
         """Drop the first message behind `seq`, which the collector will never take; whether there was one."""
@@ -68,13 +68,13 @@ class ResendBuffer:
 
     def leave_out_largest(self) -> bool:
         """Drop the largest message; whether there was one."""
-        return self._leave_out(max(self._entries, key=lambda known: self._entries[known].size, default=None))
+        return self._leave_out(max(self._entries, key=lambda known: len(self._entries[known].data), default=None))
 
     def _leave_out(self, seq: int | None) -> bool:
         if seq is None:
             return False
         entry = self._entries.pop(seq)
-        self.bytes -= entry.size
+        self.bytes -= len(entry.data)
         self.dropped += entry.events
         return True
 

@@ -1,23 +1,27 @@
-"""A rank's steps as messages: the summary of every step, and the spans of those that are traced in detail."""
+"""Steps as messages: the summary of every step, and the spans of those that are traced in detail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import columns
-from megatronapp.core.trace.values import Communicator
-from megatronapp.core.trace.wire import to_proto
+from megatronapp.core.trace.validate import implausible_columns
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import State
+from megatronapp.trainer.agent.span_table import Flags, Spans, joined
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.steps import Spans, Step
+from megatronapp.trainer.agent.steps import Step
 from megatronapp.trainer.agent.summary import summarize
 from megatronapp.v1 import trace_pb2
+
+log = get_logger(__name__)
 
 MAX_BATCH_ROWS = 16_384
 """Keeps a message below the 4 MiB that a gRPC server takes by default."""
@@ -36,45 +40,105 @@ _COPIED = (
 )
 
 
-def summary_of(
-    step: Step,
-    names: SpanNames,
-    communicators: Sequence[Communicator],
-    memory: trace_pb2.Memory,
-    dropped: int,
-) -> trace_pb2.StepSummary:
-    """`communicators`: those since the last summary."""
-    end = step.end
-    summary = trace_pb2.StepSummary(
+@dataclass(frozen=True, slots=True)
+class StepMessages:
+    """What a step becomes, but for what its rank knows beside it."""
+
+    summary: trace_pb2.TraceMessage
+    batches: Sequence[trace_pb2.TraceMessage]
+    """Of a step that is traced in detail."""
+    reason: str = ""
+    """Why the step can't be true; empty when it can."""
+
+
+def encode_all(steps: Sequence[tuple[SpanNames, Step]]) -> list[StepMessages]:
+    """Of each step, which may be of any ranks."""
+    groups: dict[Hashable, list[int]] = {}
+    for at, (names, _) in enumerate(steps):
+        groups.setdefault(names.key, []).append(at)
+    found: dict[int, StepMessages] = {}
+    for group in groups.values():
+        found.update(zip(group, _encoded([steps[at][1] for at in group], steps[group[0]][0]), strict=True))
+    return [found[at] for at in range(len(steps))]
+
+
+def _encoded(steps: Sequence[Step], names: SpanNames) -> list[StepMessages]:
+    """A mistake of our own costs the step that shows it, not those beside it."""
+    try:
+        return encode(steps, names)
+    except Exception as error:
+        if len(steps) > 1:
+            return [messages for step in steps for messages in _encoded([step], names)]
+        log.exception("step_not_encoded")
+        return [StepMessages(trace_pb2.TraceMessage(), (), repr(error))]
+
+
+def encode(steps: Sequence[Step], names: SpanNames) -> list[StepMessages]:
+    """Of each step. The steps are those of any ranks with the same names."""
+    spans, reasons = joined([step.table for step in steps], len(names.names))
+    summaries = _summaries(steps, spans, names, reasons)
+    batches = _batches(steps, spans, names, reasons)
+    return [StepMessages(*each) for each in zip(summaries, batches, reasons, strict=True)]
+
+
+def _summaries(
+    steps: Sequence[Step], spans: Spans, names: SpanNames, reasons: list[str]
+) -> list[trace_pb2.TraceMessage]:
+    """Adds to the reasons."""
+    rows, bounds = summarize(spans, names)
+    messages = [trace_pb2.TraceMessage(summary=_summary(step.end, names)) for step in steps]
+    columns.fill_summaries([message.summary for message in messages], rows, bounds)
+    _add_reasons(reasons, range(len(steps)), implausible_columns(rows, bounds))
+    return messages
+
+
+def _batches(
+    steps: Sequence[Step], spans: Spans, names: SpanNames, reasons: list[str]
+) -> list[list[trace_pb2.TraceMessage]]:
+    """Adds to the reasons."""
+    messages: list[list[trace_pb2.TraceMessage]] = [[] for _ in steps]
+    traced = [at for at, step in enumerate(steps) if step.end.traced]
+    if not traced:
+        return messages
+    spans = spans if len(traced) == len(steps) else spans.of(traced)
+    table, bounds = _table(spans, names), [0]
+    for at, begin, end in zip(traced, spans.bounds, spans.bounds[1:], strict=False):
+        for part in range(begin, max(end, begin + 1), MAX_BATCH_ROWS):
+            bounds.append(min(part + MAX_BATCH_ROWS, end))
+            messages[at].append(_batch(steps[at].end, names, last=bounds[-1] == end))
+    columns.fill_batches([message.batch for at in traced for message in messages[at]], table, np.array(bounds))
+    _add_reasons(reasons, traced, implausible_columns(table, spans.bounds))
+    return messages
+
+
+def _add_reasons(reasons: list[str], steps: Sequence[int], implausible: Flags) -> None:
+    for step, wrong in zip(steps, implausible.tolist(), strict=True):
+        if wrong and not reasons[step]:
+            reasons[step] = "numbers that are larger than can be"
+
+
+def _summary(end: StepEnd, names: SpanNames) -> trace_pb2.StepSummary:
+    return trace_pb2.StepSummary(
         step=end.step,
         start_ns=end.start_ns,
         duration_ns=end.duration_ns,
         cpu_ns=end.cpu_ns,
         names=names.names,
-        communicators=map(to_proto, communicators),
         phases=[phase for phase in range(32) if end.phases >> phase & 1],  # type: ignore[misc]  # numbers will do
         progress=_progress(end),
-        dropped=dropped,
         traced=bool(end.traced),
-        memory=memory,
     )
-    columns.fill_summary(summary, summarize(step.spans, names))
-    return summary
 
 
-def batches_of(step: Step, names: SpanNames, dropped: int) -> Iterator[trace_pb2.TraceBatch]:
-    table = _table(step.spans, names)
-    for begin in range(0, max(len(step.spans), 1), MAX_BATCH_ROWS):
-        batch = trace_pb2.TraceBatch(
-            step=step.end.step,
-            names=names.names,
-            reference_host_ns=step.end.reference_ns,
-            reference_error_ns=step.end.reference_error_ns,
-            dropped=dropped,
-            last=begin + MAX_BATCH_ROWS >= len(step.spans),
-        )
-        columns.fill_spans(batch, {name: column[begin : begin + MAX_BATCH_ROWS] for name, column in table.items()})
-        yield batch
+def _batch(end: StepEnd, names: SpanNames, *, last: bool) -> trace_pb2.TraceMessage:
+    batch = trace_pb2.TraceBatch(
+        step=end.step,
+        names=names.names,
+        reference_host_ns=end.reference_ns,
+        reference_error_ns=end.reference_error_ns,
+        last=last,
+    )
+    return trace_pb2.TraceMessage(batch=batch)
 
 
 def memory_of(state: State, host_bytes: int) -> trace_pb2.Memory:

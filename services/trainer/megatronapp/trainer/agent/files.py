@@ -8,6 +8,7 @@ from typing import IO
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import file as trace_file
+from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -31,15 +32,15 @@ class TraceFile:
         self.path = path
         self.dropped = 0
 
-    def put(self, message: trace_pb2.TraceMessage) -> None:
+    def put(self, message: Outgoing) -> None:
         if self._file is None:
-            self.dropped += message.batch.count or 1
+            self.dropped += message.events
             return
         try:
-            trace_file.write(self._file, message)
+            trace_file.write_serialized(self._file, message.data)
             self._file.flush()
         except OSError as error:
-            self.dropped += message.batch.count or 1
+            self.dropped += message.events
             log.error("trace_file_ended", path=str(self.path), error=error.strerror)
             self._end()
 

@@ -45,6 +45,7 @@ class BeatClock:
 def heartbeat_of(
     segment: Segment,
     process: RankProcess,
+    resident_bytes: int,
     names: SpanNames,
     communicators: Sequence[Communicator],
     evaluations: Sequence[Evaluation],
@@ -73,7 +74,7 @@ def heartbeat_of(
         thread_wait_ns=wait_ns,
         closing=closing,
         phase=state.phase,  # type: ignore[arg-type]  # a number will do
-        memory=memory_of(state, process.resident_bytes()),
+        memory=memory_of(state, resident_bytes),
         evaluations=map(to_proto, evaluations),
     )
 

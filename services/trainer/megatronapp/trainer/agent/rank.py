@@ -12,18 +12,19 @@ from typing import Any, ParamSpec
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import limits
-from megatronapp.core.trace.validate import check_message
+from megatronapp.core.trace.validate import check_fields, check_message
 from megatronapp.core.trace.values import Communicator, Evaluation, Identity
 from megatronapp.core.trace.wire import from_document, to_proto
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.control import ControlRelay
-from megatronapp.trainer.agent.encode import batches_of, memory_of, summary_of
+from megatronapp.trainer.agent.encode import StepMessages, encode_all, memory_of
 from megatronapp.trainer.agent.files import TraceFile
 from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
 from megatronapp.trainer.agent.hello import RankHello
-from megatronapp.trainer.agent.outbox import Outbox, Sink
+from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Record, Segment
+from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.trainer.agent.steps import Step, Steps
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.trainer.agent.telemetry import GpuTelemetry
@@ -50,8 +51,9 @@ class Rank:
         self._rank_hello = hello
         self._segment = segment
         self._names = hello.names
-        self._steps = Steps(len(hello.names.names))
+        self._steps = Steps()
         self._process = RankProcess(connection.pid, segment.thread)
+        self._resident_bytes = self._process.resident_bytes()
         self._control = ControlRelay(segment, hello.control)
         self._communicators = hello.message.communicators
         self._communicator_bytes = 0
@@ -68,6 +70,10 @@ class Rank:
     @property
     def identity(self) -> Identity:
         return self._rank_hello.message.identity
+
+    @property
+    def names(self) -> SpanNames:
+        return self._names
 
     def take(self, key: str, value: Any) -> None:
         """A frame. Raises DataError for one that can't be true; one that is not known is left out."""
@@ -86,13 +92,18 @@ class Rank:
         """Whether something up to there was not made into messages."""
         return self._segment.position != until
 
-    def drain(self, until: int) -> bool:
-        """Make messages of a part of what was written up to there; whether there is more. Raises SegmentError."""
-        records, more = self._segment.records(until)
-        for record in records:
-            self._guarded(self._take_record, record)
+    def read(self, until: int) -> list[Step]:
+        """The steps that end in what was written up to there, or in a part of it, as `unread` tells. Raises
+        SegmentError."""
+        steps: list[Step] = []
+        for record in self._segment.records(until):
+            self._guarded(self._take_record, record, steps)
+        return steps
+
+    def send(self, messages: StepMessages) -> None:
+        """A step's, in which what this rank knows beside it is written down."""
+        self._guarded(self._send_step, messages)
         self._count_lost()
-        return more
 
     def tick(self) -> None:
         """Relay what the collector asks for; beat when it is time, or a phase has begun."""
@@ -106,8 +117,10 @@ class Rank:
         """The process is gone, or ends: send the rest, for at most FLUSH_SECONDS. Returns the thread that does."""
         try:
             until = self.head()
-            while self.drain(until):
-                pass
+            while self.unread(until):
+                for messages in encode_all([(self._names, step) for step in self.read(until)]):
+                    self.send(messages)
+            self._count_lost()
         except IMPLAUSIBLE as error:
             log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
         if self._closing or self._segment.state.closing:
@@ -128,23 +141,21 @@ class Rank:
         ):
             raise DataError(f"more communicators than {limits.MAX_COMMUNICATORS}, or than fit into memory")
 
-    def _take_record(self, record: Record) -> None:
+    def _take_record(self, record: Record, steps: list[Step]) -> None:
         step = self._steps.feed(record)
-        if step is None:
-            return
-        self._send(trace_pb2.TraceMessage(summary=self._summary(step)))
-        if step.end.traced:
-            for batch in batches_of(step, self._names, self._outbox.dropped):
-                self._send(trace_pb2.TraceMessage(batch=batch))
+        if step is not None:
+            steps.append(step)
 
-    def _summary(self, step: Step) -> trace_pb2.StepSummary:
-        return summary_of(
-            step,
-            self._names,
-            self._unreported("summary"),
-            memory_of(self._segment.state, self._process.resident_bytes()),
-            self._outbox.dropped,
-        )
+    def _send_step(self, messages: StepMessages) -> None:
+        if messages.reason:
+            raise DataError(messages.reason)
+        summary = messages.summary.summary
+        summary.communicators.extend(map(to_proto, self._unreported("summary")))
+        summary.memory.CopyFrom(memory_of(self._segment.state, self._resident_bytes))
+        for message in (messages.summary, *messages.batches):
+            (message.batch if message.HasField("batch") else summary).dropped = self._outbox.dropped
+            check_fields(message)
+            self._put(message)
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
@@ -153,11 +164,13 @@ class Rank:
 
     def _send_heartbeat(self, *, closing: bool) -> None:
         self._count_lost()
+        self._resident_bytes = self._process.resident_bytes()
         evaluations = tuple(self._evaluations)
         self._evaluations.clear()
         beat = heartbeat_of(
             self._segment,
             self._process,
+            self._resident_bytes,
             self._names,
             self._unreported("heartbeat"),
             evaluations,
@@ -166,15 +179,15 @@ class Rank:
             self._outbox.dropped,
             closing=closing,
         )
-        self._send(trace_pb2.TraceMessage(heartbeat=beat))
+        message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
+        check_message(message)
+        self._put(message)
 
     def _unreported(self, kind: str) -> tuple[Communicator, ...]:
         reported, self._reported[kind] = self._reported[kind], len(self._communicators)
         return self._communicators[reported:]
 
-    def _send(self, message: trace_pb2.TraceMessage) -> None:
-        message.seq = 1
-        check_message(message)
+    def _put(self, message: trace_pb2.TraceMessage) -> None:
         self._outbox.put(message)
         self._segment.sent = self._outbox.sent
 
@@ -198,7 +211,7 @@ class Rank:
         sinks: list[Sink] = []
         folder, address = self._rank_hello.folder, self._rank_hello.collector_address
         if folder is not None and (file := self._file(folder)) is not None:
-            file.put(self._hello())
+            file.put(Outgoing.of(self._hello()))
             sinks.append(file)
         if address:
             sinks.append(CollectorStream(address, self._hello, self._control.ask, streams, token_file))

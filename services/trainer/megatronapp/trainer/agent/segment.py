@@ -143,9 +143,9 @@ class Segment:
         """How far the rank has written."""
         return self._words[(self.sections.ring >> 3) + layout.HEAD_WORD]
 
-    def records(self, until: int) -> tuple[list[Record], bool]:
-        """What was written since the last call, up to the head `until`, but no more than a part at once; and whether
-        there is more. Raises SegmentError when the ring can't be what it must be."""
+    def records(self, until: int) -> list[Record]:
+        """What was written since the last call, up to the head `until`, but no more than a part at once: `position`
+        tells. Raises SegmentError when the ring can't be what it must be."""
         if until % 8:
             raise SegmentError(f"a ring's head at byte {until}")
         found: list[Record] = []
@@ -160,7 +160,7 @@ class Segment:
                 self._number = record.number
                 found.append(record)
         self._words[(self.sections.control >> 3) + layout.READ_WORD] = self._position
-        return found, self._position < until
+        return found
 
     @property
     def position(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 MAX_NAMES = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpanNames:
     names: tuple[str, ...]
     kinds: npt.NDArray[np.int64]
@@ -26,6 +27,11 @@ class SpanNames:
     blocking: Flags
     """Taken out of the compute and phase rows around them, so that these count self time."""
     summarized: Flags
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for tables that say the same."""
+        return self.names, *(column.tobytes() for column in (self.kinds, self.on_host, self.blocking, self.summarized))
 
     @classmethod
     def parse(cls, document: Any) -> SpanNames:

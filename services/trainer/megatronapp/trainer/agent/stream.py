@@ -1,9 +1,9 @@
 """The stream to the collector: sent in order, kept until acknowledged, sent again after a lost connection.
 
 One thread serves the streams of all ranks; nobody waits for it. What the ranks have said in a tick goes out in one turn
-of its loop: where each stream has threads of its own, a message takes several changes of threads, which cost more than
-the message. While the collector is away messages gather in the bounded buffer, and connecting is tried with exponential
-back-off.
+of its loop, and of one stream in one bundle, where the collector takes bundles: where each stream has threads of its
+own, or each message goes alone, the changes of threads cost more than the messages. While the collector is away
+messages gather in the bounded buffer, and connecting is tried with exponential back-off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
@@ -25,22 +26,28 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.agent.buffer import ResendBuffer
-from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+from megatronapp.trainer.agent.outbox import Outgoing
+from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
 Call = Any
-"""grpc.aio.StreamStreamCall of TraceMessage and TraceReply."""
+"""grpc.aio.StreamStreamCall of TraceMessages, serialized, and TraceReply."""
 
 BUFFER_BYTES = 64 << 20
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 0.2, 10.0
 ACK_TIMEOUT_SECONDS = 30.0
+GATHER_SECONDS = 0.005
+"""What the ranks have said in a tick takes the agent some milliseconds to encode."""
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
 )
+MAX_BUNDLE_BYTES = 256 << 10
+"""Of the messages in a bundle. One that is larger goes alone."""
+_STREAM = f"/{trace_pb2.DESCRIPTOR.services_by_name['TraceIngest'].full_name}/Stream"
 _END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 
 
@@ -49,6 +56,8 @@ class StreamLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._changed: deque[asyncio.Event] = deque()
+        self._waking = False
         self._thread = threading.Thread(target=self._serve, name="agent-streams", daemon=True)
         self._thread.start()
 
@@ -60,10 +69,22 @@ class StreamLoop:
         with contextlib.suppress(RuntimeError):  # closed: nothing is left to be done
             self._loop.call_soon_threadsafe(action)
 
+    def wake(self, changed: asyncio.Event) -> None:
+        """Set it in its thread, from any other, in GATHER_SECONDS: with all that are to be set by then."""
+        self._changed.append(changed)
+        if not self._waking:
+            self._waking = True
+            self.call_soon(lambda: self._loop.call_later(GATHER_SECONDS, self._wake))
+
     def close(self) -> None:
         """What still runs is broken off."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+    def _wake(self) -> None:
+        self._waking = False  # first: what is appended from now on has a call of its own
+        while self._changed:
+            self._changed.popleft().set()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -99,11 +120,11 @@ class CollectorStream:
         self._acknowledged = threading.Condition()
         """Guards the buffer and what stands below up to the empty line."""
         self._progress_at = time.monotonic()
-        self._waking = self._over = False
+        self._over = False
 
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
-        self._ended = self._replied = False
+        self._ended = self._replied = self._takes_bundles = False
         self._reading: asyncio.Task[None] | None = None
         self._running = loop.start(self._run())
 
@@ -111,15 +132,13 @@ class CollectorStream:
     def dropped(self) -> int:
         return self._buffer.dropped
 
-    def put(self, message: trace_pb2.TraceMessage) -> None:
+    def put(self, message: Outgoing) -> None:
         with self._acknowledged:
             if not self._buffer.sent_unacknowledged():
                 self._progress_at = time.monotonic()
             self._buffer.put(message)
             silent = time.monotonic() - self._progress_at > self._ack_timeout
-            asleep, self._waking = not self._waking, True
-        if asleep:
-            self._loop.call_soon(self._wake)
+        self._loop.wake(self._changed)
         if silent:
             self._loop.call_soon(self._break_off)
 
@@ -135,11 +154,6 @@ class CollectorStream:
         self._running.cancel()
 
     # -- in the loop's thread --
-
-    def _wake(self) -> None:
-        with self._acknowledged:
-            self._waking = False
-        self._changed.set()
 
     def _end(self) -> None:
         self._ended = True
@@ -178,12 +192,13 @@ class CollectorStream:
 
     async def _connect(self) -> None:
         """One connection, until it ends."""
-        self._replied = False
+        self._replied = self._takes_bundles = False
         async with aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
             with self._acknowledged:
                 self._buffer.reconnected()
                 self._progress_at = time.monotonic()
-            call = trace_pb2_grpc.TraceIngestStub(channel).Stream(metadata=self._metadata())
+            stream = channel.stream_stream(_STREAM, None, trace_pb2.TraceReply.FromString)
+            call: Call = stream(None, metadata=self._metadata())
             writing = asyncio.create_task(self._write(call))
             self._reading = reading = asyncio.create_task(self._read(call))
             try:
@@ -199,15 +214,15 @@ class CollectorStream:
 
     async def _write(self, call: Call) -> None:
         """What goes wrong here ends the call, and is told there to who reads."""
-        await call.write(self._hello())
+        await call.write(self._hello().SerializeToString())
         while not self._ended:
             self._changed.clear()
             with self._acknowledged:
-                message = self._buffer.next_unsent()
-            if message is None:
-                await self._changed.wait()
+                messages = self._buffer.next_unsent(MAX_BUNDLE_BYTES if self._takes_bundles else 0)
+            if messages:
+                await call.write(_on_the_wire(messages))
             else:
-                await call.write(message)
+                await self._changed.wait()
         await call.done_writing()
 
     async def _read(self, call: Call) -> None:
@@ -237,6 +252,7 @@ class CollectorStream:
             return
         with self._acknowledged:
             self._progress_at = time.monotonic()
+            self._takes_bundles = reply.ack.takes_bundles
             self._buffer.acknowledge(reply.ack.seq)
             if not len(self._buffer):
                 self._acknowledged.notify_all()
@@ -245,6 +261,13 @@ class CollectorStream:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
         token = read_token(self._token_file)
         return [("authorization", f"Bearer {token}")] if token else []
+
+
+def _on_the_wire(messages: Sequence[Outgoing]) -> bytes:
+    if len(messages) == 1:
+        return messages[0].data
+    bundle = trace_pb2.Bundle(messages=[message.data for message in messages])
+    return trace_pb2.TraceMessage(bundle=bundle).SerializeToString()
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Self time, and the rows of a StepSummary out of a step's spans (docs/spans.md). Pure."""
+"""Self time, and the rows of StepSummaries out of the spans of steps (docs/spans.md). Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from megatronapp.core.trace.values import SpanKind
+from megatronapp.trainer.agent.span_table import Flags, Ints, Spans
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.steps import Ints, Spans
 
 STARVED = 0.1
 """A device that is behind its host by less than this share of a span at its end has waited for the host within it: with
@@ -20,26 +20,33 @@ def self_time(spans: Spans, names: SpanNames, values: Ints) -> Ints:
     """`values` (one per span, additive over time) without what the blocking spans inside took of it.
 
     Of nested blocking spans only the outermost counts: it contains the others. On a GPU rank the host's spans take
-    nothing from the stream's, which go on meanwhile: there `enqueue` tells them apart.
+    nothing from the stream's, which go on meanwhile.
     """
     name, first, blocked = (spans.columns[key] for key in ("name", "first", "blocked"))
     own = values.copy()
-    rows = np.arange(len(spans))
     blocking = names.blocking[name]
-    mixed = spans.enqueue.any()
+    beside_stream = _beside_stream(spans, names)
+    clocks = (beside_stream, ~beside_stream) if beside_stream.any() else (np.True_,)
     for depth in range(int(blocked.max(initial=0)) + 1):
         inner = blocking & (blocked == depth)
         # Whose blocking children sit at this depth: compute at this depth, blocking spans one further out.
         outer = blocked + blocking == depth
-        for on_host in (True, False) if mixed else (None,):
-            of_base = True if on_host is None else names.on_host[name] == on_host
-            taken = np.concatenate(([0], np.cumsum(np.where(inner & of_base, values, 0))))
-            own -= np.where(outer & of_base, taken[rows] - taken[first], 0)
+        for of_clock in clocks:
+            taken = np.concatenate(([0], np.cumsum(np.where(inner & of_clock, values, 0))))
+            own -= np.where(outer & of_clock, taken[:-1] - taken[first], 0)
     return np.maximum(own, 0)
 
 
-def summarize(spans: Spans, names: SpanNames) -> dict[str, Ints]:
-    """The columns of a StepSummary, one row per (operation, chunk, communicator, peer) of names that are summarized.
+def _beside_stream(spans: Spans, names: SpanNames) -> Flags:
+    """The host's spans of steps that have a GPU stream's, too, which `enqueue` tells."""
+    of_gpu = np.zeros(len(spans.bounds) - 1, np.bool_)
+    of_gpu[spans.step[spans.enqueue != 0]] = True
+    return names.on_host[spans.columns["name"]] & np.repeat(of_gpu, np.diff(spans.bounds))
+
+
+def summarize(spans: Spans, names: SpanNames) -> tuple[dict[str, Ints], Ints]:
+    """The columns of the steps' StepSummaries, one row per (step, operation, chunk, communicator, peer) of names that
+    are summarized; and where in them each step's rows begin and the last one's end.
 
     Blocking rows count what they took of the rank's time (of an asynchronous operation: the waiting), all others self
     time. `step` has no row: the summary's own fields say it.
@@ -63,19 +70,20 @@ def summarize(spans: Spans, names: SpanNames) -> dict[str, Ints]:
     highest = {"duration_max_ns": duration, "cpu_max_ns": cpu, "launch_lag_max_ns": lag}
     rows, starts = _groups(spans, names)
     keys = {key: spans.columns[key][rows[starts]] for key in _KEYS}
+    bounds = np.searchsorted(spans.step[rows[starts]], np.arange(len(spans.bounds)))
     return {
         **keys,
         "kind": names.kinds[keys["name"]],
         **_reduced(np.add, summed, rows, starts),
         **_reduced(np.minimum, lowest, rows, starts),
         **_reduced(np.maximum, highest, rows, starts),
-    }
+    }, bounds
 
 
 def _groups(spans: Spans, names: SpanNames) -> tuple[Ints, Ints]:
-    """(the rows that are summarized, in order of _KEYS; where in them a new group begins)."""
+    """(the rows that are summarized, in order of step and _KEYS; where in them a new group begins)."""
     kept = np.flatnonzero(names.summarized[spans.columns["name"]])
-    keys = np.stack([spans.columns[key][kept] for key in _KEYS])
+    keys = np.stack([column[kept] for column in (spans.step, *(spans.columns[key] for key in _KEYS))])
     order = np.lexsort(keys[::-1])
     keys = keys[:, order]
     new = np.ones(len(kept), np.bool_)
@@ -84,6 +92,6 @@ def _groups(spans: Spans, names: SpanNames) -> tuple[Ints, Ints]:
 
 
 def _reduced(ufunc: np.ufunc, columns: Mapping[str, Ints], rows: Ints, starts: Ints) -> dict[str, Ints]:
-    """All columns in one call: a step has few rows, and a call costs more than they do."""
+    """All columns in one call: steps have few rows, and a call costs more than they do."""
     table = np.array(list(columns.values()), np.int64)[:, rows]
     return dict(zip(columns, ufunc.reduceat(table, starts, axis=1) if len(starts) else table, strict=True))

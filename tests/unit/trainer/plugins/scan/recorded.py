@@ -10,8 +10,9 @@ from megatronapp.trainer.agent.heartbeat import heartbeat_of
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Segment
+from megatronapp.trainer.agent.span_table import Spans, joined
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.steps import Spans, Step, Steps
+from megatronapp.trainer.agent.steps import Step, Steps
 from megatronapp.trainer.plugins.scan.operations import NAMES as NAME_TABLE
 from megatronapp.trainer.plugins.scan.operations import document
 from megatronapp.trainer.plugins.scan.recorder import Recorder
@@ -27,12 +28,13 @@ class Reader:
 
     def __init__(self, recorder: Recorder) -> None:
         self.segment = Segment(os.dup(recorder.fd))
-        self._steps = Steps(len(NAME_TABLE))
+        self._steps = Steps()
 
     def steps(self) -> list[Step]:
         """Those that have been written since the last call."""
-        records, more = self.segment.records(self.segment.head())
-        assert not more
+        head = self.segment.head()
+        records = self.segment.records(head)
+        assert self.segment.position == head
         return [step for record in records if (step := self._steps.feed(record)) is not None]
 
     @property
@@ -43,6 +45,7 @@ class Reader:
         return heartbeat_of(
             self.segment,
             RankProcess(os.getpid(), self.segment.thread),
+            0,
             NAMES,
             (),
             (),
@@ -62,4 +65,6 @@ def resolved(recorder: Recorder) -> Spans:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     (step,) = steps
-    return step.spans
+    spans, reasons = joined([step.table], len(NAME_TABLE))
+    assert reasons == [""]
+    return spans

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatronapp.trainer.agent.layout import StepEnd
-from megatronapp.trainer.agent.steps import Spans
+from megatronapp.trainer.agent.span_table import Spans
 from megatronapp.trainer.plugins.scan.clock import now_ns
 from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.recorder import Recorder
