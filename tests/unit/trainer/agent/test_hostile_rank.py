@@ -100,6 +100,17 @@ def test_bytes_anywhere_in_the_segment_are_refused_or_read(
         rank.end().join()
 
 
+def test_a_head_that_goes_back_ends_in_good_order(tmp_path: Path) -> None:
+    with known(tmp_path) as (rank, writer):
+        writer.step(1)
+        take(rank)
+        overwrite(writer.recorder.fd, [(SECTIONS.ring, bytes(8))])
+
+        take(rank)
+
+        assert [step for step, _ in steps_of(tmp_path, rank)] == [1]
+
+
 @settings(max_examples=150)
 @given(writes=st.lists(st.tuples(st.integers(0, 88), CONTENT), min_size=1, max_size=3))
 def test_a_header_that_lies_is_refused_or_stays_within_the_segment(writes: list[tuple[int, bytes]]) -> None:

@@ -90,7 +90,7 @@ class Rank:
 
     def unread(self, until: int) -> bool:
         """Whether something up to there was not made into messages."""
-        return self._segment.position != until
+        return self._segment.position < until
 
     def read(self, until: int) -> list[Step]:
         """The steps that end in what was written up to there, or in a part of it, as `unread` tells. Raises
