@@ -138,9 +138,11 @@ async def test_a_fault_that_ended_while_nobody_judged_is_resolved(bus: RedisBus)
     detector = detector_on(bus)
     await detector.start()
     await judged(bus, detector, LAST + 30)
+    async with asyncio.timeout(60):
+        while (last := (await published(bus))[-1]).state is State.OPEN:
+            await asyncio.sleep(0.1)
     await detector.stop()
 
-    last = (await published(bus))[-1]
     assert (last.id, last.state) == (found.id, State.RESOLVED)
     assert last.resolved_step is not None
     assert last.resolved_step < LAST + 20
