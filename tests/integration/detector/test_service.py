@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.bus import MemoryBus, Message, Topic
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
@@ -81,6 +82,36 @@ async def test_findings_are_told_once_each_however_slow_the_bus_is() -> None:
 
     assert detector.ready()
     await detector.stop()
+
+
+class ReluctantBus(MemoryBus):
+    """Hands out what it has one by one, so slowly that the detector's next tick comes in between."""
+
+    async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
+        async for messages in super().follow(topic, from_start=from_start):
+            for message in messages:
+                yield [message]
+                await asyncio.sleep(0.03)
+
+
+async def test_no_step_is_judged_without_what_still_waits_on_the_bus() -> None:
+    bus, job = ReluctantBus(), Job(Layout(), GPU, (), seed=1)
+    job.clock_ns = time.time_ns() - 100 * 10**9
+    detector = Detector(DetectorSettings(tick_seconds=0.01), bus, CollectorRegistry())
+    await detector.start()
+    while not await bus.newest(Topic.HELLO_REQUEST):  # what comes from now on is no backlog
+        await asyncio.sleep(0.01)
+    await publish(bus, job, range(1, 6))
+
+    async with asyncio.timeout(60):
+        while not (tables := [engine.newest for engine in detector._engines.running.values() if engine.newest]):
+            await asyncio.sleep(0.01)
+        while tables[-1].step < 5:
+            tables += [engine.newest for engine in detector._engines.running.values() if engine.newest]
+            await asyncio.sleep(0.01)
+    await detector.stop()
+
+    assert {table.missing for table in tables} == {()}
 
 
 async def test_a_detector_that_starts_late_comes_to_the_same_findings() -> None:

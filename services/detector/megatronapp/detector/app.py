@@ -58,6 +58,8 @@ class Detector:
         """While what was kept is read."""
         self._awaited = Awaited()
         self._started_unix_ns = 0
+        self._read_id, self._arrived_unix_ns = "", 0
+        """Of the newest message that was read: its id, and when it arrived."""
         store = store or FindingsStore(MemoryBackend(), settings.findings_limits, registry)
         self._outbox = FindingsOutbox(store, bus)
         self._ticked = 0.0
@@ -90,6 +92,7 @@ class Detector:
         async for messages in self._bus.follow(Topic.STEPS):
             for message in messages:
                 arrived_unix_ns = self._take(message.value)
+                self._read_id, self._arrived_unix_ns = message.id, max(arrived_unix_ns, self._arrived_unix_ns)
                 if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                     self._settle(self._backlog)
                 if self._outbox.has_news:
@@ -187,15 +190,25 @@ class Detector:
             self._ticked = time.monotonic()
             if self._backlog:
                 continue
+            read_until_unix_ns = await self._read_until()
             for engine in list(self._engines.running.values()):
-                self._let_time_pass(engine)
+                self._let_time_pass(engine, read_until_unix_ns)
             await self._resume()
             self._note(self._awaited.give_up(time.monotonic(), time.time_ns()))
             await self._outbox.send()
 
-    def _let_time_pass(self, engine: Engine) -> None:
+    async def _read_until(self) -> int:
+        """All that had arrived by then was read. What waits on the bus, since this service or Redis is slow, is not
+        missing: a step must not be judged without it."""
         try:
-            self._note(engine.tick(time.time_ns()))
+            newest = await self._bus.newest(Topic.STEPS)
+        except UnavailableError:
+            return self._arrived_unix_ns
+        return time.time_ns() if newest == self._read_id else self._arrived_unix_ns
+
+    def _let_time_pass(self, engine: Engine, read_until_unix_ns: int) -> None:
+        try:
+            self._note(engine.tick(read_until_unix_ns))
             self._exposition.observe(engine)
             if self._is_over(engine):
                 self._end(engine.run)
