@@ -126,6 +126,10 @@ def _new(engine: Engine, known: list[StepTable]) -> list[StepTable]:
     return [newest] if newest is not None and not (known and newest is known[-1]) else []
 
 
+UNCLEAR = 0.5
+"""Confidence in a rank that others miss and that has told nothing of itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Stall:
     """A hang as dumps show it: they tell neither the step nor for how long."""
@@ -138,11 +142,13 @@ class _Stall:
 
 def hung_job(name: str, dumps: Dumps) -> Report:
     """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
-    stall = _Stall(tuple(blame(dumps.frontiers, dumps.members))) if dumps.hangs else None
-    suspicions = list(hang.detect(stall, link_is_known=GPU.link_is_known))
+    blamed = blame(dumps.frontiers, dumps.members, unclear=dumps.unclear) if dumps.hangs else []
+    suspicions = list(hang.detect(_Stall(tuple(blamed)), link_is_known=GPU.link_is_known)) if dumps.hangs else []
+    if suspicions and all(dumps.unclear.intersection(suspicion.ranks) for suspicion in suspicions):
+        suspicions += hang.detect(_Stall(()), link_is_known=GPU.link_is_known)
     return Report(
         job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
-        findings=_in_order(_without_absent(finding, dumps) for finding in _without_steps(name, suspicions)),
+        findings=_in_order(_unclear(finding, dumps) for finding in _without_steps(name, suspicions)),
     )
 
 
@@ -209,8 +215,13 @@ def _with_all_ranks(finding: Finding, ranks_per_worker: int) -> Finding:
     return finding.model_copy(update={"ranks": ranks})
 
 
-def _without_absent(finding: Finding, dumps: Dumps) -> Finding:
-    """Of a rank that left no dump nothing is known but that it is missed."""
-    if not dumps.absent.intersection(finding.ranks):
+def _unclear(finding: Finding, dumps: Dumps) -> Finding:
+    """Of a rank that left no dump, or one that is cut, it is known that others miss it, not why: nobody is woken for
+    it."""
+    unclear = dumps.unclear.intersection(finding.ranks)
+    if not unclear:
         return finding
-    return finding.model_copy(update={"cause": Cause.UNKNOWN, "summary": f"{finding.summary} It left no dump."})
+    left = "It left no dump" if unclear & dumps.absent else "Its dump no longer holds what it is in"
+    text = f"{left}: whether it has stopped or waits as others do can't be told."
+    update = {"cause": Cause.UNKNOWN, "confidence": UNCLEAR, "page": False, "summary": f"{finding.summary} {text}"}
+    return finding.model_copy(update=update)

@@ -30,14 +30,36 @@ def test_every_faulty_rank_is_named_with_its_side_and_no_other(traces, scenario)
     assert {(finding.kind, finding.cause, finding.page) for finding in findings} == {(Kind.HANG, cause, True)}
 
 
-def test_a_faulty_rank_that_left_no_dump_is_named_without_a_cause(traces, tmp_path):
-    shutil.copytree(traces / "lock_gil_2nd", tmp_path / "dumps")
-    (tmp_path / "dumps" / "_dump_10").chmod(0o600)
-    (tmp_path / "dumps" / "_dump_10").unlink()
+@pytest.mark.parametrize("scenario", TRUTH)
+@pytest.mark.parametrize("absent", range(16))
+def test_a_rank_that_left_no_dump_accuses_nobody_and_hides_nobody(traces, tmp_path, scenario, absent):
+    ranks, cause = TRUTH[scenario]
+    shutil.copytree(traces / scenario, tmp_path / "dumps", copy_function=shutil.copyfile)
+    (tmp_path / "dumps" / f"_dump_{absent}").unlink()
 
-    causes = {finding.ranks: finding.cause for finding in analyze(tmp_path / "dumps").findings}
+    findings = analyze(tmp_path / "dumps").findings
 
-    assert causes == {(10,): Cause.UNKNOWN, (15,): Cause.HOST_CPU}
+    paged = {(finding.ranks, finding.cause) for finding in findings if finding.page}
+    assert paged == {((rank,), cause) for rank in ranks - {absent}}
+    others = [(f.ranks, f.cause, f.confidence) for f in findings if not f.page]
+    assert all(other == ((absent,), Cause.UNKNOWN, 0.5) for other in others)
+    assert others or absent not in ranks
+
+
+@pytest.mark.parametrize("scenario", TRUTH)
+@pytest.mark.parametrize("entries", [10, 20, 40])
+def test_rings_that_are_cut_accuse_nobody_who_is_innocent(traces, tmp_path, scenario, entries):
+    ranks, cause = TRUTH[scenario]
+    for dump in (traces / scenario).glob("_dump_*"):
+        content = pickle.loads(dump.read_bytes())  # noqa: S301
+        content["entries"] = content["entries"][-entries:]
+        (tmp_path / dump.name).write_bytes(pickle.dumps(content))
+
+    paged = [finding for finding in analyze(tmp_path).findings if finding.page]
+
+    assert paged
+    assert {rank for finding in paged for rank in finding.ranks} in (ranks, set())
+    assert {finding.cause for finding in paged if finding.ranks} <= {cause}
 
 
 def test_json_has_no_infinity(traces):

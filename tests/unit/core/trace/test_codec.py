@@ -48,6 +48,15 @@ def test_a_column_that_says_none_everywhere_costs_nothing() -> None:
     assert columns.span_columns(batch)["peer"].tolist() == [-1, -1]
 
 
+def test_a_span_that_begins_at_0_has_a_beginning() -> None:
+    batch = trace_pb2.TraceBatch(names=["forward"])
+
+    columns.fill_spans(batch, {"start_ns": [0], "enqueue_ns": [2**31]})
+
+    assert batch.start_ns
+    assert columns.span_columns(batch)["start_ns"].tolist() == [0]
+
+
 def test_a_column_is_as_narrow_as_its_values() -> None:
     batch = trace_pb2.TraceBatch(names=["forward"])
     begin = 10**18

@@ -75,6 +75,9 @@ SUMMARY_DTYPES: dict[str, Dtype] = {
 NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 """Value of a column that was left empty, where it is not 0."""
 
+ALWAYS_SENT = "start_ns"
+"""A span without a beginning is refused, so that beginnings of 0 are sent, too."""
+
 TIMES = ("start_ns", "enqueue_ns")
 """Columns that count from base_ns; an enqueue_ns of 0 is none all the same."""
 
@@ -314,7 +317,7 @@ def _encode(messages: Sequence[Message], arrays: Mapping[str, Column], bounds: n
     for (name, array), lows, highs in zip(arrays.items(), low, high, strict=True):
         nothing, narrowed = NONE.get(name, 0), dict[Dtype, bytes]()
         for message, (begin, end), least, most in zip(messages, rows, lows, highs, strict=True):
-            if not least == most == nothing:
+            if name == ALWAYS_SENT or not least == most == nothing:
                 dtype = _narrowest(array.dtype, least, most)
                 data = narrowed.get(dtype)
                 if data is None:

@@ -1,7 +1,9 @@
 """PyTorch's flight-recorder dumps of a hung job, one pickle a rank (`…_<rank>`): how far each rank has come.
 
 A dump tells of each operation only whether it is complete. A device works its operations off in the order in which they
-were enqueued, so what a rank is in is the oldest one that is not.
+were enqueued, so what a rank is in is the oldest one that is not. A ring is only so long: where the counters of a
+group, which the recorder keeps beside it, say that older operations are incomplete than those in it, that oldest one is
+lost.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import json
 import pickle
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from megatronapp.core.errors import DataError
-from megatronapp.detector.signals.frontier import Position
+from megatronapp.detector.signals.frontier import Position, stopped_inside
 
 MAX_DUMP_BYTES = 256 << 20
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
@@ -31,6 +33,8 @@ class Dumps:
     """By global rank, then communicator; only ranks that left a dump."""
     members: dict[str, tuple[int, ...]]
     """Global ranks of each communicator; of a message its sender and receiver."""
+    cut: frozenset[int] = frozenset()
+    """Ranks whose ring no longer holds what they are in."""
 
     @property
     def hangs(self) -> bool:
@@ -41,6 +45,11 @@ class Dumps:
     def absent(self) -> frozenset[int]:
         """Ranks that the others know and that left no dump."""
         return frozenset(rank for ranks in self.members.values() for rank in ranks) - self.frontiers.keys()
+
+    @property
+    def unclear(self) -> frozenset[int]:
+        """Ranks of which it is not known what they wait for."""
+        return self.absent | (self.cut - stopped_inside(self.frontiers))
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
@@ -59,15 +68,23 @@ def read(dumps: dict[int, Path]) -> Dumps:
     """Raises DataError when a dump is no flight-recorder dump."""
     frontiers: dict[int, dict[str, Position]] = {}
     members: dict[str, tuple[int, ...]] = {}
+    cut: set[int] = set()
     for rank, path in dumps.items():
         dump = _load(path)
         try:
             groups = {name: _ranks(group) for name, group in dump["pg_config"].items()}
             frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
+            completed = _completed(dump)
+            if _is_cut(dump["entries"], completed):
+                cut.add(rank)
+                frontiers[rank] = {
+                    name: _as_counted(position, completed.get(name.partition(":")[0]))
+                    for name, position in frontiers[rank].items()
+                }
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(f"{path}: not a flight-recorder dump that can be understood: {error!r}") from error
         members.update((_id(name, ranks), ranks) for name, ranks in groups.items())
-    return Dumps(frontiers, members)
+    return Dumps(frontiers, members, frozenset(cut))
 
 
 class _Refusing(pickle.Unpickler):
@@ -147,3 +164,33 @@ def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> 
 
 def _operation(entry: dict[str, Any]) -> str:
     return str(entry["profiling_name"]).removeprefix("nccl:")
+
+
+def _completed(dump: dict[str, Any]) -> dict[str, int]:
+    """The newest complete operation of each group that the ring tells of, by the group's name; empty where the recorder
+    kept no counters."""
+    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in dump["entries"] if "pg_id" in entry}
+    status = dump.get("pg_status") or {}
+    return {
+        names[str(group)]: int(counters["last_completed_collective"])
+        for group, counters in status.items()
+        if str(group) in names
+    }
+
+
+def _is_cut(entries: list[dict[str, Any]], completed: dict[str, int]) -> bool:
+    """Whether operations are incomplete that are older than those in the ring."""
+    oldest: dict[str, int] = {}
+    for entry in entries:
+        group = str(entry["process_group"][0])
+        if group in completed:
+            number = int(entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"])
+            oldest[group] = min(oldest.get(group, number), number)
+    return any(completed[group] + 1 < number for group, number in oldest.items())
+
+
+def _as_counted(position: Position, completed: int | None) -> Position:
+    """Of a ring that is cut: where the rank stands by its group's counter, without a word on what it is in."""
+    if completed is None or position.completed == 0:
+        return replace(position, started=position.completed)
+    return replace(position, started=completed, completed=completed)

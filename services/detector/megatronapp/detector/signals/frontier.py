@@ -10,6 +10,11 @@ them, the pair's numbers are compared.
 Where the edges lead to nobody they run in circles. That is a deadlock only if the ranks' threads wait in those
 operations: a rank that has begun an asynchronous one and then stopped elsewhere is in it as well. What a thread is in
 is told beside the frontier, and has to name the one operation of that name that the rank is in.
+
+Of some ranks it may not be known what they wait for: they left no record, or one that does not reach back far enough.
+Edges lead to them all the same, since nobody saw them enter; whether they have stopped or wait as others do stays open.
+One thing tells without them that a rank's device has stopped: an operation that all members take part in is complete
+elsewhere and not here.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import message_span
 
+_JOINT = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
+"""Operations that nobody completes unless every member has begun them; names are compared without underscores."""
 Message = tuple[int, int]
 """Its step, and its packed name (core/trace/message_id.py)."""
 
@@ -103,16 +110,20 @@ def blame(
     members: Mapping[str, tuple[int, ...]],
     idle: frozenset[int] = frozenset(),
     activities: Mapping[int, str] | None = None,
+    unclear: frozenset[int] = frozenset(),
 ) -> list[Blame]:
     """The ranks that hold up the others, by rank.
 
     frontiers: by global rank; a rank that never spoke counts as having entered nothing. members: ranks of each
     communicator (of a p2p id: sender, receiver). idle: ranks that are not known to wait for anybody, since they are no
-    longer heard of, or compute. activities: what the ranks' threads are in, where that is told. Empty when nobody
-    waits.
+    longer heard of, or compute. activities: what the ranks' threads are in, where that is told. unclear: ranks of
+    which it is not known what they wait for. Empty when nobody waits.
     """
     absent: Absent = {}
     edges = {r: e for r, f in frontiers.items() if r not in idle and (e := _edges(r, f, frontiers, members, absent))}
+    for rank in stopped_inside(frontiers) if unclear else ():
+        edges[rank] = [edge for edge in edges.get(rank, ()) if edge.rank not in unclear]
+    edges = {rank: found for rank, found in edges.items() if found}
     roots: dict[int, Blame] = {}
     victims: dict[int, set[int]] = {}
     for waiter in edges:
@@ -124,6 +135,24 @@ def blame(
         return sorted(blamed, key=lambda b: b.rank) or _network(frontiers, members)
     waited = {rank: _waited(found, frontiers[rank], (activities or {}).get(rank, "")) for rank, found in edges.items()}
     return _circular(waited, Side.DEADLOCK) or _circular(edges, Side.CIRCULAR)
+
+
+def stopped_inside(frontiers: Mapping[int, Frontier]) -> frozenset[int]:
+    """Ranks whose device has begun an operation that is complete on another member, and does not end it."""
+    furthest: dict[str, int] = {}
+    for frontier in frontiers.values():
+        for communicator, position in frontier.items():
+            furthest[communicator] = max(furthest.get(communicator, 0), position.completed)
+    return frozenset(
+        rank
+        for rank, frontier in frontiers.items()
+        for communicator, position in frontier.items()
+        if position.outstanding and _joint(position.operation) and position.completed < furthest[communicator]
+    )
+
+
+def _joint(operation: str) -> bool:
+    return any(name in operation.replace("_", "") for name in _JOINT)
 
 
 Absent = dict[tuple[str, int], list[Blame]]
