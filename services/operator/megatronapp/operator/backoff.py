@@ -14,6 +14,8 @@ from megatronapp.operator.observation import Observation
 
 GOOD_RUN_SECONDS = 600
 """An attempt that has run for so long was a good one: the next failure is a first one again."""
+MAX_DOUBLINGS = 20
+"""Of a second to more than a day, which is the longest back-off."""
 
 
 def starts_at(observation: Observation) -> datetime | None:
@@ -26,7 +28,7 @@ def starts_at(observation: Observation) -> datetime | None:
 
 def pause_seconds(observation: Observation) -> int:
     policy = observation.spec.failure_policy
-    doubled: int = policy.backoff_seconds << failures(observation)
+    doubled: int = policy.backoff_seconds << max(0, min(failures(observation), MAX_DOUBLINGS))
     return min(doubled, policy.max_backoff_seconds)
 
 
