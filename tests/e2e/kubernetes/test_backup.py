@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(900, fun
 STORED = ROOT / "tests/data/6491aef/stored"
 RUN = "run-of-6491aef"
 DOCS = ROOT / "docs/backup.md"
-VOLUME_POD = ROOT / "examples/k8s/volume-pod.yaml"
+VOLUME_POD = ROOT / "deploy/backup/volume-pod.yaml"
 NEEDED = (images.image("trace-collector"), images.REDIS_IMAGE)
 
 
@@ -62,7 +63,7 @@ def run(cluster: Cluster, folder: Path, component: str, *shell: str) -> None:
     (folder / "volume-pod.yaml").write_text(pod)
     for command in shell:
         line = command.replace("megatronapp-collector", f"megatronapp-{component}")
-        line = line.replace("collector-0.tar", f"{component}-0.tar").replace("examples/k8s/", "")
+        line = line.replace("collector-0.tar", f"{component}-0.tar").replace("deploy/backup/", "")
         environment = {"KUBECONFIG": str(cluster.kubeconfig), "PATH": f"{cluster.program_folder}:/usr/bin:/bin"}
         done = subprocess.run(
             ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -87,7 +88,8 @@ def lose(cluster: Cluster, component: str) -> None:
 
 def runs(release: Release) -> list[str]:
     """That the collector has."""
-    bearer = [("authorization", f"Bearer {release.secret('auth', 'query-token')}")]
+    token = release.cluster.kubectl("get", "secret", "megatronapp-auth", "-o", "jsonpath={.data.query-token}")
+    bearer = [("authorization", f"Bearer {b64decode(token).decode()}")]
     with (
         release.cluster.forward("service/megatronapp-collector", 7601) as address,
         grpc.insecure_channel(address) as way,
@@ -102,7 +104,8 @@ def valkey(cluster: Cluster, *command: str) -> str:
 
 def test_traces_are_copied_out_lost_and_restored(release: Release, tmp_path: Path) -> None:
     cluster = release.cluster
-    subprocess.run(["tar", "-C", str(STORED), "-cf", str(tmp_path / "collector-0.tar"), "."], check=True)
+    own = sorted(path.name for path in STORED.iterdir())
+    subprocess.run(["tar", "-C", str(STORED), "-cf", str(tmp_path / "collector-0.tar"), *own], check=True)
     restore(cluster, tmp_path, "collector")
     assert runs(release) == [RUN]
 
