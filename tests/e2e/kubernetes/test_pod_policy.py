@@ -36,7 +36,13 @@ def test_a_pod_that_is_more_than_a_rank_is_not_made_and_the_switch_is_named(
 
 
 @pytest.fixture
-def admission(cluster: Cluster) -> Iterator[None]:
+def stored(cluster: Cluster) -> None:
+    """A job of before the policy."""
+    cluster.apply(job("before", **GREEDY["secrets"]))
+
+
+@pytest.fixture
+def admission(cluster: Cluster, stored: None) -> Iterator[None]:
     """The chart's policy, for this test's namespace alone."""
     values = {"watchNamespaces": [cluster.namespace], "fullnameOverride": f"a-{cluster.namespace}"}
     policies = [o for o in render(values, "--kube-version", "1.34") if o["kind"].startswith("ValidatingAdmission")]
@@ -47,17 +53,27 @@ def admission(cluster: Cluster) -> Iterator[None]:
     )
 
 
+def refused(cluster: Cluster, body: dict[str, Any]) -> str:
+    """What the server says to a change that is not made; "" where it would take it."""
+    try:
+        cluster.kubectl("apply", "--dry-run=server", "-f", "-", text=json.dumps(body))
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr)
+    return ""
+
+
 @pytest.mark.parametrize("switch", GREEDY)
 def test_the_api_server_says_so_to_whoever_applies_the_job(cluster: Cluster, admission: None, switch: str) -> None:
-    def refused() -> str:
-        try:
-            cluster.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(job("greedy", **GREEDY[switch])))
-        except subprocess.CalledProcessError as error:
-            return str(error.stderr)
-        return ""
-
     # The server takes a moment to work by a policy that is new.
-    said = wait_until("it is refused", refused, 30)
+    said = wait_until("it is refused", lambda: refused(cluster, job("greedy", **GREEDY[switch])), 30)
 
     assert f"operator.jobs.{switch}" in said
     cluster.apply(job("modest", suspend=True))
+
+
+def test_a_job_of_before_may_be_suspended_but_not_ask_for_more(cluster: Cluster, admission: None) -> None:
+    more = job("before", **GREEDY["secrets"], **GREEDY["serviceAccounts"])
+    wait_until("it is refused", lambda: refused(cluster, more), 30)
+
+    cluster.apply(job("before", **GREEDY["secrets"], suspend=True))
+    cluster.kubectl("label", "trainingjob", "before", "team=a")

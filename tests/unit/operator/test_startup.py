@@ -111,6 +111,12 @@ def test_an_attempt_without_pods_is_asked_about_after_a_while_then_ever_more_sel
     assert startup.explanation(Subject("Job", "gpt-1", ago(4000)), [], NOW).until == NOW + timedelta(seconds=300)
 
 
+def test_an_attempt_that_lacks_some_of_its_pods_is_asked_about_too() -> None:
+    view = observation(children=(child(created=ago(60)),), pods=(pod(0),))
+
+    assert startup.to_ask(view) == Subject("Job", "gpt-1", ago(60))
+
+
 def test_a_pod_that_is_placed_and_not_started_is_asked_about() -> None:
     placed = pod(0, **MISSING, placed_at=ago(30))
     waiting = pod(1, **MISSING, node="", unschedulable="no nodes")

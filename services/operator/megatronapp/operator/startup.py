@@ -114,11 +114,11 @@ def _first_look(subject: Subject) -> datetime:
 
 
 def _subject(observation: Observation) -> Subject | None:
-    """The Job while it has no pods, or a pod that has a node and has started no container."""
+    """The Job while it has not all of its pods, or a pod that has a node and has started no container."""
     job = observation.current
     if job is None or job.stopped or job.suspended or job.failing or job.failed or job.complete:
         return None
-    if not observation.ranks:
+    if len(observation.ranks) < job.nodes:
         return Subject("Job", job.name, job.created) if job.created else None
     slow = sorted((pod for pod in observation.live if _is_starting(pod)), key=lambda pod: pod.name)
     return Subject("Pod", slow[0].name, slow[0].placed_at) if slow and slow[0].placed_at else None
