@@ -42,6 +42,11 @@ DENIED = [
     (template(volumes=[{"name": "x", "projected": {"sources": [{"secret": {"name": "s"}}]}}]), "Secret s", "secrets"),
     (template(volumes=[{"name": "x", "azureFile": {"secretName": "s"}}]), "Secret s", "secrets"),
     (
+        template(volumes=[{"name": "x", "csi": {"driver": "d", "volumeAttributes": {"secretProviderClass": "vault"}}}]),
+        "Secret vault",
+        "secrets",
+    ),
+    (
         template(volumes=[{"name": "x", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "s"}}}]),
         "Secret s",
         "secrets",

@@ -25,6 +25,8 @@ POD_TEMPLATE_FIELDS = (
 """Fields of a pod's spec that give it no more than its namespace has anyway."""
 
 SECRET_REFERENCES = frozenset({"secretKeyRef", "secretRef", "secret", "nodePublishSecretRef"})
+SECRET_NAMES = frozenset({"secretName", "secretProviderClass"})
+"""Fields of volumes that name a Secret, or what a secrets driver brings into the pod, beside other fields."""
 PREFIX = "operator.jobs."
 
 
@@ -87,8 +89,7 @@ def _secrets(pod: dict[str, Any]) -> Iterator[str]:
     for key, value in _fields(given):
         if key in SECRET_REFERENCES and isinstance(value, dict):
             yield str(value.get("secretName") or value.get("name") or "")
-        elif key == "secretName" and isinstance(value, str):
-            # Of volumes that name their Secret beside other fields.
+        elif key in SECRET_NAMES and isinstance(value, str):
             yield value
 
 
