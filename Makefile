@@ -97,7 +97,7 @@ e2e-cluster: setup-tests
 # The part of it that needs no images of ours: the operator, run beside the cluster
 e2e-operator: setup-tests
 	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
-	  tests/e2e/kubernetes/test_attacks.py $(JUNIT)
+	  tests/e2e/kubernetes/test_attacks.py tests/e2e/kubernetes/test_startup.py tests/e2e/kubernetes/test_pod_policy.py $(JUNIT)
 
 # The images' distributions, by version and hash: after every change of pyproject.toml or constraints.txt
 locks: $(VENV)/.done

@@ -96,6 +96,11 @@ class Cluster:
     def _kubectl(self) -> str:
         return shutil.which("kubectl") or str(self.kubeconfig.parent / "bin" / "kubectl")
 
+    @property
+    def program_folder(self) -> Path:
+        """Where kubectl is."""
+        return Path(self._kubectl).parent
+
     def apply(self, *objects: dict[str, Any]) -> None:
         # As JSON: YAML of Go and of Python disagree on words like "y".
         self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))

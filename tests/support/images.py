@@ -44,17 +44,38 @@ def missing(cluster: Cluster) -> list[str]:
 
 def provide(cluster: Cluster) -> None:
     """Put them on the test cluster's nodes. What podman has is loaded as it is: `make images` makes it anew."""
-    for name, (suite, packages) in STAND_INS.items():
-        if not cluster.has_image(name):
-            cluster.tool("image", name, *packages, SUITE=suite)
+    for name in STAND_INS:
+        provide_stand_in(cluster, name)
     for service in SERVICES:
-        if cluster.has_image(image(service)):
-            continue
-        if built(image(service)):
-            cluster.tool("image", image(service), "-")
-        else:
-            file = f"services/{service}/Dockerfile"
-            cluster.tool("build", image(service), str(ROOT), "-f", str(ROOT / file), *BUILD_FLAGS.get(service, ()))
+        provide_service(cluster, service)
+
+
+def provide_stand_in(cluster: Cluster, name: str) -> None:
+    suite, packages = STAND_INS[name]
+    if not cluster.has_image(name):
+        cluster.tool("image", name, *packages, SUITE=suite)
+
+
+def provide_service(cluster: Cluster, service: str, source: Path = ROOT, name: str = "") -> None:
+    """One of them, of the sources in a folder."""
+    name = name or image(service)
+    if cluster.has_image(name):
+        return
+    if built(name):
+        cluster.tool("image", name, "-")
+    else:
+        file = source / f"services/{service}/Dockerfile"
+        cluster.tool("build", name, str(source), "-f", str(file), *BUILD_FLAGS.get(service, ()))
+
+
+def megabytes(name: str) -> float | None:
+    """An image's size as podman has it; None where it has none."""
+    if not built(name):
+        return None
+    done = subprocess.run(
+        ["podman", "image", "inspect", "--format", "{{.Size}}", name], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout) / 1e6
 
 
 def built(name: str) -> bool:

@@ -22,8 +22,12 @@ MAX_WRITES = 40
 
 def story(cluster: Cluster, name: str) -> None:
     """An attempt fails, the next one does all the work."""
-    cluster.apply(job(name, FAIL_FIRST))
+    cluster.apply(two_attempts(name))
     wait_phase(cluster, name, "Succeeded", 120)
+
+
+def two_attempts(name: str) -> dict[str, Any]:
+    return job(name, FAIL_FIRST, failurePolicy={"backoffSeconds": 1})
 
 
 def end(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -73,7 +77,7 @@ def _killed_at(at: int, proxy: ApiProxy, operator: OperatorProcess, cluster: Clu
     """Tell the story with a kill at write `at`; False when it takes fewer writes."""
     name = f"kill-{at}"
     proxy.writes, proxy.on_write = 0, _killing(operator, at)
-    cluster.apply(job(name, FAIL_FIRST))
+    cluster.apply(two_attempts(name))
     wait_until("killed, or done", lambda: not operator.alive() or is_done(cluster, name), 120)
     time.sleep(1.0)  # for the last write, which is an Event
     proxy.on_write = None
@@ -116,7 +120,7 @@ def test_a_server_that_answers_wrong_changes_nothing_in_the_end(
     try:
         names = [f"storm-{number}" for number in range(4)]
         for name in names:
-            cluster.apply(job(name, FAIL_FIRST))
+            cluster.apply(two_attempts(name))
         for name in names:
             wait_phase(cluster, name, "Succeeded", 240)
             wait_until("all is as in calm weather", lambda name=name: settled(cluster, name, calm_end), 60)

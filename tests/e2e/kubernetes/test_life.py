@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +284,53 @@ def test_a_second_operator_takes_over(cluster: Cluster, tmp_path: Path) -> None:
         wait_phase(cluster, "after", "Running")
     finally:
         assert second.stop() == 0
+
+
+ENDS_WELL = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(3600)"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_deleted_pod_that_ends_with_zero_is_not_completed(
+    cluster: Cluster, operator: OperatorProcess, nodes: int
+) -> None:
+    """Kubernetes counts it as completed, and would neither replace it nor end the others."""
+    cluster.apply(job("polite", ENDS_WELL, nodes=nodes))
+    wait_phase(cluster, "polite", "Running")
+
+    cluster.kubectl("delete", "pod", pods(cluster, "polite")[0]["metadata"]["name"], "--wait=false")
+
+    wait_until("the second attempt", lambda: status(cluster, "polite").get("attempt") == 2, 60)
+    told = wait_phase(cluster, "polite", "Running")
+    assert told["restarts"] == 1
+    assert "Complete" not in conditions(told)
+
+
+def test_a_suspended_job_whose_pods_end_with_zero_is_not_completed(cluster: Cluster, operator: OperatorProcess) -> None:
+    cluster.apply(job("polite", ENDS_WELL))
+    wait_phase(cluster, "polite", "Running")
+
+    cluster.apply(job("polite", ENDS_WELL, suspend=True))
+    wait_phase(cluster, "polite", "Suspended")
+    cluster.apply(job("polite", ENDS_WELL))
+
+    assert wait_phase(cluster, "polite", "Running")["attempt"] == 2
+
+
+def test_failures_in_a_row_are_waited_for_longer_each_time_and_each_is_an_event(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    policy = {"maxRestarts": 2, "backoffSeconds": 3}
+    cluster.apply(job("storm", "import sys; sys.exit(1)", nodes=1, failurePolicy=policy))
+
+    wait_until("it waits", lambda: status(cluster, "storm").get("nextAttemptTime"), 30)
+    assert "attempt 2 starts at" in message(status(cluster, "storm"), "Restarting")
+    told = wait_phase(cluster, "storm", "Failed")
+
+    assert conditions(told)["Failed"] == ("True", "RestartsExhausted")
+    events = cluster.list("events")
+    failures = [e["message"] for e in events if e["reason"] == "RankFailed" and e["involvedObject"]["name"] == "storm"]
+    assert sorted(text.split(":")[0] for text in failures) == ["attempt 1", "attempt 2"]
+    made = {e["involvedObject"]["name"]: e["firstTimestamp"] for e in events if e["reason"] == "SuccessfulCreate"}
+    seconds = [datetime.fromisoformat(made[f"storm-{attempt}"]).timestamp() for attempt in (1, 2, 3)]
+    assert seconds[1] - seconds[0] >= 3
+    assert seconds[2] - seconds[1] >= 6

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.kubernetes.jobs import conditions, nodes_of, phase, pods, status, wait_phase
+from tests.e2e.kubernetes.jobs import conditions, job, message, nodes_of, phase, pods, status, wait_phase
 from tests.e2e.kubernetes.rights import granted_rights, used_rights
+from tests.e2e.kubernetes.test_startup import CAN_NOT_START
 from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, CommandError, Release, wait_until
 
@@ -149,6 +150,16 @@ def test_deleted_and_applied_again_a_job_is_a_new_run_that_goes_on(
     assert second != first
     wait_until("new steps are seen", lambda: iteration(jobs, running) > reached, 300, 1.0)
     assert min(known_steps(release, second)) > 1, "it goes on from its checkpoint"
+
+
+def test_a_job_that_can_not_start_says_why(jobs: Cluster, release: Release) -> None:
+    """What no pod tells itself, the operator finds in events, with the rights that the chart grants."""
+    spec, reason, says = CAN_NOT_START["volume"]
+    with gone_afterwards(jobs, "stuck"):
+        jobs.apply(job("stuck", nodes=1, **spec))
+
+        wait_until("it is told", lambda: conditions(status(jobs, "stuck")).get("PodsReady") == ("False", reason), 120)
+        assert says in message(status(jobs, "stuck"), "PodsReady")
 
 
 def test_the_operator_used_each_of_its_rights_and_missed_none(jobs: Cluster, release: Release) -> None:

@@ -30,12 +30,18 @@ class NodeServer:
 
         self.create_refusal: dict[str, str] = {}
         self.jobs: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = [{"metadata": {"name": "e"}, "reason": "FailedMount"}]
+        self.events_status = 200
+        self.asked: list[str] = []
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.path == "/apis/batch/v1/namespaces/team/jobs":
             if request.method == "POST":
                 return web.json_response(self.create_refusal, status=409)
             return web.json_response({"items": self.jobs})
+        if request.path == "/api/v1/namespaces/team/events":
+            self.asked.append(request.query["fieldSelector"])
+            return web.json_response({"items": self.events, "message": "may not list"}, status=self.events_status)
         if request.path not in {"/api/v1/nodes/node2", "/api/v1/nodes/node2/status"}:
             return web.json_response({"message": "not found"}, status=404)
         patch = await request.json()
@@ -144,3 +150,20 @@ async def test_an_object_of_somebody_else_is_told(server: NodeServer, executor: 
 
 def owned_by(uid: str) -> dict[str, Any]:
     return {"metadata": {"name": "gpt-1", "ownerReferences": [{"kind": "TrainingJob", "uid": uid, "controller": True}]}}
+
+
+# ---- events of others
+
+
+async def test_events_of_one_object_are_asked_for(server: NodeServer, executor: Executor) -> None:
+    found = await executor.events_of("team", "Pod", "gpt-1-0-x")
+
+    assert found == server.events
+    assert server.asked == ["involvedObject.kind=Pod,involvedObject.name=gpt-1-0-x"]
+
+
+async def test_an_operator_that_may_not_read_events_goes_on_without(server: NodeServer, executor: Executor) -> None:
+    """As under the roles of an earlier chart."""
+    server.events_status = 403
+
+    assert await executor.events_of("team", "Job", "gpt-1") == []

@@ -265,7 +265,7 @@ async def test_what_nobody_expected_is_told_counted_and_tried_again(
 ) -> None:
     """A status that this operator can't read, in a spec that it can't read either."""
     odd = training_job("odd", podTemplate={"spec": "x"})
-    odd["status"] = {"conditions": [{"type": "Running", "status": "True", "reason": "FromTheFuture"}]}
+    odd["status"] = {"phase": "FromTheFuture"}
     server.put(TRAINING_JOBS, odd)
     async with operating(api, registry) as task:
         await innocent_is_served(server, task)
@@ -273,12 +273,30 @@ async def test_what_nobody_expected_is_told_counted_and_tried_again(
         await until("it is tried again", lambda: _errors(registry) >= 2, task)
 
         assert server.condition("odd", "ReconcileError")[1] == "UnexpectedError"
-        assert server.condition("odd", "Running")[1] == "FromTheFuture"
         there = server.get(TRAINING_JOBS, "odd") or {}
+        assert there["status"]["phase"] == "FromTheFuture"
         errors = [c for c in there["status"]["conditions"] if c["type"] == "ReconcileError"]
         server.put(TRAINING_JOBS, {**there, "spec": {"procPerNode": 1}, "status": {"conditions": errors}}, "MODIFIED")
         await until("it is looked after", lambda: server.get(JOBS, "odd-1"), task)
         await until("it is cleared", lambda: server.condition("odd", "ReconcileError")[0] == "False", task)
+
+
+async def test_a_job_whose_pod_is_more_than_the_installation_allows_is_told_and_gets_none(
+    server: Server, api: Api, registry: CollectorRegistry
+) -> None:
+    server.put(TRAINING_JOBS, training_job("greedy", serviceAccountName="cluster-admin"))
+    async with operating(api, registry) as task:
+        await until("it is reported", lambda: server.condition("greedy", "InvalidTemplate")[0] == "True", task)
+        await innocent_is_served(server, task)
+
+        assert "operator.jobs.serviceAccounts" in server.condition("greedy", "InvalidTemplate")[2]
+        assert server.get(JOBS, "greedy-1") is None
+        assert "kubectl" not in server.condition("greedy", "PodsReady")[2], "there is no Job to describe"
+
+        there = server.get(TRAINING_JOBS, "greedy") or {}
+        there["metadata"]["generation"] = 2
+        server.put(TRAINING_JOBS, {**there, "spec": {"procPerNode": 1}}, "MODIFIED")
+        await until("it is made now", lambda: server.get(JOBS, "greedy-1"), task)
 
 
 def _errors(registry: CollectorRegistry) -> float:

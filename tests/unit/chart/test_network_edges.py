@@ -82,6 +82,18 @@ def test_every_pod_may_resolve_names() -> None:
         assert any({"port": 53, "protocol": "UDP"} in rule["ports"] for rule in policy["spec"]["egress"])
 
 
+def test_every_pod_may_ask_the_dns_cache_of_its_node() -> None:
+    """NodeLocal DNSCache listens at a link-local address, which no selector of pods covers."""
+    objects = render()
+    policies, cache = list(of_kind(objects, "NetworkPolicy").values()), Endpoint("cache", address="169.254.20.10")
+    metadata = Endpoint("metadata", address="169.254.169.254")
+
+    for name, pod in pods(objects).items():
+        endpoint = Endpoint(name, NAMESPACE, pod["metadata"]["labels"])
+        assert allowed(policies, endpoint, cache, 53), name
+        assert not allowed(policies, endpoint, metadata, 53), name
+
+
 def test_named_people_keep_others_from_the_page_but_not_alertmanager_and_operator() -> None:
     people = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
 

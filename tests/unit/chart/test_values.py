@@ -37,6 +37,9 @@ def test_the_chart_lints(case: Path) -> None:
         ({"networkPolicy": {"apiServer": {"ports": ["https"]}}}, "/networkPolicy/apiServer/ports/0"),
         ({"networkPolicy": {"receivers": {"cidrs": ["everywhere"]}}}, "/networkPolicy/receivers/cidrs/0"),
         ({"monitoring": {"prometheusRule": {"groups": ["gpus"]}}}, "/monitoring/prometheusRule/groups/0"),
+        ({"operator": {"jobs": {"podSecurity": "none"}}}, "/operator/jobs/podSecurity"),
+        ({"operator": {"jobs": {"secrets": ["a*b"]}}}, "/operator/jobs/secrets/0"),
+        ({"networkPolicy": {"dns": {"cidrs": ["10.0.0.10"]}}}, "/networkPolicy/dns/cidrs/0"),
         ({"notifications": {"phone": {"level": "P4"}}}, "/notifications/phone/level"),
         ({"notifications": {"report": {"weekday": "fri"}}}, "/notifications/report/weekday"),
     ],
@@ -52,9 +55,13 @@ def test_a_value_that_does_not_fit_is_refused_by_name(values: dict[str, Any], ke
         ({"redis": {"enabled": False}}, "externalRedis.url or externalRedis.existingSecret is needed"),
         ({"notifications": {"slack": {"enabled": True}}}, "notifications.existingSecret is needed"),
         ({"gateway": {"ingress": {"enabled": True}}}, "gateway.ingress.hosts is needed"),
+        (
+            {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 7}}},
+            "gateway.autoscaling.minReplicas is greater than gateway.autoscaling.maxReplicas",
+        ),
     ],
 )
-def test_what_is_missing_is_said(values: dict[str, Any], says: str) -> None:
+def test_what_is_missing_or_contradicts_itself_is_said(values: dict[str, Any], says: str) -> None:
     with pytest.raises(HelmError, match=says):
         render(values)
 
@@ -77,3 +84,12 @@ def test_the_notes_say_what_to_do_next() -> None:
 
     for part in ("helm -n platform test demo", "port-forward svc/demo-megatronapp-gateway", "No alert will reach you"):
         assert part in said
+
+
+@pytest.mark.parametrize("monitored", ["true", "false"])
+def test_the_notes_name_what_alertmanager_needs_to_pass_on_alerts_of_other_namespaces(monitored: str) -> None:
+    switches = ",".join(f"monitoring.{part}.enabled={monitored}" for part in ("prometheusRule", "alertmanagerConfig"))
+
+    said = helm("install", "demo", str(CHART), "--dry-run=client", "--set", switches)
+
+    assert "alertmanagerConfigMatcherStrategy: {type: None}" in said

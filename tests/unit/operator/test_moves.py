@@ -84,10 +84,16 @@ def test_an_attempt_that_is_being_stopped_is_waited_for() -> None:
 
 
 def test_success_finishes_the_job() -> None:
-    move = choose(running(children=(child(complete=True),)))
+    done = (pod(0, phase="Succeeded", exit_code=0), pod(1, phase="Succeeded", exit_code=0))
+
+    move = choose(observation(children=(child(complete=True),), pods=done))
 
     assert isinstance(move, Finish)
     assert (move.phase, move.reason) == (Phase.SUCCEEDED, Reason.COMPLETED)
+
+
+def test_success_is_told_when_the_pods_have_told_how_they_ended() -> None:
+    assert choose(running(children=(child(complete=True),))) == NoOp()
 
 
 def failed(code: int, status: Status | None = None, **spec: Any) -> Observation:

@@ -10,7 +10,7 @@ from megatronapp.core.trainingjob import Status
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, StartJob, StopJob, TripBreaker
 from megatronapp.operator.observation import Breaker, Observation
 from megatronapp.operator.reconcile import decide
-from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report
+from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report, parse_time
 from tests.unit.operator.samples import NOW, PLATFORM, UID, training_job
 
 GRACE = timedelta(seconds=30)
@@ -65,11 +65,19 @@ class World:
         return self.writes - before
 
     def settle(self, rounds: int = 30) -> None:
-        """Let operator and cluster take turns until neither has anything to do."""
+        """Let operator and cluster take turns until neither has anything to do, nor waits for the next attempt."""
         for _ in range(rounds):
-            if self.reconcile() + self.controllers() == 0:
+            if self.reconcile() + self.controllers() == 0 and not self.skip_backoff():
                 return
         raise AssertionError("the operator does not come to rest")
+
+    def skip_backoff(self) -> bool:
+        """Let the time until the next attempt pass. Whether there was any."""
+        until = parse_time(self.status.next_attempt_time) if self.status else None
+        if until is None or until <= self.now:
+            return False
+        self.now = until
+        return True
 
     def _write(self, last: int | None) -> None:
         if last is not None and self.writes >= last:
@@ -128,7 +136,8 @@ class World:
                 self._delete(pod)
         if any(pod.phase == "Failed" for pod in mine):
             ended = all(pod.ended for pod in mine)
-            self._change(child.name, failing=True, failed=ended, reason="BackoffLimitExceeded")
+            at = child.failed_at or self.now
+            self._change(child.name, failing=True, failed=ended, reason="BackoffLimitExceeded", failed_at=at)
         elif mine and len(mine) == child.nodes and all(pod.phase == "Succeeded" for pod in mine):
             self._change(child.name, complete=True)
         elif not (child.stopped or child.suspended or child.failing):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 EXTRAS = {
     "trainer": ("trainer",),
     "trace-collector": ("collector", "redis"),
-    "detector": ("detector", "redis"),
+    "detector": ("redis",),
     "scope-gateway": ("gateway", "redis"),
     "operator": ("operator",),
 }

@@ -63,8 +63,13 @@ spec:
   ports: [{port: 9090, protocol: TCP}]
 {{- end }}
 
+{{/* NodeLocal DNSCache is no pod of the network: it answers at a link-local address of each node. */}}
 {{- define "megatronapp.toDns" -}}
-- to: [{namespaceSelector: {}}]
+- to:
+    - namespaceSelector: {}
+    {{- range .Values.networkPolicy.dns.cidrs }}
+    - ipBlock: {cidr: {{ . }}}
+    {{- end }}
   ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
 {{- end }}
 

@@ -71,6 +71,7 @@ class Cache:
         """A TrainingJob that is gone."""
         self._own_jobs.pop(key, None)
         self._own_children.pop(key, None)
+        self._watched.forget(key)
 
     def listed_children(self, version: int) -> None:
         """All Jobs were listed at this version: what was written before and is not among them is gone."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from megatronapp.core.trainingjob import Condition, ConditionType, Phase, Reason
-from megatronapp.operator import names
-from megatronapp.operator.moves import EnsureJob, Finish, Move, Next, Start, Stop, Trip
+from megatronapp.operator import names, startup
+from megatronapp.operator.moves import EnsureJob, Finish, Move, Next, Start, Stop, Trip, Wait
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.snapshots import format_time
 
@@ -21,7 +21,7 @@ def phase_of(observation: Observation, move: Move) -> Phase:
         return move.phase
     if observation.spec.suspend and not observation.live:
         return Phase.SUSPENDED
-    if isinstance(move, Stop) or (
+    if isinstance(move, Stop | Wait) or (
         observation.current is not None and (observation.current.stopped or observation.current.failing)
     ):
         return observation.status.phase if observation.spec.suspend else Phase.RESTARTING
@@ -97,16 +97,31 @@ def _pods_ready(observation: Observation, phase: Phase) -> Reported:
         return False, Reason.COMPLETED if phase is Phase.SUCCEEDED else Reason.RANK_FAILED, "the job has ended"
     if ready == wanted:
         return True, Reason.PODS_READY, f"all {wanted} pods run"
+    if found := startup.hindrance(observation):
+        return False, found.reason, _with_limit(observation, found.message)
     if observation.waiting:
         text = f"no place for {len(observation.waiting)} of {wanted} pods: {observation.waiting[0].unschedulable}"
         return False, Reason.UNSCHEDULABLE, text
     if observation.current is not None and observation.current.suspended and observation.spec.scheduling.queue:
         return False, Reason.QUEUED, f"waiting in the queue {observation.spec.scheduling.queue}"
     if not observation.ranks and not observation.spec.suspend:
-        name = names.child(observation.job.metadata.name, observation.attempt)
-        text = f"no pod was made yet: kubectl describe job {name} tells why, if it stays so"
-        return False, Reason.PODS_STARTING, text
+        return False, Reason.PODS_STARTING, _why_no_pod(observation)
     return False, Reason.PODS_STARTING, f"{ready} of {wanted} pods run"
+
+
+def _why_no_pod(observation: Observation) -> str:
+    """Names no object that is not there."""
+    if observation.refusal is not None:
+        return "no pod is made: see the condition InvalidTemplate"
+    if observation.current is None:
+        return f"the Job {names.child(observation.job.metadata.name, observation.attempt)} is being made"
+    return f"no pod was made yet: kubectl describe job {observation.current.name} tells why, if it stays so"
+
+
+def _with_limit(observation: Observation, message: str) -> str:
+    until = startup.gives_up_at(observation)
+    told = message[: MAX_MESSAGE - 100]
+    return f"{told} (the job has failed if it is so until {format_time(until)})" if until else told
 
 
 def _running(observation: Observation, phase: Phase) -> Reported:
@@ -126,7 +141,7 @@ def _why_not_running(phase: Phase) -> Reason:
 
 
 def _restart(observation: Observation, move: Move, phase: Phase) -> Reported | None:
-    if isinstance(move, Stop | Next) and phase is Phase.RESTARTING:
+    if isinstance(move, Stop | Next | Wait) and phase is Phase.RESTARTING:
         return True, move.reason, move.message
     if phase is Phase.RESTARTING:
         return None

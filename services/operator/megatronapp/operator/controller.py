@@ -15,7 +15,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trainingjob import Status, TrainingJob
 from megatronapp.core.trainingjob.job import first_message
 from megatronapp.core.trainingjob.spec import MANAGER
-from megatronapp.operator import nodes, remediate
+from megatronapp.operator import nodes, remediate, startup
 from megatronapp.operator.actions import Action, Create, Delete, StartJob, StopJob, TripBreaker
 from megatronapp.operator.api import ConflictError, GoneError, RefusedError
 from megatronapp.operator.backends import unsupported
@@ -24,10 +24,12 @@ from megatronapp.operator.executor import Executor
 from megatronapp.operator.invalid_spec import invalid_spec
 from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import Key
-from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
+from megatronapp.operator.observation import Breaker, Explanation, Limits, Observation, Refusal
+from megatronapp.operator.pod_policy import PodPolicy, denied
 from megatronapp.operator.reconcile import decide
 from megatronapp.operator.reconcile_error import UnreadableError, with_error, without_error
-from megatronapp.operator.render import RenderSettings
+from megatronapp.operator.render import Plan, RenderSettings
+from megatronapp.operator.render.pod import pod_template
 from megatronapp.operator.settings import OperatorSettings
 from megatronapp.operator.snapshots import Report, parse_time
 
@@ -50,8 +52,12 @@ class Controller:
         self._breaker = breaker
         self._render_settings = _render_settings(settings)
         self._limits = _limits(settings)
+        self._pod_policy = _pod_policy(settings)
+        self._denials: dict[Key, tuple[str, int, str]] = {}
+        """Of which uid and generation, and what of it is not allowed."""
         self._refusals: dict[Key, Refusal] = {}
         self._reports: dict[str, Report] = {}
+        self._explanations: dict[Key, Explanation] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds until the next look; None: nothing is awaited. Raises one of RETRY_ON, or what nobody expected; then
@@ -86,6 +92,8 @@ class Controller:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._cache.forget(key)
             self._refusals.pop(key, None)
+            self._denials.pop(key, None)
+            self._explanations.pop(key, None)
             return None
         if not is_ours(body):
             return None
@@ -97,7 +105,7 @@ class Controller:
         except ValidationError as error:
             await self._refuse_spec(key, body, error, now)
             return None
-        observation = self._observe(key, job, now)
+        observation = await self._explained(key, self._observe(key, job, now))
         return await self._act(key, body, observation)
 
     def _observe(self, key: Key, job: TrainingJob, now: datetime) -> Observation:
@@ -114,7 +122,17 @@ class Controller:
             platform=self._render_settings,
             limits=self._limits,
             breaker=self._circuit(job, now),
+            explanation=self._explanations.get(key),
         )
+
+    async def _explained(self, key: Key, observation: Observation) -> Observation:
+        """With what events say of an attempt that has not started for a while."""
+        subject = startup.to_ask(observation)
+        if subject is None:
+            return observation
+        events = await self._executor.events_of(key.namespace, subject.kind, subject.name)
+        self._explanations[key] = startup.explanation(subject, events, observation.now)
+        return replace(observation, explanation=self._explanations[key])
 
     async def _act(self, key: Key, body: dict[str, Any], observation: Observation) -> float | None:
         decision = decide(observation)
@@ -180,7 +198,7 @@ class Controller:
 
     def _refusal(self, key: Key, job: TrainingJob, now: datetime) -> Refusal | None:
         """The last refusal, while it holds: until the spec is changed or its time is up."""
-        message = unsupported(job.spec, self._limits.backends)
+        message = unsupported(job.spec, self._limits.backends) or self._denied(key, job)
         if message:
             return Refusal(message, job.metadata.generation, now)
         refusal = self._refusals.get(key)
@@ -188,6 +206,16 @@ class Controller:
             self._refusals.pop(key, None)
             return None
         return refusal
+
+    def _denied(self, key: Key, job: TrainingJob) -> str:
+        """Rendered once for each version of a spec."""
+        uid, generation = job.metadata.uid, job.metadata.generation
+        known = self._denials.get(key)
+        if known is None or known[:2] != (uid, generation):
+            template = pod_template(Plan(job, 1, job.spec.nodes, (), self._render_settings))
+            known = uid, generation, denied(job.spec, template, self._pod_policy)
+            self._denials[key] = known
+        return known[2]
 
     def _circuit(self, job: TrainingJob, now: datetime) -> Breaker:
         """Only asked for by jobs that may be moved: it looks at all jobs and nodes."""
@@ -242,6 +270,12 @@ def _render_settings(settings: OperatorSettings) -> RenderSettings:
         collector_shards=settings.collector_shards,
         gateway_address=settings.gateway_address,
         network_policy=settings.network_policy,
+    )
+
+
+def _pod_policy(settings: OperatorSettings) -> PodPolicy:
+    return PodPolicy(
+        settings.pod_security, settings.pod_template_fields, settings.service_accounts, settings.secret_names
     )
 
 

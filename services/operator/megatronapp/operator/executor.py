@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlencode
 
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trainingjob import Status, TrainingJob
@@ -65,6 +66,16 @@ class Executor:
             case RecordEvent():
                 await self._record_event(action, observation)
         return None
+
+    async def events_of(self, namespace: str, kind: str, name: str) -> list[dict[str, Any]]:
+        """What Kubernetes told of an object; nothing where the operator may not ask."""
+        query = urlencode({"fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}", "limit": "100"})
+        try:
+            found: list[dict[str, Any]] = (await self._api.get(f"{paths.events(namespace)}?{query}"))["items"]
+        except (RefusedError, GoneError) as error:
+            log.warning("events_not_read", namespace=namespace, error=str(error))
+            return []
+        return found
 
     async def release(self, name: str, now: datetime) -> None:
         """Take the operator's own taint and condition from a node; others' stay."""

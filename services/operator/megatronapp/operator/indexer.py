@@ -62,6 +62,12 @@ class Indexer(Generic[Group, Value]):
         uid = body["metadata"]["uid"]
         return self._remove(uid) if uid in self._kept else self._group_of(body)
 
+    def discard(self, group: Group, is_meant: Callable[[Value], bool]) -> None:
+        """Let go of a group's values for which it holds, though their objects may be there."""
+        there = self._groups.get(group, {})
+        for uid in [uid for uid, value in there.items() if not isinstance(value, Unreadable) and is_meant(value)]:
+            self._remove(uid)
+
     def replace(self, bodies: Iterable[Body]) -> set[Group]:
         """Take in a list of all objects: what it does not have is gone. The groups that have changed."""
         listed, changed = set(), set()

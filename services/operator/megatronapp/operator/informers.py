@@ -42,8 +42,24 @@ class InformerCache:
             name = self.nodes.drop(body) if deleted else self.nodes.put(body)
             return self.keys_on({name}) if name else set()
         indexer = self._of_jobs[kind]
-        key = indexer.drop(body) if deleted else indexer.put(body)
+        key = indexer.drop(body) if deleted and not self._is_evidence(kind, body) else indexer.put(body)
         return {key} if key else set()
+
+    def forget(self, key: Key) -> None:
+        """Pods that are gone and were kept for a TrainingJob, which is gone as well."""
+        self.pods.discard(key, lambda pod: pod.interrupted)
+
+    def _is_evidence(self, kind: Kind, body: Body) -> bool:
+        """A pod that ended with 0 as it was told to end: Kubernetes counts it as completed, and once it is gone nothing
+        else shows that it is not. It stays until the next attempt has such a pod, or all are listed anew."""
+        try:
+            found = Pod.of(body) if kind == PODS else None
+        except Exception:  # noqa: BLE001  # one that can't be read is no evidence
+            return False
+        if found is None or not found.interrupted:
+            return False
+        self.pods.discard(Key.of_child(body), lambda pod: pod.interrupted and pod.attempt < found.attempt)
+        return True
 
     def listed(self, kind: Kind, bodies: Iterable[Body]) -> set[Key]:
         """Take in a list of all objects of a kind. The TrainingJobs to which its news matter."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from megatronapp.core.trainingjob import Phase, Reason
 from megatronapp.core.trainingjob.status import ExcludedNode
-from megatronapp.operator import remediate
+from megatronapp.operator import backoff, remediate, startup
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.outcome import Ending, Outcome, outcome
 from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.snapshots import format_time
 
 UNSCHEDULABLE_SECONDS = 60
 """A job that finds no place for so long gives up an exclusion, or some of its nodes if it is elastic."""
@@ -55,6 +56,15 @@ class Next:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """Before the next attempt, as the last one failed."""
+
+    reason: Reason
+    message: str
+    until: datetime
+
+
+@dataclass(frozen=True)
 class Finish:
     phase: Phase
     reason: Reason
@@ -68,11 +78,12 @@ class Trip:
     message: str
 
 
-Move = NoOp | EnsureJob | Start | Stop | Next | Finish | Trip
+Move = NoOp | EnsureJob | Start | Stop | Next | Wait | Finish | Trip
 
 
 def choose(observation: Observation) -> Move:
-    questions = (_deadline, _ended, _suspended, _missing, _held, _lost, _resized, _leave, _blamed, _no_place)
+    changes = (_resized, _leave, _blamed, _no_place)
+    questions = (_deadline, _ended, _suspended, _missing, _held, _lost, _interrupted, _not_started, *changes)
     return next((move for question in questions if (move := question(observation)) is not None), NoOp())
 
 
@@ -104,9 +115,13 @@ def _last(observation: Observation, end: Outcome) -> Finish | None:
     return None
 
 
-def _after(observation: Observation, end: Outcome) -> Next:
+def _after(observation: Observation, end: Outcome) -> Next | Wait:
     """A failure gives the job all its nodes again; a stop for want of place keeps to what there was place for."""
     counts = end.ending is Ending.FAILED
+    until = backoff.starts_at(observation) if counts else None
+    if until is not None and observation.now < until:
+        text = f"{end.message}; attempt {observation.attempt + 1} starts at {format_time(until)}"
+        return Wait(end.reason, text, until)
     reason = Reason.RESUMED if end.reason is Reason.SUSPENDED_BY_USER else end.reason
     nodes = observation.spec.nodes if counts else observation.wanted_nodes
     return Next(reason, end.message, counts, nodes)
@@ -144,6 +159,20 @@ def _lost(observation: Observation) -> Move | None:
         return None
     pod = observation.stuck[0]
     return Stop(Reason.NODE_LOST, f"{pod.name} is stuck on node {pod.node}, which does not answer")
+
+
+def _interrupted(observation: Observation) -> Move | None:
+    """A pod that was deleted and ended with 0 counts as completed with Kubernetes: nobody would replace it."""
+    pod = next((pod for pod in observation.ranks if pod.interrupted), None)
+    return Stop(Reason.PREEMPTED, f"{pod.name} was deleted before its end") if pod else None
+
+
+def _not_started(observation: Observation) -> Move | None:
+    found, until = startup.hindrance(observation), startup.gives_up_at(observation)
+    if found is None or until is None or observation.now < until:
+        return None
+    limit = observation.spec.failure_policy.startup_timeout_seconds
+    return Finish(Phase.FAILED, Reason.STARTUP_TIMEOUT, f"not started for {limit} s: {found.reason}: {found.message}")
 
 
 def _resized(observation: Observation) -> Move | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from megatronapp.core.trainingjob import Spec, Status, TrainingJob
+from megatronapp.core.trainingjob import Reason, Spec, Status, TrainingJob
 from megatronapp.core.trainingjob.status import ExcludedNode
 from megatronapp.operator.render import Plan, RenderSettings
 from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report, is_stuck, parse_time
@@ -46,6 +46,25 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Hindrance:
+    """What keeps an attempt from starting: Kubernetes' reason and words."""
+
+    reason: Reason
+    message: str
+    passes: bool = False
+    """By itself, and may take long."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What events said of an object that does not start, and until when not to ask again."""
+
+    subject: object
+    hindrance: Hindrance | None
+    until: datetime
+
+
+@dataclass(frozen=True)
 class Observation:
     job: TrainingJob
     children: tuple[ChildJob, ...]
@@ -58,6 +77,7 @@ class Observation:
     platform: RenderSettings
     limits: Limits = field(default=Limits())
     breaker: Breaker = field(default=Breaker())
+    explanation: Explanation | None = None
 
     @property
     def spec(self) -> Spec:

@@ -14,6 +14,10 @@ ASKED_TO_STOP = 143
 """The launcher's exit code after SIGTERM: the work is saved, not done."""
 
 
+COUNTED = {Reason.NODE_LOST: "lost a node", Reason.PREEMPTED: "lost a pod, which was deleted before its end"}
+"""What the operator stops an attempt for, though it is not the operator's wish."""
+
+
 class Ending(Enum):
     SUCCEEDED = auto()
     FAILED = auto()
@@ -35,21 +39,32 @@ def outcome(observation: Observation) -> Outcome | None:
     job = observation.current
     if job is None:
         return None
-    if job.complete:
-        return Outcome(Ending.SUCCEEDED, Reason.COMPLETED, f"attempt {job.attempt} has done all steps")
+    if job.complete and not _is_cut_short(job, observation):
+        # The pods are watched apart: how they ended is on its way.
+        done = Outcome(Ending.SUCCEEDED, Reason.COMPLETED, f"attempt {job.attempt} has done all steps")
+        return None if observation.live else done
     if job.stopped:
         return None if observation.live else _stopped(job)
     if observation.live:
         return None
     if job.failed or (job.failing and observation.stuck):
         return _failed(job, observation)
+    if job.complete:
+        return Outcome(Ending.FAILED, Reason.PREEMPTED, f"attempt {job.attempt}: a pod was deleted before its end")
     return None
+
+
+def _is_cut_short(job: ChildJob, observation: Observation) -> bool:
+    """Whether a Job is complete only because pods ended with 0 when they were told to end. Of a Job that was stopped
+    all pods must be there as proof of the contrary; of another one the operator would have seen a pod deleted."""
+    done = [pod for pod in observation.ranks if pod.phase == "Succeeded" and not pod.interrupted]
+    return any(pod.interrupted for pod in observation.ranks) or (bool(job.stopped) and len(done) < job.nodes)
 
 
 def _stopped(job: ChildJob) -> Outcome:
     reason = Reason(job.stopped)
-    if reason is Reason.NODE_LOST:
-        return Outcome(Ending.FAILED, reason, f"attempt {job.attempt} lost a node")
+    if reason in COUNTED:
+        return Outcome(Ending.FAILED, reason, f"attempt {job.attempt} {COUNTED[reason]}")
     return Outcome(Ending.STOPPED, reason, f"attempt {job.attempt} was stopped")
 
 

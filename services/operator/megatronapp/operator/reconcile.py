@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from megatronapp.core.trainingjob import ConditionType, Phase, Status
+from megatronapp.core.trainingjob import Condition, ConditionType, Phase, Status
 from megatronapp.core.trainingjob.status import BackendStatus, ExcludedNode, NodesStatus
-from megatronapp.operator import moves, names, remediate
+from megatronapp.operator import backoff, moves, names, remediate, startup
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, RecordEvent, StartJob, StopJob, TripBreaker
 from megatronapp.operator.conditions import conditions_of, phase_of
-from megatronapp.operator.moves import UNSCHEDULABLE_SECONDS, Finish, Move, Next, Start, Stop, Trip
+from megatronapp.operator.moves import UNSCHEDULABLE_SECONDS, Finish, Move, Next, Start, Stop, Trip, Wait
 from megatronapp.operator.nodes import mark_for
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.progress import findings_of, progress_due, progress_of
@@ -20,6 +20,9 @@ from megatronapp.operator.render.jobset import render_jobset
 from megatronapp.operator.snapshots import format_time, parse_time
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+WARNINGS = frozenset(
+    {ConditionType.FAILED, ConditionType.RESTARTING, ConditionType.DEGRADED, ConditionType.INVALID_TEMPLATE}
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ def _status(observation: Observation, move: Move) -> Status:
             "excluded_nodes": list(_excluded(observation, move)),
             "start_time": _start_time(observation, phase),
             "completion_time": format_time(observation.now) if ended else None,
+            "consecutive_failures": backoff.failures(observation) + (isinstance(move, Next) and move.counts),
+            "next_attempt_time": format_time(move.until) if isinstance(move, Wait) else None,
+            "startup_failing_since": _startup_failing_since(observation, ended),
         }
     )
 
@@ -82,6 +88,11 @@ def _nodes(observation: Observation, move: Move) -> int:
 
 def _excluded(observation: Observation, move: Move) -> tuple[ExcludedNode, ...]:
     return move.excluded if isinstance(move, Stop) and move.excluded is not None else remediate.kept(observation)
+
+
+def _startup_failing_since(observation: Observation, ended: bool) -> str | None:
+    since = None if ended else startup.failing_since(observation)
+    return format_time(since) if since else None
 
 
 def _start_time(observation: Observation, phase: Phase) -> str | None:
@@ -181,17 +192,26 @@ def _decide_ended(observation: Observation) -> Decision:
 
 
 def _events(before: Status, after: Status) -> tuple[RecordEvent, ...]:
-    """An event for each condition that has become true, or is true for another reason. That a job is suspended which
-    was made so is no news."""
+    """An event for each condition that has become true, or is true for another reason; for each restart, also where
+    one follows the other for the same reason; and for what keeps pods from starting. That a job is suspended which was
+    made so is no news."""
     old = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
-    warnings = {ConditionType.FAILED, ConditionType.RESTARTING, ConditionType.DEGRADED, ConditionType.INVALID_TEMPLATE}
     return tuple(
-        RecordEvent(condition.type in warnings, condition.reason, condition.message)
+        RecordEvent(
+            condition.type in WARNINGS or condition.reason in startup.REASONS, condition.reason, condition.message
+        )
         for condition in after.conditions
-        if condition.status == "True"
-        and old.get(condition.type) != ("True", condition.reason)
+        if (condition.status == "True" or condition.reason in startup.REASONS)
+        and (old.get(condition.type) != (condition.status, condition.reason) or _is_restart(condition, before, after))
         and (before.attempt or condition.type is not ConditionType.SUSPENDED)
     )
+
+
+def _is_restart(condition: Condition, before: Status, after: Status) -> bool:
+    """Told when it is decided: before the wait, where there is one."""
+    waits = after.next_attempt_time is not None and before.next_attempt_time is None
+    at_once = after.restarts > before.restarts and before.next_attempt_time is None
+    return condition.type is ConditionType.RESTARTING and (waits or at_once)
 
 
 # ---- when to look again
@@ -209,6 +229,9 @@ def _again(observation: Observation, status: Status) -> float | None:
         *([observation.refusal.until] if observation.refusal else []),
         *(moment for entry in observation.excluded if (moment := parse_time(entry.until))),
         *([remediate.cooled_at(observation)] if remediate.cooling(observation) else []),
+        *([moment] if (moment := parse_time(status.next_attempt_time)) else []),
+        *([moment] if (moment := startup.next_look(observation)) else []),
+        *([moment] if (moment := startup.gives_up_at(observation)) else []),
     ]
     # What is past has been looked at just now: only an event can make a difference to it.
     waits = [(moment - observation.now).total_seconds() for moment in moments if moment > observation.now]

@@ -12,6 +12,8 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.settings import ServiceSettings
+from megatronapp.operator.pod_policy import POD_TEMPLATE_FIELDS
+from megatronapp.operator.pod_security import Level
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -59,7 +61,14 @@ class OperatorSettings(ServiceSettings):
     volcano: bool = Field(default=False, description="PodGroups of Volcano may be asked for")
     jobset: bool = Field(default=False, description="JobSets may be asked for")
 
-    @field_validator("watch_namespaces", mode="before")
+    pod_security: Level = Field(default="restricted", description="Pod Security Standard of jobs' pods")
+    pod_template_fields: tuple[str, ...] = Field(
+        default=POD_TEMPLATE_FIELDS, description="fields of a pod's spec that podTemplate may set; *: all"
+    )
+    service_accounts: tuple[str, ...] = Field(default=(), description="those jobs may name; a* begins with a; *: all")
+    secret_names: tuple[str, ...] = Field(default=(), description="Secrets whose content pods may have; likewise")
+
+    @field_validator("watch_namespaces", "pod_template_fields", "service_accounts", "secret_names", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         """A flag's text; the environment's is JSON and has been read already."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from megatronapp.core.trainingjob.reserved import TRAINER_CONTAINER
 from megatronapp.operator import names
 
 Body = Mapping[str, Any]
@@ -59,6 +60,8 @@ class ChildJob:
     failed: bool = False
     reason: str = ""
     message: str = ""
+    created: datetime | None = None
+    failed_at: datetime | None = None
 
     @classmethod
     def of(cls, body: Body) -> ChildJob | None:
@@ -85,6 +88,8 @@ class ChildJob:
             failed="Failed" in conditions,
             reason=failure.get("reason", ""),
             message=failure.get("message", ""),
+            created=parse_time(meta.get("creationTimestamp")),
+            failed_at=parse_time(failure.get("lastTransitionTime")),
         )
 
 
@@ -105,6 +110,12 @@ class Pod:
     """The last line of what it said before it failed."""
     disrupted: str = ""
     """Why Kubernetes itself ended the pod: eviction, preemption, a lost node."""
+    interrupted: bool = False
+    """It ended with 0 because it was told to end, not because its work was done."""
+    placed_at: datetime | None = None
+    waiting_reason: str = ""
+    """Why its container does not start, as far as the pod says so."""
+    waiting_message: str = ""
 
     @classmethod
     def of(cls, body: Body) -> Pod:
@@ -113,6 +124,7 @@ class Pod:
         scheduled, disrupted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
         terminated = _terminated(status)
         waiting = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+        waiting_reason, waiting_message = _waiting(status)
         return cls(
             name=meta["name"],
             run=_labels(meta).get(names.RUN_LABEL, ""),
@@ -126,6 +138,10 @@ class Pod:
             exit_code=terminated.get("exitCode"),
             termination_message=_last_line(terminated.get("message", "")),
             disrupted=disrupted.get("reason", "") if disrupted.get("status") == "True" else "",
+            interrupted=_is_interrupted(meta, status),
+            placed_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+            waiting_reason=waiting_reason,
+            waiting_message=waiting_message,
         )
 
     @property
@@ -273,6 +289,36 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
     containers: Iterable[Mapping[str, Any]] = status.get("containerStatuses") or ()
     ended = (container.get("state", {}).get("terminated") for container in containers)
     return next((state for state in ended if state), {})
+
+
+def _is_interrupted(meta: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether the trainer ended well, and not before its end was asked for. In whole seconds, as Kubernetes has them:
+    what happened in the same second counts as asked for, as a command that ends with 0 on SIGTERM does so at once."""
+    requested = _delete_requested(meta)
+    if requested is None or status.get("phase") != "Succeeded":
+        return False
+    ended = {
+        container.get("name"): moment
+        for container in status.get("containerStatuses") or ()
+        if (moment := parse_time(((container.get("state") or {}).get("terminated") or {}).get("finishedAt")))
+    }
+    finished = ended.get(TRAINER_CONTAINER) or max(ended.values(), default=None)
+    return finished is not None and finished >= requested
+
+
+def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and message of the first container that waits. The kubelet tells of an image in two ways in turn, of which
+    the one holds the other: told as one, they are not news each time."""
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    states = ((container.get("state") or {}).get("waiting") or {} for container in containers)
+    found = next((state for state in states if state.get("reason") not in NO_NEWS), {})
+    reason, message = found.get("reason", ""), found.get("message", "")
+    if reason == "ErrImagePull":
+        reason = "ImagePullBackOff"
+    return reason, message.rpartition("ErrImagePull: ")[2][:MAX_TERMINATION_MESSAGE_CHARACTERS]
+
+
+NO_NEWS = frozenset({None, "", "ContainerCreating", "PodInitializing"})
 
 
 def _last_line(text: str) -> str:

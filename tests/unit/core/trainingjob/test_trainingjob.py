@@ -154,6 +154,15 @@ def test_an_inline_scenario_is_checked_and_read() -> None:
     assert scenario.faults[0].kind is FaultKind.SLOW_COMPUTE
 
 
+def test_conditions_of_a_newer_operator_are_left_out_after_a_rollback() -> None:
+    known = {"type": "Running", "status": "True", "reason": "Training"}
+    newer = [{**known, "type": "Dreaming"}, {**known, "type": "Failed", "reason": "OfTomorrow"}]
+
+    status = Status.model_validate({"conditions": [known, *newer]})
+
+    assert [condition.type for condition in status.conditions] == ["Running"]
+
+
 def test_status_survives_a_newer_operator() -> None:
     status = Status.model_validate(
         {

@@ -8,7 +8,7 @@
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [list, create, delete]}
 {{- end }}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [""], resources: [events], verbs: [list, create]}
 {{- with .Values.operator.backends }}
 {{- if .jobset }}
 - {apiGroups: [jobset.x-k8s.io], resources: [jobsets], verbs: [list, create, delete]}
@@ -29,4 +29,16 @@
 - {apiGroups: [""], resources: [nodes], verbs: [patch]}
 - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
 {{- end }}
+{{- end }}
+
+{{/* CEL: whether a text is one of these names, or begins as one that ends with `*`: (list variable names). */}}
+{{- define "megatronapp.celMatches" -}}
+{{- $variable := index . 0 -}}
+(false
+{{- range index . 1 }}
+{{- if hasSuffix "*" . }} || {{ $variable }}.startsWith({{ trimSuffix "*" . | quote }})
+{{- else }} || {{ $variable }} == {{ quote . }}
+{{- end }}
+{{- end -}}
+)
 {{- end }}

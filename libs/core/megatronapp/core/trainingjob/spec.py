@@ -166,6 +166,13 @@ class FailurePolicy(Model):
     stuck_termination_seconds: int = Field(
         default=60, ge=0, le=DAY_SECONDS, description="on a lost node; then the attempt has ended"
     )
+    backoff_seconds: int = Field(
+        default=10, ge=0, le=DAY_SECONDS, description="before a restart; doubled by each failure in a row"
+    )
+    max_backoff_seconds: int = Field(default=300, ge=0, le=DAY_SECONDS)
+    startup_timeout_seconds: int = Field(
+        default=1800, ge=0, le=30 * DAY_SECONDS, description="a job whose pods can't start has failed then; 0: never"
+    )
 
 
 class Remediation(Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from megatronapp.core.trainingjob.base import Model
 
@@ -62,6 +62,17 @@ class Reason(StrEnum):
     UNEXPECTED_ERROR = "UnexpectedError"
     UNREADABLE_OBJECT = "UnreadableObject"
     RECONCILED = "Reconciled"
+    STARTUP_TIMEOUT = "StartupTimeout"
+    # Kubernetes' own, of pods that do not start
+    IMAGE_PULL_BACK_OFF = "ImagePullBackOff"
+    INVALID_IMAGE_NAME = "InvalidImageName"
+    ERR_IMAGE_NEVER_PULL = "ErrImageNeverPull"
+    CREATE_CONTAINER_CONFIG_ERROR = "CreateContainerConfigError"
+    CREATE_CONTAINER_ERROR = "CreateContainerError"
+    FAILED_CREATE = "FailedCreate"
+    FAILED_MOUNT = "FailedMount"
+    FAILED_ATTACH_VOLUME = "FailedAttachVolume"
+    FAILED_CREATE_POD_SAND_BOX = "FailedCreatePodSandBox"
 
 
 class StatusModel(Model):
@@ -127,3 +138,19 @@ class Status(StatusModel):
     excluded_nodes: list[ExcludedNode] = Field(default_factory=list)
     start_time: str | None = None
     completion_time: str | None = None
+    consecutive_failures: int = Field(default=0, description="without a good run between; they double the back-off")
+    next_attempt_time: str | None = Field(default=None, description="while the job backs off")
+    startup_failing_since: str | None = Field(default=None, description="since when its pods can't start")
+
+    @field_validator("conditions", mode="before")
+    @classmethod
+    def _known(cls, given: object) -> object:
+        """Without conditions or reasons of a newer operator, as there are after a rollback: they are told anew."""
+        if not isinstance(given, list):
+            return given
+        types, reasons = set(ConditionType), set(Reason)
+        return [
+            one
+            for one in given
+            if not isinstance(one, dict) or (one.get("type") in types and one.get("reason") in reasons)
+        ]
