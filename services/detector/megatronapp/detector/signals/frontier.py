@@ -26,10 +26,10 @@ from graphlib import CycleError, TopologicalSorter
 
 from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
-from megatronapp.core.trace.span_names import message_span
+from megatronapp.core.trace.span_names import SYMMETRIC, message_span
 
-_JOINT = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
-"""Operations that nobody completes unless every member has begun them; names are compared without underscores."""
+_SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
+"""Sources spell them with and without underscores, and with more behind them."""
 Message = tuple[int, int]
 """Its step, and its packed name (core/trace/message_id.py)."""
 
@@ -147,12 +147,13 @@ def stopped_inside(frontiers: Mapping[int, Frontier]) -> frozenset[int]:
         rank
         for rank, frontier in frontiers.items()
         for communicator, position in frontier.items()
-        if position.outstanding and _joint(position.operation) and position.completed < furthest[communicator]
+        if position.outstanding and _symmetric(position.operation) and position.completed < furthest[communicator]
     )
 
 
-def _joint(operation: str) -> bool:
-    return any(name in operation.replace("_", "") for name in _JOINT)
+def _symmetric(operation: str) -> bool:
+    """Whether no member can end it before every member has begun."""
+    return operation.replace("_", "").startswith(_SYMMETRIC)
 
 
 Absent = dict[tuple[str, int], list[Blame]]
