@@ -1,4 +1,4 @@
-"""The proving ground: simulated jobs of 8 to 16,384 ranks that speak the real protocol, healthy ones and faulty ones, and
+"""The proving ground: simulated jobs of 8 to 16,384 ranks that speak the real protocol, healthy and faulty ones, and
 what the detector says of them.
 
     layout, schedule        where ranks stand, and which pass of a pipeline waits for which

@@ -11,12 +11,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has a core, and arrays are small
 
-from bench.scale import hangs, report, speed, suites, trials  # noqa: E402
-from bench.scale.scenarios import FAULTS, MODELS, Trial  # noqa: E402
-from bench.scale.scoring import Outcome  # noqa: E402
-from bench.scale.seeds import seeds  # noqa: E402
-from bench.scale.suites import Options  # noqa: E402
-from megatronapp.core.errors import DataError  # noqa: E402
+from bench.scale import hangs, report, speed, suites, trials
+from bench.scale.scenarios import FAULTS, MODELS, Trial
+from bench.scale.scoring import Outcome
+from bench.scale.seeds import seeds
+from bench.scale.suites import Options
+from megatronapp.core.errors import DataError
 
 SUITES = ("healthy", "recall", "faults", "hangs", "speed", "realtime")
 DEFAULT_SUITES = SUITES[:5]

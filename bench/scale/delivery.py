@@ -1,4 +1,4 @@
-"""Delivery: what becomes of messages between a rank and the detector: lost, late, twice, or of a rank that falls silent.
+"""Delivery: messages between a rank and the detector that are lost, late or doubled, and ranks that fall silent.
 
 A stream keeps its order and its messages while it lasts; what is lost is what an agent had to drop, or a process that
 died took along. The bus delivers at least once.

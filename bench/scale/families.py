@@ -1,5 +1,5 @@
-"""Families: the rows of a job's summaries. A family is a row that many ranks have: an operation of a chunk, within a kind
-of group or to a neighbour. A step's numbers are arrays of (ranks, families).
+"""Families: the rows of a job's summaries. A family is a row that many ranks have: an operation of a chunk, within a
+kind of group or to a neighbour. A step's numbers are arrays of (ranks, families).
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Families:
         layout, world = self.layout, self.layout.world
         nobody, m = np.full(world, -1), layout.microbatches
 
-        def everybody(name: str, count: int, chunk: int = -1, group: str = "", **more: int) -> Family:
-            return Family(name, chunk, group, np.full(world, count), nobody, **more)
+        def everybody(name: str, count: int, chunk: int = -1, group: str = "", size: int = 0) -> Family:
+            return Family(name, chunk, group, np.full(world, count), nobody, size)
 
         for chunk in range(layout.vpp):
             yield everybody("forward", m, chunk)
             yield everybody("backward", m, chunk)
             if layout.tp > 1:
-                yield everybody("all_reduce", 2 * TENSOR_OPERATIONS * m, chunk, TP, bytes=1 << 24)
+                yield everybody("all_reduce", 2 * TENSOR_OPERATIONS * m, chunk, TP, 1 << 24)
             if layout.ep > 1:
                 yield everybody("all_to_all", 4 * m, chunk, EP)
             if layout.pp > 1:
@@ -76,12 +76,12 @@ class Families:
         yield Family("data", -1, "", np.where(edge, m, 0), nobody)
         yield everybody("grad_sync", 1)
         if layout.dp > 1:
-            yield everybody("reduce_scatter", 1, group=DP, bytes=1 << 30)
+            yield everybody("reduce_scatter", 1, group=DP, size=1 << 30)
         if layout.pp * layout.tp > 1:
-            yield everybody("all_reduce", 1, group=MP, bytes=8)
+            yield everybody("all_reduce", 1, group=MP, size=8)
         yield everybody("optimizer", 1)
         if layout.dp > 1:
-            yield everybody("all_gather", 1, group=DP, bytes=1 << 30)
+            yield everybody("all_gather", 1, group=DP, size=1 << 30)
         for name in ("gc", "checkpoint", "checkpoint_write"):
             yield Family(name, -1, "", np.full(world, 1), nobody, seldom=True)
 

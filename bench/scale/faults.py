@@ -67,7 +67,7 @@ class Fault:
         return frozenset(self.ranks)
 
     def explains(self, kind: Kind, cause: Cause) -> bool:
-        return Kind.UNKNOWN in (kind, ) or cause is Cause.UNKNOWN or (kind, cause) in RIGHT[self.what]
+        return Kind.UNKNOWN in (kind,) or cause is Cause.UNKNOWN or (kind, cause) in RIGHT[self.what]
 
 
 def sizes(faults: tuple[Fault, ...], what: What, step: int, world: int) -> Floats | None:

@@ -1,8 +1,8 @@
 """Feeds: a simulated job's steps into the detector's engines, in this process and in virtual time.
 
 Messages: every rank's message is made, and goes through membership and assembler as in the service. Tables: Hellos go
-that way; of the steps the StepTable is made at once, and enters the engine where the assembler hands it over. Tests hold
-that both give the same tables, so the second is as honest wherever no message is lost, late or doubled.
+that way; of the steps the StepTable is made at once, and enters the engine where the assembler hands it over. Tests
+hold that both give the same tables, so the second is as honest wherever no message is lost, late or doubled.
 """
 
 from __future__ import annotations

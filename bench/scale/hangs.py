@@ -48,6 +48,5 @@ def line(world: int, stalls: list[Stall]) -> str:
     late = [s.seconds - s.usual for s in stalls if s.seconds is not None]
     middle = f"{np.median(found):.1f} s (median), {max(late):.1f} s after the usual pause (worst)" if found else "–"
     right, in_time = sum(s.right_rank for s in stalls), sum(s.in_time for s in stalls)
-    return (
-        f"{world:6} ranks: {len(found)} of {len(stalls)} found, {right} with the right rank, {in_time} in time; {middle}"
-    )
+    counted = f"{len(found)} of {len(stalls)} found, {right} with the right rank, {in_time} in time"
+    return f"{world:6} ranks: {counted}; {middle}"

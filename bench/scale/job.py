@@ -128,7 +128,7 @@ class Job:
         )
 
     def _log_compute(self, number: int) -> Floats:
-        log = total(self._samplers, number, self.layout.world) + self._log(What.COMPUTE, number)
+        log = total(self._samplers, self.layout.world) + self._log(What.COMPUTE, number)
         young = number - self._first_step
         if young < WARM_UP_STEPS:
             log += WARM_UP / (1 + young) * np.abs(self._random.standard_normal(self.layout.world))

@@ -1,7 +1,7 @@
 """Noise: how the ranks of a healthy job differ, and how they vary from step to step.
 
-Each source is a value that says how large it is. Begun with a generator and a layout it becomes a sampler: called with
-each step in turn it gives, of every rank, the log of the factor by which its compute takes longer. A job's noise is the
+Each source is a value that says how large it is. Begun with a generator and a layout it becomes a sampler: called once
+a step it gives, of every rank, the log of the factor by which its compute takes longer. A job's noise is the
 sum of its sources.
 """
 
@@ -18,7 +18,7 @@ from bench.scale.layout import Layout
 from bench.scale.recording import Recording
 from megatronapp.detector.steps import Floats
 
-Sampler = Callable[[int], Floats]
+Sampler = Callable[[], Floats]
 
 
 class Noise(Protocol):
@@ -33,7 +33,7 @@ class DeviceSpread:
 
     def begin(self, random: np.random.Generator, layout: Layout) -> Sampler:
         constant = random.normal(0, self.sigma, layout.world)
-        return lambda step: constant
+        return lambda: constant
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Jitter:
 
     def begin(self, random: np.random.Generator, layout: Layout) -> Sampler:
         if math.isinf(self.freedom):
-            return lambda step: self.sigma * random.standard_normal(layout.world)
+            return lambda: self.sigma * random.standard_normal(layout.world)
         scale = self.sigma * math.sqrt((self.freedom - 2) / self.freedom)
-        return lambda step: np.clip(scale * random.standard_t(self.freedom, layout.world), -1.0, 3.0)
+        return lambda: np.clip(scale * random.standard_t(self.freedom, layout.world), -1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Outliers:
     ratio: float
 
     def begin(self, random: np.random.Generator, layout: Layout) -> Sampler:
-        return lambda step: np.where(random.random(layout.world) < self.share, math.log(self.ratio), 0.0)
+        return lambda: np.where(random.random(layout.world) < self.share, math.log(self.ratio), 0.0)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Drift:
         state = random.normal(0, self.sigma, layout.world)
         fresh = self.sigma * math.sqrt(1 - self.memory**2)
 
-        def sample(step: int) -> Floats:
+        def sample() -> Floats:
             state[:] = self.memory * state + fresh * random.standard_normal(layout.world)
             return state.copy()
 
@@ -86,7 +86,7 @@ class Common:
     sigma: float
 
     def begin(self, random: np.random.Generator, layout: Layout) -> Sampler:
-        return lambda step: np.full(layout.world, random.normal(0, self.sigma))
+        return lambda: np.full(layout.world, random.normal(0, self.sigma))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class NodeBursts:
     def begin(self, random: np.random.Generator, layout: Layout) -> Sampler:
         node, left, size = layout.node, np.zeros(layout.nodes), np.zeros(layout.nodes)
 
-        def sample(step: int) -> Floats:
+        def sample() -> Floats:
             begins = (left <= 0) & (random.random(layout.nodes) < self.share)
             left[begins] = random.geometric(1 / self.steps, int(begins.sum()))
             size[begins] = np.log1p((self.ratio - 1) * 2.0 ** random.normal(0, 1, int(begins.sum())))
@@ -116,7 +116,7 @@ class NodeBursts:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Blocks of what the ranks of a real run did, drawn anew for each rank: its jitter, its drift, its outliers, and how
+    """Blocks of what the ranks of a real run did, drawn anew for each rank: its jitter, drift and outliers, and how
     they follow each other. Two recorded GPUs show no spread of devices: that stays modelled."""
 
     recording: Recording = field(repr=False)
@@ -130,7 +130,7 @@ class Recorded:
         at = random.integers(steps, size=layout.world)
         left = random.integers(1, block + 1, size=layout.world)
 
-        def sample(step: int) -> Floats:
+        def sample() -> Floats:
             over = left <= 0
             at[over] = random.integers(steps, size=int(over.sum()))
             who[over] = random.integers(ranks, size=int(over.sum()))
@@ -163,9 +163,9 @@ class Beside:
     garbage: float = 0.03
 
 
-def total(sources: list[Sampler], step: int, world: int) -> Floats:
+def total(sources: list[Sampler], world: int) -> Floats:
     """Log of the factor of every rank."""
     together = np.zeros(world)
     for source in sources:
-        together += source(step)
+        together += source()
     return together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -109,7 +110,7 @@ class Speaker:
         }
         borders = np.searchsorted(present.rank, np.arange(self._job.layout.world + 1)).tolist()
         self._seq += 1
-        for rank, (first, last) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
+        for rank, (first, last) in enumerate(itertools.pairwise(borders)):
             body = trace_pb2.StepSummary(
                 step=step.number,
                 start_ns=int(step.ended_unix_ns[rank] - step.duration_ns[rank]),
@@ -121,7 +122,13 @@ class Speaker:
             yield trace_pb2.TraceMessage(seq=int(self._seq[rank]), summary=body)
 
     def heartbeat(
-        self, rank: int, step: int, unix_ns: int, phase: trace_pb2.Phase = trace_pb2.PHASE_STEP, *, closing: bool = False
+        self,
+        rank: int,
+        step: int,
+        unix_ns: int,
+        phase: trace_pb2.Phase = trace_pb2.PHASE_STEP,
+        *,
+        closing: bool = False,
     ) -> trace_pb2.TraceMessage:
         """All collectives of the steps before are through."""
         self._seq[rank] += 1

@@ -15,8 +15,8 @@ import numpy as np
 
 from bench.scale import recording
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.detector.assemble import Assembler
 from megatronapp.core.trace.membership import Membership
+from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.formats import store, tracefolder
 from megatronapp.detector.signals import matrix
 from megatronapp.detector.steps import Floats, StepTable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -68,7 +69,7 @@ MODELS: dict[str, Model] = {
 
 def models(file_name: str = "") -> Mapping[str, Model]:
     """All of them; `recorded` too where a file is named, or lies at its usual place."""
-    path = recording.Path(file_name) if file_name else recording.DEFAULT
+    path = Path(file_name) if file_name else recording.DEFAULT
     if not file_name and not path.exists():
         return MODELS
     sources = (DeviceSpread(0.004), Recorded(recording.load(path)), Common(0.002))
@@ -249,4 +250,4 @@ FAULTS: dict[str, Callable[[Making], Plan]] = {
     "silent": _silent,
 }
 """By name: how the plan of a trial is made."""
-MESSAGE_TROUBLE = tuple(name for name in FAULTS if name.startswith("messages")) + ("silent",)
+MESSAGE_TROUBLE = (*(name for name in FAULTS if name.startswith("messages")), "silent")

@@ -1,8 +1,8 @@
 """Schedule: when each pass of a pipeline begins, given how long each takes; all replicas at once.
 
 A pass waits for the one before on its stage, for the message that it needs, and (1F1B) for the message that the pass
-before has sent: both messages of a pair of stages go in one exchange, and the stage waits for both. The receiver takes a
-message when it has done what came before, so a sender waits for a slow receiver as a receiver waits for a slow sender.
+before has sent: both messages of a pair of stages go in one exchange, and the stage waits for both. The receiver takes
+a message when it has done what came before, so a sender waits for a slow receiver as a receiver for a slow sender.
 The interleaved schedule overlaps its messages with its passes, and its sends wait for nobody.
 
 Passes are numbered by their depth in this graph: those of one depth wait for none of each other, and are computed by a

@@ -1,9 +1,9 @@
 """Scoring: what the detector said of a job against what was wrong with it.
 
 A *page* is what a person would get: a finding that pages, told for the first time in its attempt. It is right when all
-ranks that it names are those of a fault that is there, or was until GRACE steps ago. With a fault there it else names a
+ranks that it names are those of a fault that is there, or was until GRACE_STEPS ago. With a fault there it else names a
 *wrong culprit*, without one it is a *false page*. A right page whose kind and cause are neither the fault's nor unknown
-has a *wrong cause*. An *opening* is any other finding that anybody sees, but for advice (imbalance); it is false when no
+has a *wrong cause*. An *opening* is any finding that anybody sees, but for advice (imbalance); it is false when no
 fault explains it.
 """
 

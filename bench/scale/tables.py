@@ -12,8 +12,6 @@ from bench.scale.job import Job, Step
 from bench.scale.layout import EP, Layout
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
 
-NS = 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class Present:
@@ -141,7 +139,7 @@ class TableMaker:
             kinds=np.where(np.isin(np.arange(len(NAMES)), present.operation), KINDS, 0),
             communicators=self._book.groups,
             start=np.full(n, np.nan),
-            duration=step.duration_ns * NS,
+            duration=_seconds(step.duration_ns),
             cpu=np.zeros(n),
             microbatches=self._layout.microbatches,
             virtual_stages=self._layout.vpp,
@@ -158,9 +156,9 @@ class TableMaker:
             communicator=present.communicator,
             peer=present.peer,
             count=present.count,
-            duration=of.total_ns * NS,
-            duration_min=of.least_ns * NS,
-            duration_max=of.most_ns * NS,
+            duration=_seconds(of.total_ns),
+            duration_min=_seconds(of.least_ns),
+            duration_max=_seconds(of.most_ns),
             cpu=nothing,
             cpu_min=nothing,
             cpu_max=nothing,
@@ -183,3 +181,7 @@ class TableMaker:
     def _zeros(self, rows: int) -> tuple[Floats, Ints]:
         floats, ints = self._most
         return floats[:rows], ints[:rows]
+
+
+def _seconds(nanoseconds: Ints) -> Floats:
+    return nanoseconds.astype(np.float64) * 1e-9

@@ -1,6 +1,6 @@
 """Timeline: one step of a synchronous job, from what each rank does by itself to what each rank spends on whom.
 
-    host, data, garbage │ passes, with waits for tensor peers, stages, experts │ reduce-scatter │ norm │ optimizer │ gather
+    host, data, garbage │ passes, waiting for peers, stages, experts │ reduce-scatter │ norm │ optimizer │ gather
 
 A tensor group goes through each pass together, as slow as its slowest rank; the others wait in the group's collectives.
 Stages wait for each other's messages as the schedule says. Replicas meet in the reduce-scatter, stages in the agreement
@@ -119,7 +119,9 @@ class Timeline:
         schedule = self._schedule
         both = np.concatenate([took[0], took[1]], axis=2)
         index = schedule.pass_index + self._passes * schedule.backward
-        taken: Floats = np.take_along_axis(both, np.broadcast_to(index[:, None, :], (*both.shape[:2], index.shape[1])), 2)
+        taken: Floats = np.take_along_axis(
+            both, np.broadcast_to(index[:, None, :], (*both.shape[:2], index.shape[1])), 2
+        )
         return taken.transpose(0, 2, 1)
 
     def _transfers(self, moved: Floats) -> Floats:
@@ -249,5 +251,5 @@ class Timeline:
 
 
 def _nothing(world: int, families: int) -> Spent:
-    zeros = [np.zeros((world, families)) for _ in range(3)]
-    return Spent(*zeros, np.zeros(world), np.zeros(world), np.zeros(world))
+    total, least, most = (np.zeros((world, families)) for _ in range(3))
+    return Spent(total, least, most, np.zeros(world), np.zeros(world), np.zeros(world))
