@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def load(path: Path) -> Recording:
     try:
         with np.load(path, allow_pickle=False) as file:
             number, compute, text = int(file["format"]), np.asarray(file["compute"], np.float64), str(file["text"])
-    except (OSError, KeyError, ValueError, TypeError, EOFError) as error:
+    except (OSError, KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} is no recording; make one with `python -m bench.scale.record`: {error}") from error
     if number != FORMAT:
         raise DataError(f"{path} has format {number}; this version reads {FORMAT}: record it again")

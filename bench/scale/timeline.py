@@ -19,8 +19,8 @@ from bench.scale.layout import DP, EP, MP, TP, Layout
 from bench.scale.schedule import Times, pipeline
 from megatronapp.detector.steps import Floats
 
-BODY = 0.9
-"""Share of a step that the passes take, with their bubble."""
+FILLED = 0.98
+"""Share of a step that is not lost on hosts: the rest is left for the noise."""
 TENSOR, EXPERTS, MESSAGE = 0.08, 0.05, 0.01
 """Shares of a pass that its tensor group's collectives, its experts' exchange and its message take."""
 REDUCE, GATHER, NORM, OPTIMIZER = 0.03, 0.02, 0.001, 0.03
@@ -73,15 +73,16 @@ class Timeline:
         self.layout, self.families = layout, Families(layout)
         self._schedule = pipeline(layout.pp, layout.vpp, layout.microbatches)
         self._passes = layout.microbatches * layout.vpp
+        self._reduce, self._gather = (share * step_seconds if layout.dp > 1 else 0.0 for share in (REDUCE, GATHER))
+        self._norm = NORM * step_seconds if layout.pp * layout.tp > 1 else 0.0
+        self._optimizer = OPTIMIZER * step_seconds
+        body = FILLED * step_seconds - self._reduce - self._gather - self._norm - self._optimizer
         bubble = 1 + (layout.pp - 1) / self._passes
-        unit = BODY * step_seconds / bubble / self._passes
+        unit = body / bubble / self._passes
         self._tensor = TENSOR * unit / 2 if layout.tp > 1 else 0.0
         self._experts = EXPERTS * unit / 2 if layout.ep > 1 else 0.0
         self.message_seconds = MESSAGE * unit / 2 if layout.pp > 1 else 0.0
         self.compute_seconds = (unit - 2 * (self._tensor + self._experts + self.message_seconds)) * self._passes
-        self._reduce, self._gather = (share * step_seconds if layout.dp > 1 else 0.0 for share in (REDUCE, GATHER))
-        self._norm = NORM * step_seconds if layout.pp * layout.tp > 1 else 0.0
-        self._optimizer = OPTIMIZER * step_seconds
         self._masks = self._row_masks()
 
     def run(self, forces: Forces) -> Spent:
@@ -216,15 +217,13 @@ class Timeline:
     def _finish(self, spent: Spent, forces: Forces, arrival: Floats) -> Spent:
         shape = self.layout.shape
         slowest = np.exp(forces.log_reduce).reshape(shape).max(axis=1, keepdims=True)
-        reduced = np.broadcast_to(arrival.max(axis=1, keepdims=True) + self._reduce * slowest, shape)
+        reduced, optimizer = arrival, (self._optimizer * np.exp(forces.log_optimizer)).reshape(shape)
+        if self.layout.dp > 1:
+            reduced = np.broadcast_to(arrival.max(axis=1, keepdims=True) + self._reduce * slowest, shape)
         agreed = np.broadcast_to(reduced.max(axis=(0, 2), keepdims=True) + self._norm, shape)
-        optimizer = (self._optimizer * np.exp(forces.log_optimizer)).reshape(shape)
-        stepped = agreed + optimizer
-        end = np.broadcast_to(stepped.max(axis=1, keepdims=True) + self._gather * slowest, shape)
-        if self.layout.dp == 1:
-            reduced, end = arrival, stepped
-            agreed = np.broadcast_to(arrival.max(axis=(0, 2), keepdims=True) + self._norm, shape)
-            end = agreed + optimizer
+        end = stepped = agreed + optimizer
+        if self.layout.dp > 1:
+            end = np.broadcast_to(stepped.max(axis=1, keepdims=True) + self._gather * slowest, shape)
         for name, group, seconds in (
             ("reduce_scatter", DP, reduced - arrival),
             ("all_reduce", MP, agreed - reduced),
