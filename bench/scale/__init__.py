@@ -8,8 +8,23 @@ what the detector says of them.
     protocol, delivery      the same as messages of the real protocol, and what becomes of them on their way
     feeds, realtime         into the engine in this process; through collector, Redis and detector
     scoring, intervals      pages against truth
-    scenarios, trials       what is run; report, __main__: what is printed
+    scenarios, trials       what is run, in suites; report, cli: what is printed
+    speed, hangs            how fast steps are judged; how soon a rank that stops is named
     recording, record       what a real run adds
 
 docs/proving-ground.md explains the numbers.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; it takes in more than who needs a Layout alone."""
+    from bench.scale import cli
+
+    return cli.main(argv)
+
+
+__all__ = ["main"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.scale import seeds, suites
-from bench.scale.__main__ import main
+from bench.scale import main, seeds, suites
 from bench.scale.faults import What
 from bench.scale.layout import Layout, of_world
 from bench.scale.scenarios import FAULTS, MODELS, Trial, layouts, plan
