@@ -97,7 +97,7 @@ class Job:
             self._restart(number)
         work = self._work()
         spent = self.timeline.run(self._forces(number, work))
-        return self._told(number, spent, work)
+        return self._measured(number, spent, work)
 
     def _restart(self, number: int) -> None:
         self.attempt, self._first_step = self.attempt + 1, number
@@ -172,7 +172,7 @@ class Job:
 
     # ---- what is told ----
 
-    def _told(self, number: int, spent: Spent, work: Work) -> Step:
+    def _measured(self, number: int, spent: Spent, work: Work) -> Step:
         began, first = self.clock_ns, number == self._first_step
         phases = [trace_pb2.PHASE_FIRST_STEP] if first else []
         if self._follows_save(number) and not first:

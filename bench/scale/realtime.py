@@ -209,7 +209,7 @@ class Drive:
                 finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
                 if finding.page and self.page_lag_seconds != self.page_lag_seconds:
                     self.page_lag_seconds = (now - max(e for e in self._ended.values() if e <= now)) / NS
-                self._score.hear(self._newest(now), now, finding)
+                self._score.observe(self._newest(now), now, finding)
 
     def _newest(self, now: int) -> int:
         """The step that the ranks ended last."""

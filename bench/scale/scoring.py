@@ -71,7 +71,7 @@ class Score:
                 self._since.setdefault(fault, step.began_unix_ns)
                 self._active[fault] += 1
 
-    def hear(self, step: int, unix_ns: int, finding: Finding) -> None:
+    def observe(self, step: int, unix_ns: int, finding: Finding) -> None:
         if finding.state is not State.OPEN:
             return
         key = (finding.id, finding.attempt)

@@ -23,9 +23,9 @@ def run(trial: Trial) -> Outcome:
         step = job.step()
         score.pass_step(step)
         for unix_ns, finding in feed.step(step):
-            score.hear(step.number, unix_ns, finding)
+            score.observe(step.number, unix_ns, finding)
     for unix_ns, finding in feed.close():
-        score.hear(planned.steps, unix_ns, finding)
+        score.observe(planned.steps, unix_ns, finding)
     outcome = score.close()
     outcome.engine_seconds = feed.engine_seconds
     outcome.generation_seconds = time.thread_time() - begun - feed.engine_seconds

@@ -19,7 +19,7 @@ EXPERTS_SHARE = 0.4
 class Workload:
     sequence_spread: float = 0.0
     """Standard deviation of the log of a microbatch's sum of squared sequence lengths."""
-    told: bool = True
+    reported: bool = True
     """Whether summaries carry the covariate: tokens and squared lengths, of the first and the last stage, which alone
     read the data."""
     expert_spread: float = 0.0
@@ -61,7 +61,7 @@ class WorkSampler:
         if what.last_stage != 1.0 and layout.pp > 1:
             stage = np.where(np.arange(layout.pp) == layout.pp - 1, what.last_stage, 1.0)
             factor = factor * stage[:, None, None, None]
-        return Work(factor, squares if what.told else None, load)
+        return Work(factor, squares if what.reported else None, load)
 
     def _load(self) -> Floats | None:
         """Each expert group shares out its tokens."""

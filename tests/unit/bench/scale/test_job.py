@@ -181,7 +181,7 @@ def test_devices_stay_as_they_are_across_a_restart() -> None:
 def test_sequences_tell_their_work_where_data_is_read() -> None:
     layout = Layout(pp=4, dp=2)
     told = Job(Spec(layout, 1.0, workload=Workload(sequence_spread=0.4)), 1).step()
-    untold = Job(Spec(layout, 1.0, workload=Workload(sequence_spread=0.4, told=False)), 1).step()
+    untold = Job(Spec(layout, 1.0, workload=Workload(sequence_spread=0.4, reported=False)), 1).step()
 
     assert (told.squares > 0).tolist() == np.isin(layout.pipeline, (0, 3)).tolist()
     assert not untold.squares.any()

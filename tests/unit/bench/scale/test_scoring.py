@@ -23,7 +23,7 @@ def heard(
         score.pass_step(step)
         for at, finding in findings:
             if at == step.number:
-                score.hear(step.number, int(step.ended_unix_ns.max()), finding)
+                score.observe(step.number, int(step.ended_unix_ns.max()), finding)
     return score.close()
 
 
