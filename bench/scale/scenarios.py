@@ -32,6 +32,8 @@ ONSET, ONSET_SPREAD = 40, 20
 """A fault in the middle of a run begins in one of these steps: ranks have a history of 20 judged steps by then."""
 WINDOW = 60
 """Steps from a fault's onset to the end of its job."""
+MEMORY_RATIO, STALL_RATIO, LINK_RATIO = 1.5, 1.05, 5.0
+"""Sizes of faults that have one size: of the optimizer's time, of a step, of a transfer."""
 RESTART_AFTER = 20
 """Steps from a fault's onset to the restart that it outlasts."""
 
@@ -122,6 +124,8 @@ def plan(trial: Trial) -> Plan:
     random = generator(trial.seed, trial.name, trial.world)
     model = models(trial.recording)[trial.model]
     known = layouts(trial.world, model.experts)
+    if trial.scenario == "link":  # in a single group of replicas nobody could tell whose link it is
+        known = [layout for layout in known if layout.pp > 1] or known
     layout = known[int(random.integers(len(known)))]
     spec = Spec(layout, trial.step_seconds, model.noise, model.beside, model.workload, save_every=model.save_every)
     if trial.suite == "healthy":
@@ -214,7 +218,7 @@ def _switch(making: Making) -> Plan:
     """It slows most ranks: whole nodes, the first 60 % of them."""
     layout = making.spec.layout
     ranks = tuple(np.flatnonzero(layout.node < 0.6 * layout.nodes).tolist())
-    return making.plan(Fault(What.SWITCH, ranks, 5.0, making.onset))
+    return making.plan(Fault(What.SWITCH, ranks, LINK_RATIO, making.onset))
 
 
 def _messages(delivery: Delivery) -> Callable[[Making], Plan]:
@@ -238,11 +242,11 @@ FAULTS: dict[str, Callable[[Making], Plan]] = {
     "two": _two,
     "two-kinds": _two_kinds,
     "node": _node,
-    "memory": _of_one_rank(What.MEMORY, 1.5),
-    "host": _of_one_rank(What.HOST, 1.05),
-    "data": _of_one_rank(What.DATA, 1.05),
-    "garbage-collection": _of_one_rank(What.GARBAGE, 1.05),
-    "link": _of_one_rank(What.LINK, 5.0),
+    "memory": _of_one_rank(What.MEMORY, MEMORY_RATIO),
+    "host": _of_one_rank(What.HOST, STALL_RATIO),
+    "data": _of_one_rank(What.DATA, STALL_RATIO),
+    "garbage-collection": _of_one_rank(What.GARBAGE, STALL_RATIO),
+    "link": _of_one_rank(What.LINK, LINK_RATIO),
     "switch": _switch,
     "messages-lost": _messages(Delivery(lost=0.02)),
     "messages-late": _messages(Delivery(late=0.02)),
@@ -250,4 +254,12 @@ FAULTS: dict[str, Callable[[Making], Plan]] = {
     "silent": _silent,
 }
 """By name: how the plan of a trial is made."""
+ONE_SIZE = {
+    "memory": MEMORY_RATIO,
+    "host": STALL_RATIO,
+    "data": STALL_RATIO,
+    "garbage-collection": STALL_RATIO,
+    "link": LINK_RATIO,
+    "switch": LINK_RATIO,
+}
 MESSAGE_TROUBLE = (*(name for name in FAULTS if name.startswith("messages")), "silent")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, MESSAGE_TROUBLE, Trial, models
+from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, MESSAGE_TROUBLE, ONE_SIZE, Trial, models
 from bench.scale.seeds import seeds
 
 DAY = 86_400.0
 RECALL_SCENARIOS = ("slow", "first-step", "restart")
-INTERMITTENT = 1.2
-"""What is slow now and then is slower."""
+USUAL, HIDDEN, INTERMITTENT = 1.05, 1.10, 1.20
+"""Sizes of slow GPUs."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,14 @@ def faults(options: Options) -> Iterator[Trial]:
     for scenario in FAULTS:
         if options.wants(scenario) and (options.only or scenario not in RECALL_SCENARIOS):
             for world in options.worlds:
-                size = INTERMITTENT if scenario == "intermittent" else 1.10 if scenario in MESSAGE_TROUBLE else 1.05
-                yield from _faulty("faults", scenario, world, size, options)
+                yield from _faulty("faults", scenario, world, size_of(scenario), options)
+
+
+def size_of(scenario: str) -> float:
+    """What is slow now and then, or hard to see, is slower."""
+    if scenario in ONE_SIZE:
+        return ONE_SIZE[scenario]
+    return INTERMITTENT if scenario == "intermittent" else HIDDEN if scenario in MESSAGE_TROUBLE else USUAL
 
 
 def _faulty(suite: str, scenario: str, world: int, size: float, options: Options) -> Iterator[Trial]:

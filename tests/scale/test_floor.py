@@ -12,6 +12,7 @@ from bench.scale import hangs, report
 from bench.scale.report import Line
 from bench.scale.scenarios import Trial
 from bench.scale.seeds import seeds
+from bench.scale.suites import size_of
 from bench.scale.trials import run
 
 pytestmark = [pytest.mark.scale, pytest.mark.timeout(600)]
@@ -57,9 +58,11 @@ def test_nobody_is_paged_of_a_healthy_job(model: str) -> None:
     assert line.false_pages == 0, line.strays
 
 
-@pytest.mark.parametrize("scenario", ["two", "two-kinds", "host", "data", "garbage-collection", "memory"])
+@pytest.mark.parametrize(
+    "scenario", ["two", "two-kinds", "node", "creeping", "host", "data", "garbage-collection", "memory"]
+)
 def test_a_fault_is_paged_with_its_ranks_and_its_cause(scenario: str) -> None:
-    line = judged("faults", scenario, FEWER)
+    line = judged("faults", scenario, FEWER, size=size_of(scenario))
 
     assert line.found == len(line.detections), line.strays
     assert line.right_causes == line.found
