@@ -30,6 +30,7 @@ class Line:
     wrong_causes: int = 0
     false_openings: int = 0
     advice: int = 0
+    errors: int = 0
     detections: list[Detection] = field(default_factory=list)
     generation_seconds: float = 0.0
     engine_seconds: float = 0.0
@@ -81,7 +82,7 @@ class Line:
 
 _SUMMED = (
     "gpu_days", "rank_steps", "pages", "false_pages", "wrong_culprits", "wrong_causes", "false_openings", "advice",
-    "generation_seconds", "engine_seconds",
+    "errors", "generation_seconds", "engine_seconds",
 )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def pooled(parts: Sequence[Line], name: str = "all") -> Line:
 
 def healthy_table(parts: Sequence[Line]) -> str:
     head = f"{'model':18} {'GPU-days':>9} {'rank-steps':>10} {'false pages':>11} {'per 10,000 GPU-days':>26}"
-    head += f" {'false openings':>14} {'per 10,000 GPU-days':>26} {'advice':>6}"
+    head += f" {'false openings':>14} {'per 10,000 GPU-days':>26} {'advice':>6} {'errors':>6}"
     return "\n".join([head, *(_healthy_line(line) for line in [*parts, pooled(parts)])])
 
 
@@ -122,13 +123,13 @@ def _healthy_line(line: Line) -> str:
     pages, openings = (_with_interval(*line.rate(n), ",.1f") for n in (line.false_pages, line.false_openings))
     return (
         f"{line.name:18} {line.gpu_days:9,.0f} {line.rank_steps:10.2e} {line.false_pages:11} {pages:>26}"
-        f" {line.false_openings:14} {openings:>26} {line.advice:6}"
+        f" {line.false_openings:14} {openings:>26} {line.advice:6} {line.errors:6}"
     )
 
 
 def faults_table(parts: Sequence[Line]) -> str:
     head = f"{'fault':38} {'found':>9} {'recall':>20} {'steps to the page':>19} {'seconds':>21} {'right cause':>11}"
-    head += f" {'wrong culprits':>14} {'false pages':>11} {'false openings':>14}"
+    head += f" {'wrong culprits':>14} {'false pages':>11} {'false openings':>14} {'errors':>6}"
     return "\n".join([head, *map(_fault_line, parts)])
 
 
@@ -140,7 +141,7 @@ def _fault_line(line: Line) -> str:
     found, causes = f"{line.found} of {faults}", f"{line.right_causes} of {line.found}"
     return (
         f"{line.name:38} {found:>9} {recall:>20} {steps:>19} {seconds:>21} {causes:>11}"
-        f" {line.wrong_culprits:14} {line.false_pages:11} {line.false_openings:14}"
+        f" {line.wrong_culprits:14} {line.false_pages:11} {line.false_openings:14} {line.errors:6}"
     )
 
 

@@ -61,6 +61,8 @@ MODELS: dict[str, Model] = {
     "bursts": Model((*QUIET, NodeBursts(2e-4, 10, 1.05)), Beside(stall_share=1e-3)),
     "sequences": Model(QUIET, workload=Workload(sequence_spread=0.4)),
     "sequences-unreported": Model(QUIET, workload=Workload(sequence_spread=0.4, reported=False)),
+    "buckets": Model(QUIET, workload=Workload(sequence_spread=0.4, replica_spread=0.4)),
+    "buckets-unreported": Model(QUIET, workload=Workload(sequence_spread=0.4, replica_spread=0.4, reported=False)),
     "experts": Model(QUIET, workload=Workload(expert_spread=0.2), experts=8),
     "last-stage": Model(QUIET, workload=Workload(last_stage=1.3)),
     "garbage": Model(QUIET, Beside(garbage_every=100)),

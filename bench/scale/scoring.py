@@ -44,11 +44,13 @@ class Outcome:
     wrong_causes: int = 0
     false_openings: int = 0
     advice: int = 0
+    errors: int = 0
+    """Steps that the engine failed on."""
     detections: list[Detection] = field(default_factory=list)
     generation_seconds: float = 0.0
     engine_seconds: float = 0.0
     strays: list[str] = field(default_factory=list)
-    """False pages and wrong culprits, in words; the first few."""
+    """False pages, wrong culprits and errors, in words; the first few."""
 
 
 class Score:
@@ -81,6 +83,11 @@ class Score:
         if finding.page and key not in self._paged:
             self._paged.add(key)
             self._count_page(step, unix_ns, finding)
+
+    def fail(self, step: int, error: Exception) -> None:
+        self.outcome.errors += 1
+        if self.outcome.errors == 1:
+            self.outcome.strays.append(f"step {step}: the engine failed: {error!r}")
 
     def close(self) -> Outcome:
         self.outcome.detections = [self._right.get(fault, Detection(found=False)) for fault in self._faults]

@@ -22,8 +22,11 @@ def run(trial: Trial) -> Outcome:
     for _ in range(planned.steps):
         step = job.step()
         score.pass_step(step)
-        for unix_ns, finding in feed.step(step):
-            score.observe(step.number, unix_ns, finding)
+        try:
+            for unix_ns, finding in feed.step(step):
+                score.observe(step.number, unix_ns, finding)
+        except Exception as error:  # noqa: BLE001  # the service contains it, too, and goes on with the next message
+            score.fail(step.number, error)
     for unix_ns, finding in feed.close():
         score.observe(planned.steps, unix_ns, finding)
     outcome = score.close()

@@ -19,6 +19,8 @@ EXPERTS_SHARE = 0.4
 class Workload:
     sequence_spread: float = 0.0
     """Standard deviation of the log of a microbatch's sum of squared sequence lengths."""
+    replica_spread: float = 0.0
+    """The same of what a replica's microbatches of one step share, as where data is bucketed by length."""
     reported: bool = True
     """Whether summaries carry the covariate: tokens and squared lengths, of the first and the last stage, which alone
     read the data."""
@@ -52,8 +54,9 @@ class WorkSampler:
         layout, what = self._layout, self._what
         factor = np.ones((1, layout.dp, 1, layout.microbatches))
         squares = np.ones((layout.dp, layout.microbatches))
-        if what.sequence_spread:
-            squares = np.exp(self._random.normal(0, what.sequence_spread, squares.shape))
+        if what.sequence_spread or what.replica_spread:
+            of_replica = self._random.normal(0, what.replica_spread, (layout.dp, 1))
+            squares = np.exp(of_replica + self._random.normal(0, what.sequence_spread, squares.shape))
             factor = factor * (1 - ATTENTION_SHARE + ATTENTION_SHARE * squares[None, :, None])
         load = self._load()
         if load is not None:

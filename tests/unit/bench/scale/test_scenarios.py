@@ -118,3 +118,16 @@ def test_what_can_not_be_run_is_refused_in_words(
         main(flags)
 
     assert reason in capsys.readouterr().err
+
+
+def test_a_step_that_the_engine_fails_on_is_counted_and_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("defect")
+
+    monkeypatch.setattr("megatronapp.detector.judge.Judge.observe", fail)
+
+    outcome = run(Trial("healthy", "quiet", 8, 1.0, 1, 5))
+
+    assert outcome.errors == 5
+    assert "step 1: the engine failed: KeyError('defect')" in outcome.strays
+    assert outcome.rank_steps == 40
