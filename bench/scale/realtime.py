@@ -159,7 +159,7 @@ class Drive:
         self._score = Score(job)
         self._ended: dict[int, int] = {}
         """Of each step, when its last rank ended it."""
-        self._step = 0
+        self._step, self._ending = 0, False
         self.late_seconds, self.page_lag_seconds = 0.0, float("nan")
 
     async def run(self, steps: int) -> Outcome:
@@ -174,9 +174,10 @@ class Drive:
             self._processes.check()
             await self._play(streams, self._job.step())
         await asyncio.sleep(SETTLE_SECONDS)
-        beats.cancel()
+        self._ending = True  # to cancel a write would end its stream
+        await beats
         listener.cancel()
-        await asyncio.gather(beats, listener, return_exceptions=True)
+        await asyncio.gather(listener, return_exceptions=True)
         for rank in range(world):
             await streams.send(rank, self._speaker.heartbeat(rank, steps, time.time_ns(), closing=True))
         await streams.close()
@@ -193,7 +194,7 @@ class Drive:
     async def _beat(self, streams: Streams) -> None:
         """Each rank once a second, at an instant of its own."""
         world, begun, sent = self._job.layout.world, time.monotonic(), 0
-        while True:
+        while not self._ending:
             due = int((time.monotonic() - begun) * world)
             for turn in range(sent, due):
                 rank = turn % world

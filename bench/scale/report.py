@@ -74,6 +74,10 @@ class Line:
                 "found": self.found,
                 "recall": (self.found / faults, intervals.share(self.found, faults)),
                 "right_cause": (self.right_causes / max(1, self.found), intervals.share(self.right_causes, self.found)),
+                "wrong_culprits_of_pages": (
+                    self.wrong_culprits / max(1, self.pages),
+                    intervals.share(self.wrong_culprits, self.pages),
+                ),
                 "steps_to_page": self.to_the_page("steps"),
                 "seconds_to_page": self.to_the_page("seconds"),
             }

@@ -12,7 +12,7 @@ from bench.scale.faults import What
 from bench.scale.layout import Layout, of_world
 from bench.scale.scenarios import FAULTS, MODELS, Trial, layouts, plan
 from bench.scale.suites import Options
-from bench.scale.trials import run
+from bench.scale.trials import run, run_all
 
 
 def test_seeds_for_tuning_are_never_those_of_a_result() -> None:
@@ -131,3 +131,14 @@ def test_a_step_that_the_engine_fails_on_is_counted_and_the_job_goes_on(monkeypa
     assert outcome.errors == 5
     assert "step 1: the engine failed: KeyError('defect')" in outcome.strays
     assert outcome.rank_steps == 40
+
+
+def test_jobs_in_several_processes_are_those_in_one() -> None:
+    trials = [Trial("faults", "slow", 8, 1.0, seed, 0, size=1.2) for seed in range(3)]
+
+    one, several = (
+        [replace(outcome, engine_seconds=0, generation_seconds=0) for _, outcome in run_all(trials, jobs)]
+        for jobs in (1, 2)
+    )
+
+    assert one == several
