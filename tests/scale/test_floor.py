@@ -30,6 +30,7 @@ def judged(suite: str, scenario: str, jobs: int, *, size: float = 1.05, steps: i
         for seed in seeds(jobs, result=False)
     ]
     (line,) = report.lines((trial, run(trial)) for trial in trials)
+    assert line.errors == 0, line.strays
     return line
 
 
