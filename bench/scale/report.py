@@ -65,7 +65,7 @@ class Line:
 
     def as_json(self) -> dict[str, object]:
         false, openings = self.rate(self.false_pages), self.rate(self.false_openings)
-        faults = len(self.detections)
+        faults, right = len(self.detections), self.pages - self.wrong_culprits - self.false_pages
         numbers: dict[str, object] = {name: getattr(self, name) for name in ("name", "trials", *_SUMMED)}
         numbers |= {"false_pages_per_10000_gpu_days": false, "false_openings_per_10000_gpu_days": openings}
         if faults:
@@ -74,6 +74,10 @@ class Line:
                 "found": self.found,
                 "recall": (self.found / faults, intervals.share(self.found, faults)),
                 "right_cause": (self.right_causes / max(1, self.found), intervals.share(self.right_causes, self.found)),
+                "wrong_causes_of_right_pages": (
+                    self.wrong_causes / max(1, right),
+                    intervals.share(self.wrong_causes, right),
+                ),
                 "wrong_culprits_of_pages": (
                     self.wrong_culprits / max(1, self.pages),
                     intervals.share(self.wrong_culprits, self.pages),
@@ -132,8 +136,9 @@ def _healthy_line(line: Line) -> str:
 
 
 def faults_table(parts: Sequence[Line]) -> str:
-    head = f"{'fault':38} {'found':>9} {'recall':>20} {'steps to the page':>19} {'seconds':>21} {'right cause':>11}"
-    head += f" {'wrong culprits':>14} {'false pages':>11} {'false openings':>14} {'errors':>6}"
+    head = f"{'fault':38} {'found':>9} {'recall':>20} {'steps to the page':>19} {'seconds':>21}"
+    head += f" {'wrong culprits, of pages':>26} {'wrong causes, of right':>24}"
+    head += f" {'false pages':>11} {'false openings':>14} {'errors':>6}"
     return "\n".join([head, *map(_fault_line, parts)])
 
 
@@ -142,11 +147,18 @@ def _fault_line(line: Line) -> str:
     recall = _with_interval(line.found / faults, intervals.share(line.found, faults), ".2f")
     steps = _with_interval(*line.to_the_page("steps"), ".0f")
     seconds = _with_interval(*line.to_the_page("seconds"), ".0f")
-    found, causes = f"{line.found} of {faults}", f"{line.right_causes} of {line.found}"
+    culprits = _share(line.wrong_culprits, line.pages)
+    causes = _share(line.wrong_causes, line.pages - line.wrong_culprits - line.false_pages)
+    found = f"{line.found} of {faults}"
     return (
-        f"{line.name:38} {found:>9} {recall:>20} {steps:>19} {seconds:>21} {causes:>11}"
-        f" {line.wrong_culprits:14} {line.false_pages:11} {line.false_openings:14} {line.errors:6}"
+        f"{line.name:38} {found:>9} {recall:>20} {steps:>19} {seconds:>21} {culprits:>26} {causes:>24}"
+        f" {line.false_pages:11} {line.false_openings:14} {line.errors:6}"
     )
+
+
+def _share(hits: int, trials: int) -> str:
+    low, high = intervals.share(hits, trials)
+    return f"{hits} of {trials} ({low:.2f} … {high:.2f})" if trials else "–"
 
 
 def _with_interval(value: float, interval: Interval, form: str) -> str:
