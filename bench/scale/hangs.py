@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.scale.seeds import generator
-from tests.support.pausing import STEP, Habits, RandomJob, log_uniform
+from tests.support.pausing import STEP, Habits, PausingJob, RandomJob, log_uniform
 
 ALLOWED_SECONDS = 10.0
 
@@ -37,10 +37,17 @@ def stop(world: int, seed: int) -> Stall:
     job.reported.steps(max(6, round(8 / step)))
     culprit = int(random.integers(world))
     known = len(job.reported.hangs())
-    usual = step * job.reported.quiet
+    usual = step * _quiet_share(job.reported)
     seconds = job.reported.hang(STEP, culprit, limit_seconds=5 * step + 60)
     pages = job.reported.hangs()[known:]
     return Stall(seconds, usual, bool(pages) and pages[0][1].ranks == (culprit,))
+
+
+def _quiet_share(job: PausingJob) -> float:
+    """Of a step: the longest time in which nothing moves. With stages that is between messages, or behind the last."""
+    if job.layout.pp == 1:
+        return job.quiet
+    return max(1 / (2 * job.layout.microbatches), 1 - job.quiet)
 
 
 def line(world: int, stalls: list[Stall]) -> str:
