@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults scale locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -74,7 +74,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup-tests
-	$(BIN)/pytest -n 2 -m "not e2e and not faults" $(JUNIT)
+	$(BIN)/pytest -n 2 -m "not e2e and not faults and not scale" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
@@ -86,6 +86,10 @@ check: setup
 
 faults: setup-tests
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)
+
+# The floor under the verdicts on simulated jobs: five minutes of two cores
+scale: setup-tests
+	$(BIN)/pytest -n 2 -m scale tests/scale $(JUNIT)
 
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)

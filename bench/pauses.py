@@ -15,10 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from bench.scale.layout import Layout
 from megatronapp.v1 import trace_pb2
 from tests.support.detecting import detect
 from tests.support.pausing import CHECKPOINT, EVALUATION, STEP, Habits, PausingJob, RandomJob, log_uniform
-from tests.support.simulated import Job, Layout, NoiseModel
+from tests.support.simulated import Job, NoiseModel
 
 EVENTS = 10_000
 SHARES = {8: 0.922, 64: 0.06, 256: 0.012, 512: 0.004, 1024: 0.002}

@@ -7,8 +7,9 @@ import time
 
 import numpy as np
 
+from bench.scale.layout import Layout
 from megatronapp.detector.engine import Engine
-from tests.support.simulated import GPU, Fault, Job, Layout
+from tests.support.simulated import GPU, Fault, Job
 
 ONSET, RUNS = 40, 20
 

@@ -124,7 +124,10 @@ class PausingJob:
         """Stop one rank for good, in a step or a phase; returns the seconds until somebody is woken."""
         if phase == STEP:
             self._enter(step=self.state.step + 1, phase=STEP)
+            if self.layout.pp > 1:
+                self._move(2 * self.layout.microbatches / self.step_seconds)
             self._run(self.step_seconds * self.quiet)
+            self._move(0.0)
             self.own[culprit] = self.state
             self._enter(entered=self.state.entered + 1)
         else:

@@ -2,7 +2,8 @@
 
 The model of a step: each rank's compute per (pass, chunk) with noise of its own; a replica's pipeline is as slow as its
 slowest stage; replicas meet in the gradient's all-reduce. Whoever has time left spends it waiting, in recv and in
-all_reduce. That is enough for what a detector can see, and faults act where real ones do.
+all_reduce. That is enough for what a detector can see, and faults act where real ones do. CPU ranks are simulated here
+alone; `bench.scale` has the finer model of GPU jobs, at any size.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.scale.layout import Layout
 from megatronapp.core.trace import columns
+from megatronapp.core.trace.span_names import SpanName, kind_of
 from megatronapp.v1 import trace_pb2
 
 START_UNIX_NS = 1_700_000_000_000_000_000
@@ -33,31 +36,7 @@ NAMES = [
     "checkpoint_write",
     "all_to_all",
 ]
-KIND = {
-    "step": 5, "forward": 1, "backward": 1, "forward_send": 2, "forward_recv": 2, "backward_send": 2,
-    "backward_recv": 2, "all_reduce": 3, "optimizer": 1, "data": 4, "gc": 4, "grad_sync": 5,
-    "checkpoint": 4, "checkpoint_write": 4, "all_to_all": 3,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Layout:
-    pp: int = 2
-    dp: int = 2
-    tp: int = 1
-    vpp: int = 1
-    microbatches: int = 8
-
-    @property
-    def world(self) -> int:
-        return self.pp * self.dp * self.tp
-
-    def place(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, data, pipeline), in megatron-core's order tp-dp-pp."""
-        return rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
-
-    def rank(self, tp: int, dp: int, pp: int) -> int:
-        return tp + self.tp * (dp + self.dp * pp)
+KIND = {name: kind_of(SpanName(name)) for name in NAMES}
 
 
 @dataclass(frozen=True)

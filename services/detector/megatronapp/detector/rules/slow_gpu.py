@@ -61,10 +61,10 @@ def _idled(view: View, signal: str, rank: int) -> bool:
     """Whether a rank is slow for want of work: each of its messages comes late, by more than it computes longer."""
     index = view.rank_index(rank)
     effect = float(view.monitors[signal].effect[rank])
-    if effect >= view.profile.idle_effect or index is None:
+    delay = view.monitors.get("send_delay")
+    if effect >= view.profile.idle_effect or index is None or delay is None:
         return False
     longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
-    delay = view.monitors["send_delay"]
     senders = set(view.messages.sender[view.messages.peer == rank].tolist()).intersection(view.alarmed("send_delay"))
     late = max((float(delay.effect[sender]) for sender in senders), default=0.0) * view.step_seconds
     return late > longer

@@ -1,0 +1,138 @@
+"""`python -m bench.scale [SUITE …]`: what the detector makes of simulated jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has a core, and arrays are small
+
+from bench.scale import hangs, report, speed, suites, trials
+from bench.scale.scenarios import FAULTS, MODELS, Trial
+from bench.scale.scoring import Outcome
+from bench.scale.seeds import seeds
+from bench.scale.suites import Options
+from megatronapp.core.errors import DataError
+
+SUITES = ("healthy", "recall", "faults", "hangs", "speed", "realtime")
+DEFAULT_SUITES = SUITES[:5]
+Write = Callable[[dict[str, object]], None]
+
+
+def parser() -> argparse.ArgumentParser:
+    known = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    known.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all but the last")
+    known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
+    known.add_argument("--jobs", type=int, default=1, help="processes")
+    known.add_argument("--ranks", type=int, nargs="+", default=[1024], help="8 to 16384 each; default 1024")
+    known.add_argument("--step-seconds", type=float, nargs="+", default=[15, 30, 60])
+    known.add_argument("--gpu-days", type=float, default=200, help="of each healthy model, at least; default 200")
+    known.add_argument("--rank-steps", type=float, default=0, help="of each healthy model, at least")
+    known.add_argument("--trials", type=int, default=10, help="of each fault; default 10")
+    known.add_argument("--percent", type=float, nargs="+", default=[3, 5, 10], help="sizes of a slow GPU")
+    known.add_argument("--only", nargs="+", default=[], help=f"of {', '.join([*MODELS, *FAULTS])}")
+    known.add_argument("--model", default="quiet", choices=sorted(MODELS), help="of the faulty jobs; default quiet")
+    known.add_argument("--recording", default="", help="a file of bench.scale.record; default: data/h200.npz")
+    known.add_argument("--json", type=Path, help="also write each line as JSON to this file")
+    return known
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Raises ValueError."""
+    unknown = set(arguments.only) - set(MODELS) - set(FAULTS) - {"recorded"}
+    if unknown:
+        raise ValueError(f"no model or fault {', '.join(sorted(unknown))}")
+    if wrong := [name for name in arguments.suites if name not in SUITES]:
+        raise ValueError(f"no suite {', '.join(wrong)}; there are {', '.join(SUITES)}")
+    if min(arguments.step_seconds) < 0.1 or max(arguments.step_seconds) > 60:
+        raise ValueError("steps take 0.1 to 60 s")
+    return Options(
+        result=arguments.result,
+        worlds=suites.worlds_of(arguments.ranks),
+        step_seconds=tuple(arguments.step_seconds),
+        sizes=tuple(1 + percent / 100 for percent in arguments.percent),
+        gpu_days=arguments.gpu_days,
+        rank_steps=arguments.rank_steps,
+        trials=arguments.trials,
+        only=tuple(arguments.only),
+        model=arguments.model,
+        recording=arguments.recording,
+    )
+
+
+def _run(suite: str, of: Iterator[Trial], jobs: int, write: Write) -> list[report.Line]:
+    """Prints each kind of job when it is done, so that a long run shows how it goes."""
+    done: list[tuple[Trial, Outcome]] = []
+    table = report.healthy_table if suite == "healthy" else report.faults_table
+    for trial, outcome in trials.run_all(of, jobs):
+        if done and report.name_of(done[-1][0]) != report.name_of(trial):
+            _print_progress(done)
+        done.append((trial, outcome))
+    found = report.lines(done)
+    print(table(found) + "\n" + report.shares(found))
+    for line in found:
+        for stray in line.strays[:3]:
+            print(f"  {line.name}: {stray}")
+        write({"suite": suite} | line.as_json())
+    return found
+
+
+def _print_progress(done: list[tuple[Trial, Outcome]]) -> None:
+    name = report.name_of(done[-1][0])
+    (line,) = report.lines(each for each in done if report.name_of(each[0]) == name)
+    print(f"  … {name}: {line.trials} jobs, {line.pages} pages", file=sys.stderr, flush=True)
+
+
+def _hangs(options: Options, write: Write) -> None:
+    for world in options.worlds:
+        stalls = [hangs.stop(world, seed) for seed in seeds(options.trials, result=options.result)]
+        print(hangs.line(world, stalls), flush=True)
+        write({"suite": "hangs", "ranks": world, "stalls": [vars(stall) for stall in stalls]})
+
+
+def _speed(write: Write) -> None:
+    for world in speed.GOALS_MILLISECONDS:
+        measured = speed.measure(world)
+        print(speed.line(measured), flush=True)
+        write({"suite": "speed"} | vars(measured))
+
+
+def _realtime(options: Options, write: Write) -> None:
+    from bench.scale import realtime
+
+    for world in options.worlds:
+        measured = realtime.measure(world, min(options.step_seconds), seeds(1, result=options.result)[0])
+        print(realtime.line(measured), flush=True)
+        write({"suite": "realtime"} | vars(measured))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    known = parser()
+    arguments = known.parse_args(argv)
+    try:
+        options = options_of(arguments)
+        chosen = arguments.suites or DEFAULT_SUITES
+        print(f"seeds for {'results' if options.result else 'tuning'}", flush=True)
+        file = arguments.json.open("w") if arguments.json else None
+
+        def write(numbers: dict[str, object]) -> None:
+            if file:
+                print(json.dumps(numbers), file=file, flush=True)
+
+        for suite in chosen:
+            print(f"\n{suite}", flush=True)
+            if suite == "hangs":
+                _hangs(options, write)
+            elif suite == "speed":
+                _speed(write)
+            elif suite == "realtime":
+                _realtime(options, write)
+            else:
+                _run(suite, getattr(suites, suite)(options), arguments.jobs, write)
+    except (ValueError, DataError) as error:
+        known.error(str(error))
+    return 0
