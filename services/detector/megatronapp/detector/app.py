@@ -50,7 +50,7 @@ class Detector:
         self._bus = bus
         self._engines = Engines(settings.start_patience_seconds)
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
-        self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined)
+        self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined, self._exposition.series)
         self._suspensions = Suspensions()
         self._heard_at: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""

@@ -86,6 +86,8 @@ class Controller:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._cache.forget(key)
             self._refusals.pop(key, None)
+            if body is None:
+                self._metrics.forget(key)
             return None
         if not is_ours(body):
             return None

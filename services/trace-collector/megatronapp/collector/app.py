@@ -66,7 +66,7 @@ class Collector:
         self._journal = await asyncio.to_thread(self._open_journal)
         self._outbox = Outbox(self._bus)
         self._load_notes()
-        quarantine = Quarantine(settings.data_dir / "quarantine", self._metrics.quarantined)
+        quarantine = Quarantine(settings.data_dir / "quarantine", self._metrics.quarantined, self._metrics.series)
         self._pipeline = Pipeline(
             settings, self._journal, self._store, self._outbox, self._jobs, self._metrics, quarantine
         )
