@@ -64,7 +64,7 @@ def read(dumps: dict[int, Path]) -> Dumps:
         try:
             groups = {name: _ranks(group) for name, group in dump["pg_config"].items()}
             frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DataError(f"{path}: not a flight-recorder dump that can be understood: {error!r}") from error
         members.update((_id(name, ranks), ranks) for name, ranks in groups.items())
     return Dumps(frontiers, members)
