@@ -73,7 +73,7 @@ class ServiceSettings(BaseSettings):
             settings: Self = source(**given)
         except ValidationError as error:
             first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
+            key = " ".join(".".join(str(part) for part in first["loc"]).split())
             variable = f"{cls.model_config.get('env_prefix', '')}{key}".upper()
             raise ConfigError(
                 f"{key}: {first['msg'].removeprefix('Value error, ')} (flag --{key.replace('_', '-')}, or {variable})"

@@ -117,7 +117,7 @@ class Pod:
             name=meta["name"],
             run=_labels(meta).get(names.RUN_LABEL, ""),
             attempt=_attempt_or_none(meta) or 0,
-            node=(body.get("spec") or {}).get("nodeName", ""),
+            node=str((body.get("spec") or {}).get("nodeName", "")),
             phase=status.get("phase", "Pending"),
             ready=conditions.get("Ready", {}).get("status") == "True",
             unschedulable=scheduled.get("message", "unschedulable") if waiting else "",

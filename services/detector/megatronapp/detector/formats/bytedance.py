@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from megatronapp.core.errors import ConfigError, DataError, NotFoundError
-from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.core.trace.limits import MAX_MICROBATCHES, MAX_STEP_PASSES, MAX_VIRTUAL_PIPELINE, MAX_WORLD
 from megatronapp.core.yaml_text import load_yaml
 from megatronapp.detector.formats.understood import one_line, understood
 from megatronapp.detector.steps import Floats, Ints
@@ -135,6 +135,9 @@ def _check(path: Path, meta: Meta, rows: dict[str, npt.NDArray[Any]]) -> None:
     for column, size in (("dp_rank", meta.dp_size), ("stage", meta.pp_size), ("rank", meta.world_size)):
         if rows[column].min() < 0 or rows[column].max() >= size:
             raise DataError(f"{path}: {column} {rows[column].max()} where its metadata allows 0 to {size - 1}")
+    for column, most in (("mc", MAX_VIRTUAL_PIPELINE), ("mb_id", MAX_MICROBATCHES), ("gmc", MAX_STEP_PASSES)):
+        if rows[column].min() < -1 or rows[column].max() >= most:
+            raise DataError(f"{path}: column {column} holds values that are not from -1 to {most - 1}")
     for column in ("start_ts", "duration"):
         if not np.isfinite(rows[column]).all():
             raise DataError(f"{path}: column {column} holds values that are no time")
