@@ -54,6 +54,7 @@ class Reader:
 
 class Files:
     name = "files"
+    at_once = 1
 
     def __init__(self, trainer: bool = True) -> None:
         """trainer: also its readers, which import torch."""

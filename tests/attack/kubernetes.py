@@ -77,6 +77,7 @@ class Executor:
 
 class Operator:
     name = "operator"
+    at_once = 1
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()

@@ -56,6 +56,7 @@ QUERIES = {
     "ReadSpans": trace_pb2.ReadSpansRequest,
     "Export": trace_pb2.ExportRequest,
 }
+_END: Any = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 SETTLE_SECONDS = 60.0
 """For the platform to work off what came before, when the innocent is looked at."""
 
@@ -79,7 +80,7 @@ class Call:
         for message in messages or ():
             self.requests.put_nowait(message)
         if messages is not None:
-            self.requests.put_nowait(aio.EOF)
+            self.requests.put_nowait(_END)
 
     def invocation_metadata(self) -> Any:
         return self._metadata
@@ -100,6 +101,7 @@ class Call:
 
 class Platform:
     name = "platform"
+    at_once = 32
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -131,8 +133,9 @@ class Platform:
         self.gateway = Gateway(settings, self.bus, self.registry, tokens, findings)
         await self.gateway.start()
         assert self.gateway._server is not None
-        self._app: Any = self.gateway._server.config.app
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://127.0.0.1")
+        app: Any = self.gateway._server.config.app
+        self._app = app
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
         self._operations = operations()
         self._good = _good_messages()
         self._innocent = Call(f"Bearer {PODS}")
@@ -141,7 +144,7 @@ class Platform:
         await self.check()
 
     async def stop(self) -> None:
-        self._innocent.requests.put_nowait(aio.EOF)
+        self._innocent.requests.put_nowait(_END)
         await asyncio.gather(self._innocent_stream, return_exceptions=True)
         await self._client.aclose()
         for service in (self.gateway, self.detector, self.collector):
@@ -193,9 +196,9 @@ class Platform:
         answer = await self.collector._query.ListSteps(request, Call(f"Bearer {VIEWER}"))
         if answer.count != step:
             raise Harm(f"{answer.count} steps of the innocent are stored, not {step}")
-        answer = await self._client.get(f"/api/v1/jobs/{support.RUN}", headers=_bearer(VIEWER))
-        if answer.status_code != 200 or answer.json()["state"] not in ("running", "starting"):
-            raise Harm(f"the innocent is shown as {answer.text[:300]}")
+        shown = await self._client.get(f"/api/v1/jobs/{support.RUN}", headers=_bearer(VIEWER))
+        if shown.status_code != 200 or shown.json()["state"] not in ("running", "starting"):
+            raise Harm(f"the innocent is shown as {shown.text[:300]}")
 
     # ---- the doors
 
@@ -309,7 +312,9 @@ class Platform:
         }  # fmt: skip
 
         async def receive() -> dict[str, Any]:
-            return says.pop(0) if says else await asyncio.Event().wait()
+            if not says:
+                await asyncio.Event().wait()
+            return says.pop(0)
 
         async def send(message: dict[str, Any]) -> None:
             self.seen[f"socket {message['type']}"] += 1

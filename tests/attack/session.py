@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,8 @@ class Harm(AssertionError):  # noqa: N818
 
 class Target(Protocol):
     name: str
+    at_once: int
+    """Inputs that may be under way together: what waits for a disk or another service need not be waited for alone."""
 
     async def start(self, folder: Path) -> None: ...
 
@@ -40,3 +43,9 @@ async def attack(target: Target, seed: int) -> None:
             await target.execute(random.Random(f"{target.name}-{seed}"))
     except TimeoutError as error:
         raise Harm(f"{target.name} {seed}: it hangs") from error
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

@@ -36,6 +36,7 @@ GOOD = {
 
 class Tokens:
     name = "tokens"
+    at_once = 1
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()

@@ -263,7 +263,7 @@ def check_plugins(folder: Path, step: int, now: RunRecipe) -> None:
 def _read_recipe(file: Path) -> RunRecipe:
     try:
         return RunRecipe.from_json(file.read_text())
-    except DataError as error:
+    except (DataError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: {error}") from error
 
 
