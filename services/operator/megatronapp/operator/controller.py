@@ -255,6 +255,8 @@ def _render_settings(settings: OperatorSettings) -> RenderSettings:
         collector_shards=settings.collector_shards,
         gateway_address=settings.gateway_address,
         network_policy=settings.network_policy,
+        collector_tls_secret=settings.collector_tls_secret,
+        collector_mutual_tls=settings.collector_mutual_tls,
     )
 
 
