@@ -41,7 +41,7 @@ class OperatorSettings(ServiceSettings):
     collector_shards: int = Field(default=1, ge=1, le=1024, description="collectors that jobs are spread over")
     collector_tls_secret: str = Field(
         default="",
-        description="Secret of each job's namespace with ca.crt, with which its pods check the collector; empty: clear text",
+        description="Secret of each job's namespace whose ca.crt its pods trust for the collector; empty: clear text",
     )
     collector_mutual_tls: bool = Field(
         default=False, description="pods show the collector tls.crt, whose key is tls.key, of that Secret"

@@ -20,6 +20,7 @@ from typing import Any
 from megatronapp.core.errors import DataError
 from megatronapp.core.json_file import load_json_file
 from megatronapp.core.trace.columns import fill_spans
+from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.core.trace.span_names import SpanName, kind_of
 from megatronapp.core.trace.values import SpanKind
 from megatronapp.v1 import trace_pb2
@@ -111,6 +112,8 @@ def read_megascan(path: Path) -> list[RankTrace]:
             (_read_merged if merged else _read_rank_file)(rows, ranks)
     if not any(rank.iterations for rank in ranks.values()):
         raise DataError(f"{path}: holds no iteration; it is not one of MegaScan's recordings")
+    if min(ranks) < 0 or max(ranks) >= MAX_WORLD:
+        raise DataError(f"{path}: ranks from {min(ranks)} to {max(ranks)}; they count from 0 to {MAX_WORLD - 1}")
     with _understood(path):
         if not merged:
             _lay_end_to_end(ranks)
