@@ -99,7 +99,7 @@ class Call:
         raise AbortedError(code, details)
 
 
-class Platform:
+class Stack:
     name = "platform"
     at_once = 32
 
