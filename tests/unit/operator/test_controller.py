@@ -162,7 +162,15 @@ def child_body(attempt: int, version: int = 1, run: str = UID) -> dict[str, Any]
     }
 
 
-@pytest.mark.parametrize("status", ["text", {"excludedNodes": 7}, {"excludedNodes": ["a", {"since": NOW_TEXT}, None]}])
+@pytest.mark.parametrize(
+    "status",
+    [
+        "text",
+        {"excludedNodes": [{"name": "a", "since": 7}]},
+        {"excludedNodes": 7},
+        {"excludedNodes": ["a", {"since": NOW_TEXT}, None]},
+    ],
+)
 async def test_a_status_that_makes_no_sense_does_not_hide_the_others_from_the_circuit_breaker(status: Any) -> None:
     informers = InformerCache()
     good = {"excludedNodes": [{"name": "node1", "since": NOW_TEXT}]}

@@ -25,6 +25,8 @@ log = get_logger(__name__)
 CA_FILE = "MEGATRONAPP_COLLECTOR_CA_FILE"
 CLIENT_CERTIFICATE_FILE = "MEGATRONAPP_COLLECTOR_CLIENT_CERTIFICATE_FILE"
 CLIENT_KEY_FILE = "MEGATRONAPP_COLLECTOR_CLIENT_KEY_FILE"
+VARIABLES = (CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE)
+"""What training pods and commands are told."""
 LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 
 _told: set[str] = set()
@@ -44,8 +46,7 @@ class ClientTls:
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ClientTls:
         """As training pods and commands are told."""
-        names = (CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE)
-        return cls(*(environment.get(name, "") for name in names))
+        return cls(*(environment.get(name, "") for name in VARIABLES))
 
     @property
     def enabled(self) -> bool:

@@ -27,7 +27,7 @@ def parse_time(text: str | None) -> datetime | None:
     """None also for what is no time: somebody else wrote it. Without a zone it is UTC."""
     try:
         found = datetime.fromisoformat(text or "")
-    except ValueError:
+    except (ValueError, TypeError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
