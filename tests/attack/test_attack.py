@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attack import files
-from tests.attack.session import Target, attack, resident_bytes
+from megatronapp.collector.ingest import TraceIngest
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.detector.engine import Engines
+from megatronapp.gateway.state import JobStore
+from tests.attack import files, platform, session
+from tests.attack.session import Harm, Target, attack, resident_bytes
 from tests.attack.targets import TARGETS
 
 BURST = 20
@@ -99,8 +103,41 @@ def test_what_a_reader_fails_with_is_seen(tmp_path: Path) -> None:
         return read
 
     broken = files.Reader("broken", files.of_bytes("a", b"a"), fail(KeyError("a")))
-    wordy = files.Reader("wordy", files.of_bytes("a", b"a"), fail(files.MegatronAppError("two\nlines")))
+    wordy = files.Reader("wordy", files.of_bytes("a", b"a"), fail(MegatronAppError("two\nlines")))
 
     for reader in (broken, wordy):
         with pytest.raises(AssertionError, match=reader.name):
             files.judge(reader, tmp_path)
+
+
+@pytest.mark.parametrize("part", [Engines, JobStore])
+async def test_an_innocent_that_is_harmed_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: type) -> None:
+    target = platform.Stack()
+    await target.start(tmp_path)
+    monkeypatch.setattr(platform, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(part, "feed" if part is Engines else "apply_message", lambda *_: [])
+
+    with pytest.raises(Harm, match="not in time"):
+        await checked_twice(target)
+    await target.stop()
+
+
+async def checked_twice(target: Target) -> None:
+    """A step is judged when the next one has come."""
+    await target.check()
+    await target.check()
+
+
+async def test_an_input_that_hangs_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = platform.Stack()
+    await target.start(tmp_path)
+    monkeypatch.setattr(session, "HANG_SECONDS", 0.5)
+
+    async def wait(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(TraceIngest, "_hello", wait)
+    monkeypatch.setattr(target, "_doors", [target._stream])
+    with pytest.raises(Harm, match="it hangs"):
+        await attack(target, 1)
+    await target.stop()
