@@ -17,6 +17,7 @@ from megatronapp.core.errors import MegatronAppError
 from megatronapp.detector.engine import Engines
 from megatronapp.gateway.state import JobStore
 from tests.attack import files, platform, session
+from tests.attack.makers import of_bytes
 from tests.attack.session import Harm, Target, attack, resident_bytes
 from tests.attack.targets import TARGETS
 
@@ -102,8 +103,8 @@ def test_what_a_reader_fails_with_is_seen(tmp_path: Path) -> None:
 
         return read
 
-    broken = files.Reader("broken", files.of_bytes("a", b"a"), fail(KeyError("a")))
-    wordy = files.Reader("wordy", files.of_bytes("a", b"a"), fail(MegatronAppError("two\nlines")))
+    broken = files.Reader("broken", of_bytes("a", b"a"), fail(KeyError("a")))
+    wordy = files.Reader("wordy", of_bytes("a", b"a"), fail(MegatronAppError("two\nlines")))
 
     for reader in (broken, wordy):
         with pytest.raises(AssertionError, match=reader.name):
