@@ -22,11 +22,11 @@ def of_bytes(name: str, good: bytes) -> Make:
 
 def of_json(name: str, good: Any) -> Make:
     def make(chance: random.Random, place: Path) -> None:
-        text = as_json(mutated(chance, good, chance.choice((0.02, 0.1, 0.5))))
+        text = as_json(mutated(chance, good, chance.choice((0.001, 0.005, 0.02, 0.1, 0.5))))
         kind = chance.random()
-        if kind < 0.3:
+        if kind < 0.15:
             text = damaged(chance, text)
-        elif kind < 0.34:
+        elif kind < 0.19:
             text = chance.choice((b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5_000, b"1e400", b"\xff\xfe", b""))
         write(place / name, text)
 
