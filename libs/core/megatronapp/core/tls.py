@@ -93,10 +93,10 @@ def handshake_failure(details: str, tls: ClientTls) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return f"the collector's certificate is of no CA in {tls.ca_file}, or has expired"
     if "WRONG_VERSION_NUMBER" in details:
-        return f"the collector speaks clear text; unset {CA_FILE}, or switch TLS on there"
+        return "the collector speaks clear text; give no CA file here, or switch TLS on there"
     if any(word in details for word in ("Socket closed", "onnection reset", "andshake", "SSL")):
         # TLS 1.3 does not say so: a server that misses a certificate closes the connection.
-        return f"it broke off the connection; if it asks for certificates (mutual TLS), set {CLIENT_CERTIFICATE_FILE}"
+        return "it broke off the connection; if it asks for certificates (mutual TLS), give this client one of its CA"
     return ""
 
 
