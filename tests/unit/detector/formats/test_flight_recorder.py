@@ -87,3 +87,12 @@ def test_a_pickle_that_asks_for_gigabytes_is_refused_at_once(tmp_path):
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < 4 << 30
     assert resource.getrlimit(resource.RLIMIT_AS) == limit
+
+
+def test_what_python_says_in_two_lines_is_one(tmp_path):
+    (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02Px\n.")
+
+    with pytest.raises(DataError) as refused:
+        flight_recorder.read(flight_recorder.find_dumps(tmp_path))
+
+    assert "\n" not in str(refused.value)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from megatronapp.core.errors import DataError
+from megatronapp.detector.formats.understood import one_line
 from megatronapp.detector.signals.frontier import Position
 
 MAX_DUMP_BYTES = 256 << 20
@@ -90,7 +91,7 @@ def _load(path: Path) -> dict[str, Any]:
         with _bounded_memory(SPARE_BYTES + GROWTH * len(data)):
             dump = _Refusing(io.BytesIO(data)).load()
     except Exception as error:  # a broken pickle may raise anything
-        raise DataError(f"{path}: not readable as a flight-recorder dump: {error}") from error
+        raise DataError(f"{path}: not readable as a flight-recorder dump: {one_line(error)}") from error
     if not isinstance(dump, dict) or not dump.keys() >= _KEYS:
         raise DataError(f"{path}: not a flight-recorder dump")
     return dump
