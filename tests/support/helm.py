@@ -19,6 +19,11 @@ Object = dict[str, Any]
 
 EVERYTHING = {
     "collector": {"replicas": 2},
+    "tls": {
+        "enabled": True,
+        "mutual": True,
+        "certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "own-ca"}},
+    },
     "gateway": {
         "autoscaling": {"enabled": True},
         "ingress": {"enabled": True, "hosts": ["megatronapp.example.com"]},

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.scale.layout import Layout
+from bench.scale.layout import Layout as Layout
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.span_names import SpanName, kind_of
 from megatronapp.v1 import trace_pb2

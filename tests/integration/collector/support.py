@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from grpc import aio
@@ -21,6 +22,7 @@ from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 RUN = "run-1"
 JOB = "team/gpt"
+END: Any = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 
 
 def identity(rank: int = 0, *, incarnation: int = 1, attempt: int = 1) -> trace_pb2.Identity:
@@ -91,7 +93,7 @@ class RankStream:
     def __init__(self, address: str, token: str = "") -> None:
         self.channel = aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
         metadata = (("authorization", f"Bearer {token}"),) if token else None
-        self.call = trace_pb2_grpc.TraceIngestStub(self.channel).Stream(metadata=metadata)
+        self.call = trace_pb2_grpc.TraceIngestStub(self.channel).Stream(metadata=metadata)  # type: ignore[no-untyped-call]
         self.acked = 0
 
     async def send(self, *messages: trace_pb2.TraceMessage) -> None:
@@ -101,14 +103,15 @@ class RankStream:
     async def until_acked(self, seq: int) -> None:
         while self.acked < seq:
             reply = await self.call.read()
-            assert reply is not aio.EOF, f"the stream ended after ack {self.acked}: {await self.call.details()}"
+            assert reply is not END, f"the stream ended after ack {self.acked}: {await self.call.details()}"
             self.acked = max(self.acked, reply.ack.seq)
 
     async def control(self) -> trace_pb2.TraceControl:
         while True:
             reply = await self.call.read()
             if reply.HasField("control"):
-                return reply.control
+                control: trace_pb2.TraceControl = reply.control
+                return control
 
     async def status(self) -> aio.AioRpcError | None:
         return await ending(self.call)
@@ -123,10 +126,10 @@ class RankStream:
         await self.channel.close(None)
 
 
-async def ending(call: aio.StreamStreamCall) -> aio.AioRpcError | None:
+async def ending(call: Any) -> aio.AioRpcError | None:
     """How a stream ends; None when all is well."""
     try:
-        while await call.read() is not aio.EOF:
+        while await call.read() is not END:
             pass
     except aio.AioRpcError as error:
         return error

@@ -230,6 +230,42 @@ async def test_a_follower_goes_on_after_a_restart(start_redis: Callable[..., Red
     await bus.close()
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["flushed", "restarted without data"])
+async def test_a_follower_hears_what_comes_after_data_was_lost_and_the_clock_stepped_back(
+    start_redis: Callable[..., RedisServer], restarted: bool
+) -> None:
+    server = start_redis()
+    bus = RedisBus(server.url)
+    hour_ms = 3_600_000
+    with redis.Redis(port=server.port) as client:
+        # Redis numbers entries by its clock, which stands an hour ahead here.
+        ahead = f"{int(client.time()[0]) * 1_000 + hour_ms}-0"
+        client.xadd("megatronapp:steps", {"key": "run", "value": "1"}, id=ahead)
+        stream = bus.follow("steps")
+        assert values(list(await anext(stream))) == [1]
+        if restarted:
+            server.stop()
+            server.start()
+        else:
+            client.flushall()
+
+    other = RedisBus(server.url)
+    await other.publish("steps", "run", b"2")
+    await other.publish("steps", "run", b"3")
+    got: list[Message] = []
+    async with asyncio.timeout(20):
+        while len(got) < 2:
+            got += await anext(stream)
+    await other.publish("steps", "run", b"4")
+    async with asyncio.timeout(20):
+        got += await anext(stream)
+
+    assert values(got) == [2, 3, 4]
+    await stream.aclose()  # type: ignore[attr-defined]
+    await bus.close()
+    await other.close()
+
+
 async def test_a_follower_leaves_nothing_behind(redis_server: RedisServer) -> None:
     bus = RedisBus(redis_server.url)
     await publish_numbers(bus, 1)

@@ -314,3 +314,22 @@ def test_no_field_of_another_job_s_messages_changes_what_is_found(
     (found,) = [f for f in detector._engines.running[job.run].ledger.open if f.page]
     assert (found.kind, found.ranks, found.job) == (Kind.SLOW_GPU, (1,), "test/simulated")
     assert detector._engines.running[job.run].newest.step == 33
+
+
+class Forgetful(MemoryBus):
+    """Has lost its newest message between the detector's question and its reading."""
+
+    async def newest(self, topic: str) -> str:
+        return "1000000" if topic == Topic.STEPS else await super().newest(topic)
+
+
+async def test_a_bus_that_lost_its_newest_message_while_clocks_were_set_back_does_not_silence_the_detector() -> None:
+    bus, job = Forgetful(), innocent()
+    await publish(bus, job, range(1, 10))
+    detector = detector_on(bus)
+    await detector.start()
+
+    await publish(bus, job, range(10, 34))
+
+    await the_slow_rank_is_found(bus, detector)
+    await detector.stop()

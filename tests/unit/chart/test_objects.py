@@ -18,7 +18,7 @@ from tests.support.scrapes import target_labels
 CASES = {"defaults": {}, "everything": EVERYTHING} | {
     path.stem: yaml.safe_load(path.read_text()) for path in sorted((CHART / "ci").glob("*-values.yaml"))
 }
-OF_OTHERS = {"CustomResourceDefinition", "ServiceMonitor", "PrometheusRule", "AlertmanagerConfig"}
+OF_OTHERS = {"CustomResourceDefinition", "Certificate", "ServiceMonitor", "PrometheusRule", "AlertmanagerConfig"}
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES.keys())

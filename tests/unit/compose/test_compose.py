@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from megatronapp.collector.settings import CollectorSettings
+from megatronapp.core.tls import ClientTls
+from megatronapp.gateway.settings import GatewaySettings
 from tests.support.environment import load
 from tests.support.helm import CHART, ROOT
 
@@ -122,3 +125,23 @@ def test_tokens_are_made_once(tmp_path: Path) -> None:
     assert all(len(token) >= 32 for token in tokens.values())
     assert (tmp_path / "deploy/compose/secrets/webhook-token").read_text() == tokens["WEBHOOK_TOKEN"]
     assert (tmp_path / ".env").stat().st_mode & 0o077 == 0
+
+
+def test_with_tls_every_service_is_told_the_files_that_are_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    overlay: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose/tls.yml").read_text())["services"]
+    files: dict[str, list[str]] = {name: list(service["environment"].values()) for name, service in overlay.items()}
+
+    collector = load("collector", overlay["collector"]["environment"], monkeypatch)
+    gateway = load("gateway", overlay["gateway"]["environment"], monkeypatch)
+
+    assert isinstance(collector, CollectorSettings)
+    assert isinstance(gateway, GatewaySettings)
+    assert collector.tls is not None
+    assert collector.tls.client_ca_file is not None
+    assert gateway.collector_tls.certificate_file
+    assert ClientTls.of_environment(overlay["demo"]["environment"]).certificate_file
+    assert overlay.keys() <= SERVICES.keys()
+    for name, service in overlay.items():
+        (volume,) = service["volumes"]
+        folder = VARIABLE.sub("", volume).strip(":").removesuffix(":ro")
+        assert all(file.startswith(f"{folder}/") for file in files[name])

@@ -229,3 +229,23 @@ async def test_static_settings_become_static_tokens() -> None:
     auth = authenticator(ServiceSettings(auth="static", token=SecretStr("pod"), host="0.0.0.0"))
 
     await auth.pod("pod", DEMO)
+
+
+@pytest.mark.parametrize("token", ["\ud800", "pods\udcff"])
+async def test_half_a_character_is_a_wrong_token(token: str) -> None:
+    with pytest.raises(AuthError):
+        await StaticTokens(viewer=SecretStr("viewer")).reader(token)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], 7, {"status": []}, {"status": {"authenticated": 1}}, {"status": {"authenticated": True, "user": "x"}}],
+)
+async def test_an_api_server_that_answers_anything_lets_nobody_in(answer: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("own")
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
+    client = httpx.AsyncClient(transport=transport, base_url="https://api")
+    reviewer = TokenReviewer(client, StaticTokens(), str(tmp_path / "token"))
+
+    with pytest.raises((AuthError, UnavailableError)):
+        await reviewer.pod("token", PodClaim(job="team/gpt", run="run-1", attempt=1, node="n1"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from megatronapp.core.errors import NotFoundError
+from megatronapp.core.job_series import JobSeries
 from megatronapp.core.metrics import JOB_LABELS
 from megatronapp.core.quarantine import Quarantine, command, entries, release
 from megatronapp.v1 import trace_pb2
@@ -157,3 +158,19 @@ def test_a_folder_that_is_not_there_is_said_in_a_line(tmp_path: Path, capsys: py
     assert command.main(["list", str(tmp_path / "nowhere")]) == 1
 
     assert "nothing was set aside" in capsys.readouterr().err
+
+
+def test_records_that_name_many_jobs_have_series_of_some(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    series = JobSeries(registry, max_jobs=2)
+    counter = Counter("quarantined_records", "", JOB_LABELS, registry=registry)
+    series.hold(counter)
+    quarantine = Quarantine(tmp_path, counter, series)
+
+    for number in range(10):
+        put(quarantine, b"poison", job=f"team/{number}")
+    put(quarantine, b"poison", job="team/" + "x" * 100_000)
+
+    lines = [line for line in generate_latest(registry).decode().splitlines() if "records_total{" in line]
+    assert len(lines) == 2
+    assert max(map(len, lines)) < 200

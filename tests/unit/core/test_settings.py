@@ -92,3 +92,21 @@ def test_an_empty_password_of_the_bus_is_refused() -> None:
         ProbeSettings.load(redis_url="redis://:@redis:6379/0")
 
     assert ProbeSettings.load(redis_url="redis://redis:6379/0").redis_url is not None
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe", b"[" * 20_000, b"host: 2026-13-45", b"- a", b"1: a", b"host: &a [*a]", b"a\n\nX: y: z"]
+)
+def test_a_settings_file_that_makes_no_sense_is_one_line(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(text)
+
+    with pytest.raises(ConfigError, match=r"settings\.yaml") as refused:
+        ServiceSettings.load(file)
+
+    assert "\n" not in str(refused.value)
+
+
+def test_a_settings_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing\.yaml: No such file"):
+        ServiceSettings.load(tmp_path / "nothing.yaml")

@@ -75,3 +75,11 @@ def test_a_link_works_once_and_not_for_ever() -> None:
     clock.now += 61
     assert links.use(late) is None
     assert links.use("guess") is None
+
+
+def test_half_a_character_is_neither_a_session_nor_a_link() -> None:
+    sessions, links = Sessions(b"key", 60.0), SignInLinks(60.0)
+
+    assert sessions.find("a~viewer~9999999999~\ud800") is None
+    assert sessions.find("\ud800~viewer~9999999999~a") is None
+    assert links.use("\ud800") is None

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
-from megatronapp.core.errors import ConfigError
+from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.operator.backends import unsupported
 from megatronapp.operator.cache import Cache
-from megatronapp.operator.controller import parsed
+from megatronapp.operator.controller import BreakerState, Controller, parsed
 from megatronapp.operator.executor import rewritten
-from megatronapp.operator.gateway import readable, report
+from megatronapp.operator.gateway import GatewayClient, readable, report
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, TRAINING_JOBS
+from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL, Key
 from megatronapp.operator.settings import OperatorSettings
 from tests.unit.operator.samples import UID, training_job
 
+NOW_TEXT = "2026-01-01T00:00:00Z"
 KEY = Key("team", "gpt")
 
 
@@ -155,3 +160,39 @@ def child_body(attempt: int, version: int = 1, run: str = UID) -> dict[str, Any]
         },
         "spec": {"completions": 1},
     }
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "text",
+        {"excludedNodes": [{"name": "a", "since": 7}]},
+        {"excludedNodes": 7},
+        {"excludedNodes": ["a", {"since": NOW_TEXT}, None]},
+    ],
+)
+async def test_a_status_that_makes_no_sense_does_not_hide_the_others_from_the_circuit_breaker(status: Any) -> None:
+    informers = InformerCache()
+    good = {"excludedNodes": [{"name": "node1", "since": NOW_TEXT}]}
+    for name, found in (("evil", status), ("good", good)):
+        job = body(1)
+        job["metadata"] = {**job["metadata"], "name": name, "uid": name}
+        informers.event(TRAINING_JOBS, {**job, "status": found}, deleted=False)
+    nobody: Any = None
+    metrics = Metrics(CollectorRegistry())
+    controller = Controller(Cache(informers), nobody, OperatorSettings(), metrics, BreakerState(lambda _: None))
+
+    assert controller._excluded_since(datetime(2025, 1, 1, tzinfo=UTC)) == {"node1"}
+
+
+@pytest.mark.parametrize("answer", [{}, 7, None, [7, [], {}, {"run": 7}]])
+async def test_a_gateway_that_answers_nonsense_tells_of_nothing(answer: Any) -> None:
+    client = GatewayClient("http://gateway", None)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
+    client._client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+    if isinstance(answer, list):
+        assert await client.reports() == {}
+    else:
+        with pytest.raises(UnavailableError, match="does not tell of jobs"):
+            await client.reports()

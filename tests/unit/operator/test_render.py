@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from megatronapp.core.tls import ClientTls
 from megatronapp.core.trainingjob import Status
 from megatronapp.core.trainingjob.status import ExcludedNode
 from megatronapp.operator import names
@@ -218,3 +219,21 @@ def _compare(file: Path, bodies: list[dict[str, Any]]) -> None:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
     assert file.read_text() == text
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_pods_get_the_certificates_beside_their_token(mutual: bool) -> None:
+    platform = replace(PLATFORM, collector_tls_secret="collector-tls", collector_mutual_tls=mutual)
+    body = pod_template(replace(plan(), platform=platform))
+
+    container = body["spec"]["containers"][0]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    (token,) = [volume for volume in body["spec"]["volumes"] if volume["name"] == "megatronapp-token"]
+    secrets = [source["secret"] for source in token["projected"]["sources"] if "secret" in source]
+    files = {item["path"] for secret in secrets for item in secret["items"]}
+    assert [secret["name"] for secret in secrets] == ["collector-tls"]
+    assert files == ({"ca.crt", "tls.crt", "tls.key"} if mutual else {"ca.crt"})
+    (folder,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "megatronapp-token"]
+    named = {name: value for name, value in environment.items() if "CA_FILE" in name or "CLIENT" in name}
+    assert {f"{folder}/{file}" for file in files} == set(named.values())
+    assert ClientTls.of_environment({name: str(value) for name, value in named.items()}).enabled

@@ -19,7 +19,7 @@ PODS = "pod-token"
 def kept_token(folder: Path, name: str) -> SecretStr:
     """The folder's token of that name, made when there is none. Nobody else can read its file.
 
-    Raises UnavailableError when the file can't be read or made.
+    Raises UnavailableError when the file can't be read or made, or holds no text.
     """
     path = folder / name
     try:
@@ -28,10 +28,9 @@ def kept_token(folder: Path, name: str) -> SecretStr:
             _write(path, secrets.token_urlsafe(32))
         path.chmod(0o600)
         return known or SecretStr(path.read_text())
-    except OSError as error:
-        raise UnavailableError(
-            f"{path} can't be used: {error.strerror}; remove it, and a new one is created"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UnavailableError(f"{path} can't be used: {reason}; remove it, and a new one is created") from error
 
 
 def read_kept(folder: Path, name: str) -> SecretStr | None:

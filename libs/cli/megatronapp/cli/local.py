@@ -76,6 +76,6 @@ def find(folder: Path) -> LocalPlatform | None:
         found = LocalPlatform(**json.loads((folder / FILE).read_text()))
         host, _, port = found.collector_address.rpartition(":")
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
-    except (OSError, ValueError, TypeError):
-        return None
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None  # not there, or not what a platform writes
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,8 @@ def run(
     with needs("trainer"):
         from megatronapp.trainer.jobs import JobEvent, run_job_until_signal
     show = readable if sys.stdout.isatty() else str
+    # The platform of this machine speaks clear text, on the loopback.
+    certificates = _certificates() if collector_address else {}
     found = None if collector_address else local.find(data_folder())
     if found is not None:
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
@@ -50,6 +53,7 @@ def run(
         work_dir=folder or data_folder() / "runs" / job.metadata.name,
         collector_address=collector_address,
         token_file=token_file,
+        certificates=certificates,
         storage=dict(_storage(text) for text in storage or ()),
         on_event=on_event,
     )
@@ -61,6 +65,14 @@ def _traced(by_local_platform: bool, collector_address: str) -> str:
     if by_local_platform:
         return f"traced by the platform on this machine, {collector_address}"
     return "" if collector_address else "not traced: no platform runs on this machine (`megatronapp up` starts one)"
+
+
+def _certificates() -> dict[str, str]:
+    """The variables with the files for TLS, which the ranks are to have too. Raises ConfigError for what is no use."""
+    from megatronapp.core.tls import VARIABLES, ClientTls
+
+    ClientTls.of_environment().credentials()
+    return {name: str(Path(os.environ[name]).resolve()) for name in VARIABLES if os.environ.get(name)}
 
 
 def _storage(text: str) -> tuple[str, Path]:

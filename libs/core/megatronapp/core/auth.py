@@ -60,7 +60,7 @@ class Authenticator(Protocol):
 def bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     """The bearer token in gRPC metadata; "" without one."""
     for key, value in metadata or ():
-        text = value.decode() if isinstance(value, bytes) else value
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
         if key == "authorization" and text.startswith("Bearer "):
             return text.removeprefix("Bearer ")
     return ""
@@ -105,7 +105,12 @@ class StaticTokens:
 def _same(token: str, expected: SecretStr | None) -> bool:
     """An empty token is nobody's, whatever is expected."""
     wanted = expected.get_secret_value().strip() if expected else ""
-    return bool(token and wanted) and hmac.compare_digest(token.encode(), wanted.encode())
+    return bool(token and wanted) and hmac.compare_digest(_bytes(token), _bytes(wanted))
+
+
+def _bytes(text: str) -> bytes:
+    """Also of a text that no encoding has: JSON knows half characters."""
+    return text.encode(errors="surrogatepass")
 
 
 @dataclass
@@ -128,19 +133,21 @@ class TokenReviewer:
         if not token:
             # The API server calls a review without a token a bad request.
             raise AuthError(f"there is no token for job {claim.job}; set MEGATRONAPP_TOKEN_FILE in its pods")
-        key = (sha256(token.encode()).digest(), claim)
+        if not token.isascii():
+            raise AuthError(f"the token for job {claim.job} is none of Kubernetes'")
+        key = (sha256(_bytes(token)).digest(), claim)
         until, grant = self._accepted.get(key, (0.0, None))
         if grant is not None and until > time.monotonic():
             return grant
         of_job = f"megatronapp/{claim.job}"
         of_run = f"{of_job}/{claim.run}"
         status = await self._review(token, [of_run, of_job])
-        audiences = set(status.get("audiences") or []) & {of_run, of_job}
-        if not status.get("authenticated") or not audiences:
+        audiences = set(_texts(status.get("audiences"))) & {of_run, of_job}
+        if status.get("authenticated") is not True or not audiences:
             raise AuthError(
                 f"the token does not name run {claim.run} of job {claim.job} as its audience, or has expired"
             )
-        _check_pod(status.get("user") or {}, claim)
+        _check_pod(_object(status.get("user")), claim)
         grant = PodGrant(may_open_run=of_run in audiences)
         self._accepted = {k: kept for k, kept in self._accepted.items() if kept[0] > time.monotonic()}
         self._accepted[key] = (time.monotonic() + self.cache_seconds, grant)
@@ -159,10 +166,10 @@ class TokenReviewer:
             headers = {"Authorization": f"Bearer {read_token(self.own_token_file)}"}
             answer = await self.client.post("/apis/authentication.k8s.io/v1/tokenreviews", json=body, headers=headers)
             answer.raise_for_status()
-            status: dict[str, Any] = answer.json().get("status") or {}
+            status = _object(_object(answer.json()).get("status"))
         except ConfigError as error:
             raise UnavailableError(f"tokens can't be reviewed now: {error}") from error
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise UnavailableError(f"the API server can't review tokens now: {type(error).__name__}") from error
         return status
 
@@ -190,7 +197,17 @@ def _check_pod(user: dict[str, Any], claim: PodClaim) -> None:
 
 
 def _extra(user: dict[str, Any], key: str) -> list[str]:
-    return [str(value) for value in (user.get("extra") or {}).get(f"authentication.kubernetes.io/{key}") or []]
+    return _texts(_object(user.get("extra")).get(f"authentication.kubernetes.io/{key}"))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Empty for what is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> list[str]:
+    """Empty for what is no list; what is in it and no text is left out."""
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def authenticator(settings: ServiceSettings) -> Authenticator:

@@ -18,6 +18,7 @@ import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from megatronapp.core.errors import MegatronAppError, UnavailableError, UsageError
+from megatronapp.core.tls import ClientTls
 
 RETRY_SECONDS = 0.5
 
@@ -55,7 +56,9 @@ def _http(target: SplitResult, timeout_seconds: float) -> None:
 
 
 def _grpc(target: SplitResult, timeout_seconds: float) -> None:
-    with grpc.insecure_channel(target.netloc) as channel:
+    credentials = ClientTls.of_environment().credentials()
+    opened = grpc.secure_channel(target.netloc, credentials) if credentials else grpc.insecure_channel(target.netloc)
+    with opened as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)

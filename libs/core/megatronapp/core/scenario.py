@@ -88,4 +88,4 @@ class Scenario(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "scenario"
-            raise ConfigError(f"{path}: {where}: {first['msg']}") from error
+            raise ConfigError(" ".join(f"{path}: {where}: {first['msg']}".split())) from error

@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from megatronapp.core.errors import ConfigError
 from megatronapp.core.logging import LogFormat
+from megatronapp.core.yaml_text import load_yaml
 
 
 class ServiceSettings(BaseSettings):
@@ -52,31 +58,40 @@ class ServiceSettings(BaseSettings):
     def load(cls, file: Path | None = None, **flags: Any) -> Self:
         """Read all sources. Raises ConfigError naming the key and where to set it."""
         given = {name: value for name, value in flags.items() if value is not None}
-        source = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(yaml_file=file)})
+        written = _read(file) if file else {}
+
+        def sources(
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            **_: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, written)
+
+        source = type(cls.__name__, (cls,), {"settings_customise_sources": staticmethod(sources)})
         try:
             settings: Self = source(**given)
         except ValidationError as error:
             first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
+            key = " ".join(".".join(str(part) for part in first["loc"]).split())
             variable = f"{cls.model_config.get('env_prefix', '')}{key}".upper()
             raise ConfigError(
                 f"{key}: {first['msg'].removeprefix('Value error, ')} (flag --{key.replace('_', '-')}, or {variable})"
             ) from error
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"{file}: {error}") from error
+        except SettingsError as error:
+            raise ConfigError(" ".join(str(error).split())) from error
         return settings
 
     def describe(self) -> dict[str, Any]:
         """All values for the log, secrets masked."""
         return self.model_dump(mode="json")
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        written = load_yaml(file.read_bytes(), str(file))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    if written is not None and not (isinstance(written, dict) and all(isinstance(key, str) for key in written)):
+        raise ConfigError(f"{file}: write settings as `name: value`, one a line")
+    return written or {}

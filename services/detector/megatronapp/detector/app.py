@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.bus import Bus, Topic
+from megatronapp.core.bus.base import READ_COUNT
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.findings import Finding
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
@@ -50,7 +51,7 @@ class Detector:
         self._bus = bus
         self._engines = Engines(settings.start_patience_seconds)
         self._exposition = Exposition(registry, self._engines, settings.top_ranks)
-        self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined)
+        self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined, self._exposition.series)
         self._suspensions = Suspensions()
         self._heard_at: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""
@@ -99,6 +100,9 @@ class Detector:
                     await self._outbox.send()
                 # Many messages come at once, and time must be looked at between them.
                 await asyncio.sleep(0)
+            if self._backlog and len(messages) < READ_COUNT:
+                # All there is has been read, also where the newest was lost meanwhile and clocks were set back.
+                self._settle(self._backlog)
 
     async def _begin(self) -> str:
         """Learn what was published before, and ask who is there: of large jobs the bus does not keep the Hellos for

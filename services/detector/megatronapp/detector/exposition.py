@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.job_series import JobSeries
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.detector.engine import Engine, Engines
@@ -42,6 +43,8 @@ class Exposition(Collector):
         self._engines, self._top_ranks = engines, top_ranks
         self._steps: dict[str, tuple[int, int]] = {}
         self._labels: dict[str, set[tuple[str, ...]]] = {}
+        self.series = JobSeries(registry)
+        """Of what is counted also for jobs without an engine."""
         self._duration = Histogram(
             "megatronapp_step_duration_seconds", "Duration of a training step.", JOB_LABELS, registry=registry,
             buckets=SECONDS,
@@ -65,6 +68,7 @@ class Exposition(Collector):
             "megatronapp_detector_quarantined_records_total", "Records set aside because they can't be judged.",
             JOB_LABELS, registry=registry,
         )  # fmt: skip
+        self.series.hold(self.quarantined)
         self._suspended = Gauge(
             "megatronapp_detector_suspended", "1 while a job is not judged because its records cause errors.",
             JOB_LABELS, registry=registry,

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.core.trace.megascan import RankTrace
+from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.formats import megascan
@@ -84,6 +85,7 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
         updates: list[Finding] = []
         begun = len(tables)
         for message in attempt.messages():
+            check_rank_message(message)
             now = message.received_unix_ns
             updates += engine.feed(message)
             tables += _new(engine, tables)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -94,6 +94,8 @@ class Controller:
             self._refusals.pop(key, None)
             self._denials.pop(key, None)
             self._explanations.pop(key, None)
+            if body is None:
+                self._metrics.forget(key)
             return None
         if not is_ours(body):
             return None
@@ -229,8 +231,8 @@ class Controller:
 
     def _excluded_since(self, since: datetime) -> set[str]:
         bodies = (self._cache.job(key) for key in self._cache.job_keys())
-        entries = (entry for body in bodies if body for entry in (body.get("status") or {}).get("excludedNodes") or ())
-        return {entry["name"] for entry in entries if (moment := parse_time(entry.get("since"))) and moment >= since}
+        entries = (entry for body in bodies if body for entry in _excluded(body))
+        return {name for name, moment in entries if moment >= since}
 
 
 def is_ours(body: dict[str, Any]) -> bool:
@@ -241,6 +243,17 @@ def parsed(body: dict[str, Any]) -> TrainingJob:
     """The server has refused unknown keys already; one that it knows and this operator does not is a newer version's,
     which is on its way."""
     return TrainingJob.model_validate(body, extra="ignore")
+
+
+def _excluded(body: dict[str, Any]) -> Iterator[tuple[str, datetime]]:
+    """A job's excluded nodes, and since when. All jobs are looked at for one: a status that can't be read is passed."""
+    status = body.get("status")
+    entries = status.get("excludedNodes") if isinstance(status, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            moment = parse_time(entry.get("since"))
+            if moment is not None:
+                yield entry["name"], moment
 
 
 class BreakerState:
@@ -270,6 +283,8 @@ def _render_settings(settings: OperatorSettings) -> RenderSettings:
         collector_shards=settings.collector_shards,
         gateway_address=settings.gateway_address,
         network_policy=settings.network_policy,
+        collector_tls_secret=settings.collector_tls_secret,
+        collector_mutual_tls=settings.collector_mutual_tls,
     )
 
 

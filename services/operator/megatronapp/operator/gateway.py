@@ -39,11 +39,13 @@ class GatewayClient:
         try:
             answer = await self._client.get(f"{API}{path}", params=query)
             answer.raise_for_status()
-            found: list[dict[str, Any]] = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+            found = answer.json()
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             reason = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
             raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: {reason}") from error
-        return found
+        if not isinstance(found, list):
+            raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: it answers no list")
+        return [each for each in found if isinstance(each, dict) and isinstance(each.get("run"), str)]
 
 
 def readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | None:
@@ -51,7 +53,7 @@ def readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | No
     try:
         return report(job, findings)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        log.warning("report_set_aside", run=job["run"], error=f"{type(error).__name__}: {error}")
+        log.warning("report_set_aside", run=job.get("run"), error=f"{type(error).__name__}: {error}")
         return None
 
 

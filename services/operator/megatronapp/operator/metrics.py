@@ -55,6 +55,11 @@ class Metrics:
             if (node.name, node.since) not in known:
                 self._moves.labels(*labels, node.name).inc()
 
+    def forget(self, key: Key) -> None:
+        """The job is gone, and so are its series."""
+        for counter in (self._restarts, self._moves):
+            counter.remove_by_labels({"training_job": key.name, "namespace": key.namespace})
+
 
 class Phases(Collector):
     """How many jobs there are in each phase, counted at the scrape."""

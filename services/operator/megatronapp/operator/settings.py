@@ -41,6 +41,13 @@ class OperatorSettings(ServiceSettings):
         default="", description="host:port that pods send traces to; {shard} is replaced by the job's shard"
     )
     collector_shards: int = Field(default=1, ge=1, le=1024, description="collectors that jobs are spread over")
+    collector_tls_secret: str = Field(
+        default="",
+        description="Secret of each job's namespace whose ca.crt its pods trust for the collector; empty: clear text",
+    )
+    collector_mutual_tls: bool = Field(
+        default=False, description="pods show the collector tls.crt, whose key is tls.key, of that Secret"
+    )
     gateway_address: str = Field(default="", description="host:port of the gateway's gRPC, for pods")
     gateway_url: str = Field(default="", description="the gateway's REST, for progress and findings; empty: neither")
     gateway_token: SecretStr | None = Field(default=None, description="a viewer's token for the gateway")

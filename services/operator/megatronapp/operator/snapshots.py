@@ -28,7 +28,7 @@ def parse_time(text: str | None) -> datetime | None:
     """None also for what is no time: somebody else wrote it. Without a zone it is UTC."""
     try:
         found = datetime.fromisoformat(text or "")
-    except ValueError:
+    except (ValueError, TypeError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -129,7 +129,7 @@ class Pod:
             name=meta["name"],
             run=_labels(meta).get(names.RUN_LABEL, ""),
             attempt=_attempt_or_none(meta) or 0,
-            node=(body.get("spec") or {}).get("nodeName", ""),
+            node=str((body.get("spec") or {}).get("nodeName", "")),
             phase=status.get("phase", "Pending"),
             ready=conditions.get("Ready", {}).get("status") == "True",
             unschedulable=scheduled.get("message", "unschedulable") if waiting else "",

@@ -83,7 +83,7 @@ class Gateway:
             self._findings,
             self._collector,
             self._metrics,
-            Quarantine(self._settings.quarantine_dir, self._metrics.quarantined),
+            Quarantine(self._settings.quarantine_dir, self._metrics.quarantined, self._metrics.series),
             self._settings.ended_job_seconds,
         )
         self.tasks = [

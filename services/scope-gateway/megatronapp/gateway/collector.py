@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +14,13 @@ from google.protobuf.message import Message
 from grpc import aio
 from pydantic import SecretStr
 
-from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
+from megatronapp.core.errors import ConfigError, MegatronAppError, NotFoundError, UnavailableError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
 from megatronapp.gateway.models import Clock
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+
+log = get_logger(__name__)
 
 CALL_SECONDS = 10.0
 EXPORT_SECONDS = 600.0
@@ -23,17 +28,40 @@ MAX_MESSAGE_BYTES = 64 << 20
 
 
 class CollectorClient:
-    """One channel; it connects by itself, and again when the collector comes back."""
+    """One channel; it connects by itself, and again when the collector comes back. It is opened anew when the files of
+    its certificates have changed."""
 
-    def __init__(self, address: str, token: SecretStr | None) -> None:
+    def __init__(self, address: str, token: SecretStr | None, tls: ClientTls) -> None:
+        """Raises ConfigError when a certificate can't be used."""
         self._address = address
+        self._tls = tls
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
-        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
-        self._channel = aio.insecure_channel(self._address, options)
-        self._query: Any = trace_pb2_grpc.TraceQueryStub(self._channel)  # type: ignore[no-untyped-call]
+        if token:
+            tell_of_clear_text(address, tls, "MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE")
+        self._open()
 
     async def close(self) -> None:
         await self._channel.close(grace=None)
+
+    def _open(self) -> None:
+        self._versions = self._tls.versions()
+        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
+        self._channel = open_channel(self._address, self._tls, options)
+        self._stub: Any = trace_pb2_grpc.TraceQueryStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def _query(self) -> Any:
+        """The stub, on a channel with the certificates as they are now; running calls end on the one before."""
+        if self._tls.enabled and self._tls.versions() != self._versions:
+            before = self._channel
+            try:
+                self._open()
+            except ConfigError as error:  # perhaps half written: the next call looks again
+                log.error("certificate_not_renewed", error=str(error))
+                self._versions = ()
+            else:
+                self._closing = asyncio.ensure_future(before.close(grace=EXPORT_SECONDS))
+        return self._stub
 
     async def jobs(self) -> Sequence[trace_pb2.JobRecord]:
         answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest())
@@ -87,7 +115,9 @@ class CollectorClient:
                     "the trace-collector refuses the gateway's token; set MEGATRONAPP_GATEWAY_COLLECTOR_TOKEN"
                 )
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
-                return UnavailableError(f"the trace-collector at {self._address} does not answer")
+                failure = handshake_failure(details, self._tls)
+                reason = f": {failure}" if failure else ""
+                return UnavailableError(f"the trace-collector at {self._address} does not answer{reason}")
             case _:
                 return UnavailableError(f"the trace-collector at {self._address} failed: {details}")
 

@@ -8,11 +8,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from megatronapp.core.job_series import JobSeries
 from megatronapp.core.metrics import JOB_LABELS
 
 
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.series = JobSeries(registry)
         self.requests = Histogram(
             "megatronapp_gateway_request_seconds",
             "Time to answer a request, to its first byte.",
@@ -34,6 +36,7 @@ class GatewayMetrics:
             JOB_LABELS,
             registry=registry,
         )
+        self.series.hold(self.quarantined)
         self.hidden_jobs = Gauge(
             "megatronapp_gateway_hidden_jobs", "Jobs that can't be shown because of their data.", registry=registry
         )

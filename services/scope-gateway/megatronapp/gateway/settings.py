@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from megatronapp.core.quarantine import user_folder
+from megatronapp.core.tls import ClientTls
 from megatronapp.gateway.notify.settings import NotifySettings
 from megatronapp.gateway.sessions import COOKIE
 
@@ -37,6 +38,13 @@ class GatewaySettings(NotifySettings):
         default="", description="memory, sqlite:PATH or redis; empty: redis where redis_url is set, else memory"
     )
     collector_token: SecretStr | None = Field(default=None, description="token for the trace-collector's queries")
+    collector_ca_file: str = Field(
+        default="", description="CA of the trace-collector's certificate, in PEM; empty: clear text"
+    )
+    collector_client_certificate_file: str = Field(
+        default="", description="the gateway's own certificate, where the trace-collector asks for one"
+    )
+    collector_client_key_file: str = Field(default="", description="its key")
     allowed_hosts: Names = Field(
         default=(), description="names that a browser may use for this server, besides the loopback's and `host`"
     )
@@ -63,3 +71,7 @@ class GatewaySettings(NotifySettings):
         default_factory=partial(user_folder, "gateway"), description="records that can't be taken in are set aside here"
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")
+
+    @property
+    def collector_tls(self) -> ClientTls:
+        return ClientTls(self.collector_ca_file, self.collector_client_certificate_file, self.collector_client_key_file)

@@ -17,8 +17,9 @@ class CollectorShards:
     """A job's ranks all speak to one shard, so that shard alone answers for its runs."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        token = settings.collector_token
-        self._shards = [CollectorClient(address, token) for address in settings.collector_addresses]
+        """Raises ConfigError when a certificate can't be used."""
+        token, tls = settings.collector_token, settings.collector_tls
+        self._shards = [CollectorClient(address, token, tls) for address in settings.collector_addresses]
         self._holders: dict[str, CollectorClient] = {}
 
     async def close(self) -> None:

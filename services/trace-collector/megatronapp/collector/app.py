@@ -57,7 +57,7 @@ class Collector:
         """Take up what the journal holds, then listen.
 
         Raises UnavailableError when the data folder can't be used, DataError when it can't be understood, UsageError
-        when the port is taken.
+        when the port is taken, ConfigError when the certificate can't be used.
         """
         settings = self._settings
         keep_freed_memory()
@@ -66,7 +66,7 @@ class Collector:
         self._journal = await asyncio.to_thread(self._open_journal)
         self._outbox = Outbox(self._bus)
         self._load_notes()
-        quarantine = Quarantine(settings.data_dir / "quarantine", self._metrics.quarantined)
+        quarantine = Quarantine(settings.data_dir / "quarantine", self._metrics.quarantined, self._metrics.series)
         self._pipeline = Pipeline(
             settings, self._journal, self._store, self._outbox, self._jobs, self._metrics, quarantine
         )
@@ -140,7 +140,11 @@ class Collector:
         self._query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
         trace_pb2_grpc.add_TraceQueryServicer_to_server(self._query, self._server)  # type: ignore[no-untyped-call]
         _check_free(settings.host, settings.grpc_port)
-        self.port = self._server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
+        address = f"{settings.host}:{settings.grpc_port}"
+        if (tls := settings.tls) is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, tls.credentials())
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from megatronapp.collector.clocks import Clocks
+from megatronapp.core.job_series import JobSeries
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 
 _LAG_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -30,7 +31,14 @@ class JobMetrics:
 
 
 class CollectorMetrics:
+    """Series of a job end with it (core.job_series)."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._jobs: dict[str, JobMetrics] = {}
+        self._streams: dict[str, int] = {}
+        """Open ones, by job."""
+        self.series = JobSeries(registry, on_end=lambda job: self._jobs.pop(job, None))
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"megatronapp_{name}", text, labels, registry=registry)
 
@@ -67,10 +75,12 @@ class CollectorMetrics:
         self.writable = gauge("trace_disk_writable", "1: journal and store take data; 0: the disk is full or broken")
         self.bus_backlog = gauge("trace_bus_backlog_messages", "Messages that wait for the bus")
         self.writable.set(1)
-        self._jobs: dict[str, JobMetrics] = {}
+        self.series.hold(self.events, self.dropped, self.batches, self.messages, self.duplicates)
+        self.series.hold(self.quarantined, self.lag, self.ranks, self.clock_residual, self.clock_offset)
 
     def of(self, job: str) -> JobMetrics:
-        """The counters of `<namespace>/<name>`."""
+        """The counters of `<namespace>/<name>`, of which something was heard."""
+        self.series.touch(job)
         if job not in self._jobs:
             labels = job_labels(job)
             self._jobs[job] = JobMetrics(
@@ -82,6 +92,14 @@ class CollectorMetrics:
                 lag=self.lag.labels(**labels),
             )
         return self._jobs[job]
+
+    def connected(self, job: str, change: int) -> None:
+        """So many more streams of the job are open."""
+        self.series.touch(job)
+        self._streams[job] = self._streams.get(job, 0) + change
+        self.ranks.labels(**job_labels(job)).set(self._streams[job])
+        if not self._streams[job]:
+            del self._streams[job]
 
     def count_expired(self, age_bytes: int, size_bytes: int) -> None:
         """Traces that were deleted: too old, and younger ones for the store's size. Both begin with 0, so that the

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from megatronapp.collector import notes
 from megatronapp.collector.applier import Applier
 from megatronapp.collector.condition import Condition
+from megatronapp.collector.job_limit import JobLimit
 from megatronapp.collector.jobs import Attempt, Jobs
 from megatronapp.collector.journal import Journal
 from megatronapp.collector.metrics import CollectorMetrics
@@ -69,6 +70,7 @@ class Pipeline:
         self._metrics = metrics
         self._aside = RecordQuarantine(quarantine)
         self._applier = Applier(store.manifest, jobs, outbox, metrics)
+        self._job_limit = JobLimit(settings.max_jobs, settings.max_jobs_per_namespace)
         self.controls = self._applier.controls
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
@@ -87,13 +89,15 @@ class Pipeline:
         return self._condition.good and self._room.is_set()
 
     def admit(self, identity: trace_pb2.Identity, *, may_open_run: bool) -> None:
-        """Raises ForbiddenError when the run is another job's, or is nobody's yet and the rank may not open it."""
+        """Raises ForbiddenError when the run is another job's, or is nobody's yet and the rank may not open it, and
+        TooManyJobsError when there is no room for its job."""
         self._jobs.check_owner(identity)
         if not may_open_run and self._jobs.owner(identity.run) is None:
             raise ForbiddenError(
                 f"the token does not name run {identity.run!r}, which is new: only pods that an earlier version "
                 "started may go on with a run; start the job again"
             )
+        self._job_limit.admit(identity.job)
 
     def knows(self, identity: trace_pb2.Identity) -> bool:
         """Whether the rank's Hello has been taken in."""
@@ -283,6 +287,7 @@ class Pipeline:
             received = item.received
             with self._aside.unless_applied(received.record):
                 self._take(first + number, received, publish=True)
+            self._job_limit.heard(received.identity.job)
             lag_seconds = max(0, now - received.received_unix_ns) / 1e9
             self._metrics.of(received.identity.job).lag.observe(lag_seconds)
         self._applied = first + len(group)

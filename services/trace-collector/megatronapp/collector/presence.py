@@ -11,7 +11,6 @@ from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.outbox import Outbox
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.logging import get_logger
-from megatronapp.core.metrics import job_labels
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -32,11 +31,11 @@ class Presence:
     def connected(self, identity: trace_pb2.Identity) -> None:
         """The rank, whose Hello has been stored, has opened a stream."""
         self._jobs.get(identity.run, identity.attempt).ranks[identity.rank].streams += 1
-        self._metrics.ranks.labels(**job_labels(identity.job)).inc()
+        self._metrics.connected(identity.job, 1)
 
     def disconnected(self, identity: trace_pb2.Identity, *, lost: bool) -> None:
         """A stream has ended. With `lost`, the bus is told, unless the rank has ended, was replaced or is back."""
-        self._metrics.ranks.labels(**job_labels(identity.job)).dec()
+        self._metrics.connected(identity.job, -1)
         attempt = self._jobs.get(identity.run, identity.attempt)
         rank = attempt.ranks[identity.rank]
         rank.streams -= 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from megatronapp.collector.job_limit import TooManyJobsError
 from megatronapp.core.errors import (
     AuthError,
     DataError,
@@ -24,6 +25,7 @@ STATUS: dict[type[MegatronAppError], tuple[grpc.StatusCode, str]] = {
     DataError: (grpc.StatusCode.INVALID_ARGUMENT, "malformed"),
     ImplausibleError: (grpc.StatusCode.INVALID_ARGUMENT, "implausible"),
     NotFoundError: (grpc.StatusCode.NOT_FOUND, "not_found"),
+    TooManyJobsError: (grpc.StatusCode.UNAVAILABLE, "too_many_jobs"),
     UnavailableError: (grpc.StatusCode.UNAVAILABLE, "unavailable"),
 }
 

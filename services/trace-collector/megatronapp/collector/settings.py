@@ -7,7 +7,9 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from megatronapp.core.errors import ConfigError
 from megatronapp.core.settings import ServiceSettings
+from megatronapp.core.tls import ServerTls
 
 
 def user_data_dir() -> Path:
@@ -19,6 +21,14 @@ class CollectorSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_COLLECTOR_", extra="forbid", frozen=True)
 
     grpc_port: int = Field(default=7601, ge=0, le=65535, description="training pods and queries; 0: any free port")
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="the gRPC port's certificate in PEM, read anew once renewed; absent: clear text",
+    )
+    tls_key_file: Path | None = Field(default=None, description="its key")
+    tls_client_ca_file: Path | None = Field(
+        default=None, description="mutual TLS: clients need a certificate of a CA in this file"
+    )
     data_dir: Path = Field(default_factory=user_data_dir, description="journal and store")
     return_seconds: float = Field(
         default=30.0, gt=0, description="after a start, ranks that were there have so long to come back"
@@ -28,6 +38,8 @@ class CollectorSettings(ServiceSettings):
     max_pending_bytes: int = Field(
         default=256 << 20, ge=1 << 20, description="intake waits while more than this is neither journalled nor stored"
     )
+    max_jobs: int = Field(default=2_000, ge=1, description="jobs traced at once, at most; more are refused")
+    max_jobs_per_namespace: int = Field(default=1_000, ge=1, description="the same for the jobs of one namespace")
 
     fsync: bool = Field(default=True, description="an acknowledged message survives a power loss, not only a crash")
     segment_bytes: int = Field(default=64 << 20, ge=1 << 12, description="a journal file's size")
@@ -37,3 +49,13 @@ class CollectorSettings(ServiceSettings):
     flush_bytes: int = Field(default=64 << 20, ge=1 << 12, description="detail in memory that has the store written")
     retention_seconds: float = Field(default=14 * 86_400.0, gt=0, description="traces older than this are deleted")
     retention_bytes: int = Field(default=50 << 30, ge=1 << 20, description="the oldest traces above this are deleted")
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """None for clear text. Raises ConfigError for half of what it takes."""
+        certificate, key = self.tls_certificate_file, self.tls_key_file
+        if certificate is None and key is None and self.tls_client_ca_file is None:
+            return None
+        if certificate is None or key is None:
+            raise ConfigError("TLS needs both tls_certificate_file and tls_key_file; set the other one too")
+        return ServerTls(certificate, key, self.tls_client_ca_file)

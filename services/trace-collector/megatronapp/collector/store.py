@@ -58,10 +58,17 @@ class Manifest:
     """Run → the job that opened it."""
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
+    def from_json(cls, text: str | bytes) -> Manifest:
         """What a later version wrote beyond these is left out. Raises ValueError or TypeError for no manifest."""
         given = json.loads(text)
-        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+        found = cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
+        for each in fields(cls):
+            kind = type(getattr(cls(), each.name))
+            if not isinstance(getattr(found, each.name), kind):
+                raise TypeError(f"{each.name} is no {kind.__name__}")
+        if not all(isinstance(text, str) for text in (*found.controls.values(), *found.owners.values())):
+            raise TypeError("controls and owners hold texts")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +243,12 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_way()
-            text = path.read_text() if path.exists() else "{}"
+            text = path.read_bytes() if path.exists() else b"{}"
         except OSError as error:
             raise UnavailableError(f"the store in {self.folder} can't be opened: {error.strerror}") from error
         try:
             return Manifest.from_json(text)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise DataError(f"{path} can't be read; move {self.folder} away to begin with an empty store") from error
 
     def _make_way(self) -> None:

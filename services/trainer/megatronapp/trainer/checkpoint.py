@@ -33,7 +33,8 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatronapp.core.errors import DataError, TrainingError, UnavailableError, UsageError
+from megatronapp.core.errors import DataError, MegatronAppError, TrainingError, UnavailableError, UsageError
+from megatronapp.core.json_file import load_json_file
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import CheckpointConfig, Effect
 from megatronapp.trainer.layout import Layout
@@ -77,7 +78,7 @@ def find_latest(folder: Path) -> int | None:
     tracker = folder / LATEST
     if not tracker.exists():
         return None
-    text = tracker.read_text().strip()
+    text = tracker.read_text(errors="replace").strip()
     steps = sorted(_steps_in(folder), reverse=True)
     if text.isdigit():
         steps = [step for step in steps if step <= int(text)]
@@ -103,15 +104,18 @@ def _steps_in(folder: Path) -> list[int]:
 def _torn(checkpoint: Path) -> str | None:
     """Why this checkpoint can't be used, or None."""
     try:
-        sizes: dict[str, int] = json.loads((checkpoint / COMPLETE).read_text())["files"]
-    except (OSError, ValueError, KeyError):
+        sizes: dict[str, int] = dict(load_json_file(checkpoint / COMPLETE)["files"])
+    except (MegatronAppError, LookupError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
-    for name, size in sizes.items():
-        file = checkpoint / name
-        if not file.exists():
-            return f"{name} is missing"
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    try:
+        for name, size in sizes.items():
+            file = checkpoint / name
+            if not file.exists():
+                return f"{name} is missing"
+            if file.stat().st_size != size:
+                return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    except (OSError, ValueError) as error:  # a name that no file can have
+        return f"{COMPLETE} names a file that can't be read: {error}"
     return None
 
 
@@ -141,13 +145,14 @@ class Claim:
             raise TrainingError(self._refusal(holder))
 
     def _holder(self) -> dict[str, Any] | None:
-        try:
-            holder = json.loads((self.folder / CLAIM).read_text())
-        except FileNotFoundError:
+        path = self.folder / CLAIM
+        if not path.exists():
             return None
-        except ValueError as error:
-            raise DataError(f"{self.folder / CLAIM} is unreadable; remove it if no run writes there") from error
-        return {"run": str(holder["run"]), "attempt": int(holder["attempt"])}
+        try:
+            holder = load_json_file(path)
+            return {"run": str(holder["run"]), "attempt": int(holder["attempt"])}
+        except (DataError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise DataError(f"{path} is unreadable; remove it if no run writes there") from error
 
     def _refusal(self, holder: dict[str, Any] | None) -> str:
         now = f"attempt {holder['attempt']} of run {holder['run']}" if holder else "nobody"
@@ -258,7 +263,7 @@ def check_plugins(folder: Path, step: int, now: RunRecipe) -> None:
 def _read_recipe(file: Path) -> RunRecipe:
     try:
         return RunRecipe.from_json(file.read_text())
-    except DataError as error:
+    except (DataError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: {error}") from error
 
 

@@ -135,8 +135,8 @@ class RunRecipe:
                 plugins=_plugins(document.get("plugins")),
             )
             _acting(recipe.settings)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"no recipe of a run: {error!r}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise DataError(f"no recipe of a run: {repr(error)[:200]}") from error
         return recipe
 
     def to_json(self) -> str:

@@ -108,3 +108,22 @@ def test_other_json_is_an_error_that_says_why(tmp_path, content, message):
 
     with pytest.raises(DataError, match=message):
         analyze(tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("rank", [-1, 2**31, 10**400])
+def test_a_rank_that_no_job_has_is_refused(tmp_path, rank):
+    rows = [row | {"g_rk": rank} for row in rank_rows(0, np.random.default_rng(0))]
+    (tmp_path / "benchmark-data-0-pipeline-0-tensor-0.json").write_text(json.dumps(rows))
+
+    with pytest.raises(DataError, match="ranks from"):
+        analyze(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '[{"ph": "B", "name": "iteration", "g_rk": 0, "rel_ts": 1e400}]'])
+def test_a_file_that_is_hard_to_read_is_one_line(tmp_path, text):
+    (tmp_path / "benchmark-data-0-pipeline-0-tensor-0.json").write_text(text)
+
+    with pytest.raises(DataError, match="benchmark-data-0") as refused:
+        analyze(tmp_path)
+
+    assert len(str(refused.value)) < 600

@@ -58,6 +58,10 @@ def test_ranks_of_a_worker_are_counted_by_tensor_and_sequence_size(tmp_path):
     assert trace.rank.tolist() == [[0, 4, 8], [12, 16, 20]]
 
 
+def replaced(table, name, values):
+    return table.set_column(table.column_names.index(name), name, values)
+
+
 def test_a_missing_file_is_named(tmp_path):
     path = write(tmp_path, noisy())
     path.with_name("meta-T.yaml").unlink()
@@ -77,6 +81,7 @@ def test_a_missing_file_is_named(tmp_path):
         ("- a list", "meta-T"),
         ("{trial_name: T, dp_size: 0, pp_size: 2, world_size: 6}", "greater than 0"),
         ("{trial_name: T, dp_size: 2, pp_size: 2, world_size: 4}", "dp_rank 2"),
+        (f"{{trial_name: T, dp_size: {10**9}, pp_size: {10**9}, world_size: {10**18}}}", "world_size is more than"),
     ],
 )
 def test_metadata_that_does_not_fit_is_an_error_that_says_why(tmp_path, text, message):
@@ -96,6 +101,10 @@ def test_metadata_that_does_not_fit_is_an_error_that_says_why(tmp_path, text, me
         (lambda t: t.set_column(6, "duration", pa.array([float("nan")] * len(t))), "no time"),
         (lambda t: t.set_column(6, "duration", pa.array([-1.0] * len(t))), "negative"),
         (lambda t: t.set_column(4, "optype", pa.array(["teleport"] * len(t))), "teleport"),
+        (lambda t: replaced(t, "mb_id", pa.array([2**40] * len(t))), "mb_id holds values"),
+        (lambda t: replaced(t, "mc", pa.array([-2] * len(t))), "mc holds values"),
+        (lambda t: replaced(t, "seq_id", pa.array([2**62] * len(t))), "seq_id 4611686018427387904 is more"),
+        (lambda t: replaced(t, "optype", pa.array([b"\xff"] * len(t), pa.binary())), "not readable as Parquet"),
         (lambda t: t.set_column(3, "step", pa.nulls(len(t), pa.int64())), "column step has rows without"),
     ],
 )
@@ -104,6 +113,17 @@ def test_a_table_that_is_not_of_the_format_is_an_error_that_says_why(tmp_path, c
     pq.write_table(change(pq.read_table(path)), path)
 
     with pytest.raises(DataError, match=message):
+        bytedance.read(path)
+
+
+def test_a_table_that_is_nearly_empty_takes_no_memory(tmp_path):
+    """Laid out by operation, step and replica, as many rows as here would take 2,000 times 2,000 places."""
+    path = write(tmp_path, noisy())
+    good = pq.read_table(path).slice(0, 1).to_pylist()[0]
+    rows = [good | {"step": n, "seq_id": n, "start_ts": float(n)} for n in range(2_000)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+    with pytest.raises(DataError, match="nearly all of it is missing"):
         bytedance.read(path)
 
 

@@ -1,4 +1,5 @@
 import pickle
+import resource
 
 import pytest
 
@@ -74,3 +75,24 @@ def test_other_files_are_no_dumps(tmp_path):
     (tmp_path / "rank-0.pb").write_bytes(b"\x05hello")
 
     assert flight_recorder.find_dumps(tmp_path) == {}
+
+
+def test_a_pickle_that_asks_for_gigabytes_is_refused_at_once(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    memo_at_the_largest_index = b"\x80\x02]r\xff\xff\xff\xff."
+    (tmp_path / "nccl_trace_rank_0").write_bytes(memo_at_the_largest_index)
+
+    with pytest.raises(DataError, match="nccl_trace_rank_0"):
+        flight_recorder.read(flight_recorder.find_dumps(tmp_path))
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < 4 << 30
+    assert resource.getrlimit(resource.RLIMIT_AS) == limit
+
+
+def test_what_python_says_in_two_lines_is_one(tmp_path):
+    (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02Px\n.")
+
+    with pytest.raises(DataError) as refused:
+        flight_recorder.read(flight_recorder.find_dumps(tmp_path))
+
+    assert "\n" not in str(refused.value)

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_ranks_know_their_run_and_nothing_of_an_outer_one(tmp_path: Path) -> Non
         "MEGATRONAPP_CHECKPOINT_DIR": str(tmp_path / "checkpoints"),
         "MEGATRONAPP_COLLECTOR_ADDRESS": "127.0.0.1:7601",
     }
+
+
+def test_ranks_find_the_certificates_that_the_command_was_given(tmp_path: Path) -> None:
+    given = {"MEGATRONAPP_COLLECTOR_CA_FILE": "/own/ca.crt"}
+    local = dataclasses.replace(plan(tmp_path, {}), certificates=given)
+
+    environment = local.environment({"MEGATRONAPP_COLLECTOR_CLIENT_KEY_FILE": "an outer one's"}, attempt=1)
+
+    assert {name: value for name, value in environment.items() if name.endswith("_FILE")} == given
 
 
 def test_mount_paths_become_local_folders(tmp_path: Path) -> None:

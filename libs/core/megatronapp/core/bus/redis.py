@@ -68,14 +68,21 @@ class RedisBus:
     async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
         stream = self._stream(topic)
         after = FIRST if from_start else ""
+        silent = False
         while True:
             try:
                 after = after or await self._newest(stream) or FIRST
+                if silent and await self._is_behind(stream, after):
+                    log.warning("bus_lost_its_messages", topic=topic)
+                    after = FIRST
                 answer = await self._redis.xread({stream: after}, count=READ_COUNT, block=READ_BLOCK_MS)
             except (RedisError, OSError) as error:
                 await _away(topic, error)
+                silent = True
                 continue
-            if entries := _entries(answer):
+            entries = _entries(answer)
+            silent = not entries
+            if entries:
                 after = entries[-1][0].decode()
                 yield [_message(topic, entry) for entry in entries]
 
@@ -121,6 +128,15 @@ class RedisBus:
         entries: Any = await self._redis.xrevrange(stream, count=1)
         return str(entries[0][0].decode()) if entries else ""
 
+    async def _is_behind(self, stream: str, after: str) -> bool:
+        """Whether the stream was lost and begun again by a clock that stands before this id. Redis makes ids of its
+        clock's time: a follower would wait for it to come round, deaf to all that is published meanwhile."""
+        try:
+            info: Any = await self._redis.xinfo_stream(stream)
+        except ResponseError:  # there is no stream
+            return after != FIRST
+        return _numbers(info["last-generated-id"].decode()) < _numbers(after)
+
     async def _join(self, topic: str, group: str, start: str) -> None:
         try:
             await self._redis.xgroup_create(self._stream(topic), group, id=start, mkstream=True)
@@ -146,6 +162,11 @@ class RedisBus:
 async def _away(topic: str, error: Exception) -> None:
     log.warning("bus_unavailable", topic=topic, error=str(error))
     await asyncio.sleep(RETRY_SECONDS)
+
+
+def _numbers(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence)
 
 
 def _fields(key: str, value: bytes) -> dict[Any, Any]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from megatronapp.core.errors import DataError, NotFoundError
+from megatronapp.core.job_series import JobSeries
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import job_labels
 
@@ -35,6 +36,8 @@ JOB_SHARE = 0.1
 """Of both, that one job may take."""
 MAX_REASON = 500
 """Characters kept of what went wrong."""
+MAX_JOB_NAME = 63 + 1 + 253
+"""Characters of `<namespace>/<name>`; what is longer, as a record that can't be true may say, names no job."""
 RECOUNT_SECONDS = 10.0
 """A person may have handed records back meanwhile; a flood of bad records must not read the folder at each one."""
 
@@ -73,11 +76,18 @@ class Quarantine:
     """The folder of one service. Full, it counts and logs records, and keeps what it has."""
 
     def __init__(
-        self, folder: Path, counter: Counter, *, max_records: int = MAX_RECORDS, max_bytes: int = MAX_BYTES
+        self,
+        folder: Path,
+        counter: Counter,
+        series: JobSeries | None = None,
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        """`counter` has the labels of a job."""
+        """`counter` has the labels of a job; `series` lets them end."""
         self._folder = folder
         self._counter = counter
+        self._series = series
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._used: dict[str, _Used] = {}
@@ -85,7 +95,7 @@ class Quarantine:
 
     def put(self, record: bytes, *, run: str, job: str, attempt: int, rank: int, reason: str) -> None:
         """Set a record aside. Never raises: a disk that takes nothing must not stop the service either."""
-        self._counter.labels(**job_labels(job)).inc()
+        self._count(job if len(job) <= MAX_JOB_NAME else "")
         owner = sha256(job.encode()).hexdigest()[:8]
         identity = f"{owner}-{sha256(record).hexdigest()[:16]}"
         kept = Entry(identity, run, job, attempt, rank, reason[:MAX_REASON], _now(), record)
@@ -110,6 +120,11 @@ class Quarantine:
             except (OSError, DataError) as error:
                 log.error("released_record_unreadable", file=str(path), error=str(error))
         return found
+
+    def _count(self, job: str) -> None:
+        if self._series is not None:
+            self._series.touch(job)
+        self._counter.labels(**job_labels(job)).inc()
 
     def _take_room(self, owner: str, size: int) -> bool:
         if time.monotonic() - self._counted_at >= RECOUNT_SECONDS:

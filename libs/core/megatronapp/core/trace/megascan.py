@@ -12,12 +12,15 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.json_file import load_json_file
 from megatronapp.core.trace.columns import fill_spans
+from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.core.trace.span_names import SpanName, kind_of
 from megatronapp.core.trace.values import SpanKind
 from megatronapp.v1 import trace_pb2
@@ -43,6 +46,7 @@ _KINDS: dict[str, int] = {
     **{name: kind_of(name) for name in NAMES.values()},
     **dict.fromkeys(("exchange-next", "exchange-prev"), SpanKind.P2P),
 }
+MAX_FILE_BYTES = 1 << 30
 _RANK_FILE = "benchmark-data-*-pipeline-*-tensor-*.json"
 _PROCESS = re.compile(r"DP(\d+)-PP(\d+)-TP(\d+)")
 
@@ -104,24 +108,31 @@ def read_megascan(path: Path) -> list[RankTrace]:
     for file in files:
         rows = _load(file)
         merged = not any("rel_ts" in row for row in rows)
-        try:
+        with _understood(file):
             (_read_merged if merged else _read_rank_file)(rows, ranks)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{file}: an event can't be understood: {error!r}") from error
     if not any(rank.iterations for rank in ranks.values()):
         raise DataError(f"{path}: holds no iteration; it is not one of MegaScan's recordings")
-    if not merged:
-        _lay_end_to_end(ranks)
-    sizes = _sizes(ranks)
-    sequences = _Sequences(ranks)
-    return [_rank_trace(number, ranks[number], sizes, sequences) for number in sorted(ranks)]
+    if min(ranks) < 0 or max(ranks) >= MAX_WORLD:
+        raise DataError(f"{path}: ranks from {min(ranks)} to {max(ranks)}; they count from 0 to {MAX_WORLD - 1}")
+    with _understood(path):
+        if not merged:
+            _lay_end_to_end(ranks)
+        sizes = _sizes(ranks)
+        sequences = _Sequences(ranks)
+        return [_rank_trace(number, ranks[number], sizes, sequences) for number in sorted(ranks)]
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """What makes no sense, wherever it shows, is the file's fault: numbers without bounds, texts for numbers."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DataError(f"{path}: an event can't be understood: {repr(error)[:200]}") from error
 
 
 def _load(file: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: not readable as JSON: {error}") from error
+    content = load_json_file(file, MAX_FILE_BYTES)
     rows = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "ph" in row for row in rows):
         raise DataError(f"{file}: not a list of trace events; it is not one of MegaScan's recordings")

@@ -78,4 +78,4 @@ def first_message(error: ValidationError) -> str:
     message = re.sub(r"^Value error, ", "", first["msg"])
     if first["type"] == "extra_forbidden":
         message = "there is no such key"
-    return f"{where}: {message}" if where else message
+    return " ".join((f"{where}: {message}" if where else message).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,17 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from megatronapp.core.errors import ConfigError, DataError, NotFoundError
+from megatronapp.core.trace.limits import MAX_MICROBATCHES, MAX_STEP_PASSES, MAX_VIRTUAL_PIPELINE, MAX_WORLD
 from megatronapp.core.yaml_text import load_yaml
+from megatronapp.detector.formats.understood import one_line, understood
 from megatronapp.detector.steps import Floats, Ints
 from megatronapp.detector.whatif.recording import COMMUNICATION, COMPUTE, Key, Operation, Recording
 
+MAX_ROWS = 200_000_000
+MAX_SEQUENCE = 1 << 32
+"""Operations of a type in a step."""
+MAX_SPARSE = 1_000
+"""The table is laid out by operation, step and replica; so many places a row at most."""
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
 
 
@@ -38,6 +46,8 @@ class Meta(BaseModel):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Meta:
+        if self.world_size > MAX_WORLD:
+            raise ValueError(f"world_size is more than {MAX_WORLD}")
         if self.world_size != self.dp_size * self.pp_size * self.ranks_per_worker:
             raise ValueError("world_size is not dp_size × pp_size × tp_size × dsp_size")
         return self
@@ -70,7 +80,8 @@ def read(path: Path) -> Trace:
     if len(rows["step"]) == 0:
         raise DataError(f"{path}: no operation is recorded in it")
     _check(path, meta, rows)
-    return Trace(meta, _recording(rows), _worker_ranks(meta, rows))
+    with understood(path):
+        return Trace(meta, _recording(rows), _worker_ranks(meta, rows))
 
 
 def read_meta(path: Path) -> Meta:
@@ -93,7 +104,10 @@ def _read_rows(path: Path) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise NotFoundError(f"{path}: not found")
     try:
-        names = pq.read_schema(path).names
+        metadata = pq.read_metadata(path)
+        if metadata.num_rows > MAX_ROWS:
+            raise DataError(f"{path}: {metadata.num_rows} rows; {MAX_ROWS} are the most")
+        names = metadata.schema.to_arrow_schema().names
         missing = [name for name in COLUMNS if name not in names]
         if missing:
             raise DataError(f"{path}: column {', '.join(missing)} is missing; it is not a straggler-analysis trace")
@@ -104,7 +118,7 @@ def _read_rows(path: Path) -> dict[str, npt.NDArray[Any]]:
         rows = {name: table[name].to_numpy(zero_copy_only=False) for name in COLUMNS if name != "optype"}
         rows["optype"] = np.array(table["optype"].cast(pa.string()).to_pylist(), dtype=np.str_)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as Parquet: {error}") from error
+        raise DataError(f"{path}: not readable as Parquet: {one_line(error)}") from error
     try:
         return {
             name: column if name == "optype" else column.astype(np.float64 if name in ("start_ts", "duration") else int)
@@ -121,9 +135,14 @@ def _check(path: Path, meta: Meta, rows: dict[str, npt.NDArray[Any]]) -> None:
     for column, size in (("dp_rank", meta.dp_size), ("stage", meta.pp_size), ("rank", meta.world_size)):
         if rows[column].min() < 0 or rows[column].max() >= size:
             raise DataError(f"{path}: {column} {rows[column].max()} where its metadata allows 0 to {size - 1}")
+    for column, most in (("mc", MAX_VIRTUAL_PIPELINE), ("mb_id", MAX_MICROBATCHES), ("gmc", MAX_STEP_PASSES)):
+        if rows[column].min() < -1 or rows[column].max() >= most:
+            raise DataError(f"{path}: column {column} holds values that are not from -1 to {most - 1}")
     for column in ("start_ts", "duration"):
         if not np.isfinite(rows[column]).all():
             raise DataError(f"{path}: column {column} holds values that are no time")
+    if rows["seq_id"].max() > MAX_SEQUENCE:
+        raise DataError(f"{path}: seq_id {rows['seq_id'].max()} is more than {MAX_SEQUENCE}")
     if (rows["duration"] < 0).any() or (rows["seq_id"] < 0).any():
         raise DataError(f"{path}: a duration or seq_id is negative")
 
@@ -137,6 +156,11 @@ def _recording(rows: dict[str, npt.NDArray[Any]]) -> Recording:
     code = (rows["stage"] * len(types) + kind) * sequences + rows["seq_id"]
     codes, operation = np.unique(code, return_inverse=True)
     shape = (len(codes), len(steps), len(replicas))
+    if math.prod(shape) > MAX_SPARSE * len(code):
+        raise DataError(
+            f"{len(codes)} operations, {len(steps)} steps and {len(replicas)} replicas in {len(code)} rows: "
+            "nearly all of it is missing"
+        )
     row = np.full(shape, -1)
     row[operation[::-1], step[::-1], replica[::-1]] = np.arange(len(code))[::-1]
     known = row >= 0

@@ -12,15 +12,21 @@ import io
 import json
 import pickle
 import re
+import resource
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from megatronapp.core.errors import DataError
+from megatronapp.detector.formats.understood import one_line
 from megatronapp.detector.signals.frontier import Position, stopped_inside
 
 MAX_DUMP_BYTES = 256 << 20
+SPARE_BYTES, GROWTH = 256 << 20, 64
+"""What reading a dump may take: a number of two bytes becomes an object of 32."""
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
 _MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
 _PICKLE = b"\x80"
@@ -81,7 +87,7 @@ def read(dumps: dict[int, Path]) -> Dumps:
                     name: _as_counted(position, completed.get(name.partition(":")[0]))
                     for name, position in frontiers[rank].items()
                 }
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DataError(f"{path}: not a flight-recorder dump that can be understood: {error!r}") from error
         members.update((_id(name, ranks), ranks) for name, ranks in groups.items())
     return Dumps(frontiers, members, frozenset(cut))
@@ -98,12 +104,32 @@ def _load(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_DUMP_BYTES:
         raise DataError(f"{path}: larger than {MAX_DUMP_BYTES >> 20} MiB; not a flight-recorder dump")
     try:
-        dump = _Refusing(io.BytesIO(path.read_bytes())).load()
+        data = path.read_bytes()
+        with _bounded_memory(SPARE_BYTES + GROWTH * len(data)):
+            dump = _Refusing(io.BytesIO(data)).load()
     except Exception as error:  # a broken pickle may raise anything
-        raise DataError(f"{path}: not readable as a flight-recorder dump: {error}") from error
+        raise DataError(f"{path}: not readable as a flight-recorder dump: {one_line(error)}") from error
     if not isinstance(dump, dict) or not dump.keys() >= _KEYS:
         raise DataError(f"{path}: not a flight-recorder dump")
     return dump
+
+
+@contextmanager
+def _bounded_memory(more_bytes: int) -> Iterator[None]:
+    """The process may grow by so much, where the kernel tells how large it is. Four bytes of a pickle make a table of
+    as many entries as they say: gigabytes, which would take a minute to clear."""
+    try:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = size + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _ranks(group: dict[str, Any]) -> tuple[int, ...]:

@@ -55,6 +55,8 @@ def step_tables(traces: Sequence[RankTrace]) -> Iterator[StepTable]:
     first = min((step for steps in recorded.values() for step in steps), default=0)
     for step in sorted({step for steps in whole.values() for step in steps}):
         spans = [whole[rank].get(step, []) for rank in order]
+        if not any(spans):
+            continue
         seconds = [max(s.end for s in own) - min(s.start for s in own) if own else np.nan for own in spans]
         yield StepTable(
             step=step,

@@ -10,7 +10,6 @@ A row of `steps` is a step of a rank; its rows of `summaries` follow each other,
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,9 @@ from google.protobuf import proto
 from google.protobuf.message import DecodeError
 
 from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.json_file import load_json_file
 from megatronapp.core.trace.columns import SUMMARY_DTYPES, fill_summary
+from megatronapp.detector.formats.understood import one_line, understood
 from megatronapp.detector.standstill import LastHeartbeats, Standstill, standstill
 from megatronapp.v1 import trace_pb2
 
@@ -31,6 +32,8 @@ MANIFEST, NOTE = "manifest.json", "attempt.pb"
 PLACES = ("", "store", "collector/store")
 """Where the store lies below the folder that is named: itself, the collector's, or that of `megatronapp up`."""
 PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
+MAX_ROWS = 100_000_000
+"""Of one file; the collector writes one each 50 steps."""
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _PART = re.compile(r"(steps|summaries)-(\d+)-(\d+)-(\d+)\.parquet")
 
@@ -54,17 +57,27 @@ class StoredAttempt:
             yield self._message(rank, newest, 0, hello=hello.message.hello)
         sent = dict.fromkeys(self.hellos, 0)
         for steps, summaries in self._parts():
-            for row, summary in _summaries(steps, summaries, self._communicators()):
-                rank = int(row["rank"])
+            for row, summary in self._rows(steps, summaries):
+                rank = row["rank"]
                 if rank not in self.hellos:
                     continue  # its Hello could not be kept
-                place = self.hellos[rank].message.hello.placement
-                ended = summary.start_ns + summary.duration_ns
-                newest = max(newest, place.host_unix_ns - place.host_clock_ns + ended)
-                sent[rank] += 1
-                message = self._message(rank, newest, sent[rank], summary=summary)
-                message.clock_offset_ns, message.clock_error_ns = row["clock_offset_ns"], row["clock_error_ns"]
+                with understood(self.folder):
+                    place = self.hellos[rank].message.hello.placement
+                    ended = summary.start_ns + summary.duration_ns
+                    newest = max(newest, place.host_unix_ns - place.host_clock_ns + ended)
+                    sent[rank] += 1
+                    message = self._message(rank, newest, sent[rank], summary=summary)
+                    message.clock_offset_ns, message.clock_error_ns = row["clock_offset_ns"], row["clock_error_ns"]
                 yield message
+
+    def _rows(self, steps: Any, summaries: Any) -> Iterator[tuple[dict[str, Any], trace_pb2.StepSummary]]:
+        rows = _summaries(steps, summaries, self._communicators())
+        while True:
+            with understood(self.folder):
+                found = next(rows, None)
+            if found is None:
+                return
+            yield found
 
     def standstill(self) -> Standstill | None:
         return standstill(self.heartbeats)
@@ -114,10 +127,11 @@ def find_attempts(path: Path) -> list[StoredAttempt]:
 
 
 def _last_write(manifest: Path) -> int:
-    try:
-        return int(json.loads(manifest.read_text()).get("write", 0))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{manifest} can't be read: {error}") from error
+    found = load_json_file(manifest)
+    write = found.get("write", 0) if isinstance(found, dict) else None
+    if not isinstance(write, int):
+        raise DataError(f"{manifest} can't be read: it names no last write")
+    return write
 
 
 def _attempt(note: Path, last_write: int) -> StoredAttempt:
@@ -145,9 +159,12 @@ def _read(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
+        rows = pq.read_metadata(path).num_rows
+        if rows > MAX_ROWS:
+            raise DataError(f"{path} has {rows} rows; {MAX_ROWS} are the most of a file")
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} can't be read: {error}") from error
+        raise DataError(f"{path} can't be read: {one_line(error)}") from error
 
 
 def _summaries(

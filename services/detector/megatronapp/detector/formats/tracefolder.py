@@ -11,6 +11,7 @@ from pathlib import Path
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace import file
+from megatronapp.detector.formats.understood import understood
 from megatronapp.v1 import trace_pb2
 
 _RANK_FILE = re.compile(r"rank-(\d+)\.pb")
@@ -70,14 +71,16 @@ def _rank_messages(path: Path) -> Iterator[trace_pb2.RankMessage]:
             raise DataError(f"{path}: does not begin with a hello; the file is damaged")
         if body == "batch":
             continue
-        newest = max(newest, _made_at(message, placement))
-        yield trace_pb2.RankMessage(
-            identity=identity,
-            message=message,
-            received_unix_ns=newest,
-            clock_offset_ns=placement.host_unix_ns - placement.host_clock_ns,
-            clock_error_ns=-1,
-        )
+        with understood(path):
+            newest = max(newest, _made_at(message, placement))
+            found = trace_pb2.RankMessage(
+                identity=identity,
+                message=message,
+                received_unix_ns=newest,
+                clock_offset_ns=placement.host_unix_ns - placement.host_clock_ns,
+                clock_error_ns=-1,
+            )
+        yield found
 
 
 def _made_at(message: trace_pb2.TraceMessage, placement: trace_pb2.Placement) -> int:

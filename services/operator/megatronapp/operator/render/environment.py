@@ -41,11 +41,25 @@ def _render_settings(plan: Plan) -> list[dict[str, Any]]:
         "MEGATRONAPP_ATTEMPT": plan.attempt,
         "MEGATRONAPP_TOKEN_FILE": f"{TOKEN_FOLDER}/token",
         "MEGATRONAPP_COLLECTOR_ADDRESS": plan.platform.collector_of(plan.job.metadata.uid),
+        **_tls(plan),
         "MEGATRONAPP_GATEWAY_ADDRESS": plan.platform.gateway_address,
         "MEGATRONAPP_CHECKPOINT_DIR": _checkpoints(plan),
     }
     found = [_value(name, value) for name, value in variables.items() if value != ""]
     return [*found, _field("MEGATRONAPP_NODE_NAME", "spec.nodeName")]
+
+
+def _tls(plan: Plan) -> dict[str, str]:
+    """Where the agent finds the certificates: beside the token."""
+    if not plan.platform.collector_tls_secret:
+        return {}
+    files = {"MEGATRONAPP_COLLECTOR_CA_FILE": "ca.crt"}
+    if plan.platform.collector_mutual_tls:
+        files |= {
+            "MEGATRONAPP_COLLECTOR_CLIENT_CERTIFICATE_FILE": "tls.crt",
+            "MEGATRONAPP_COLLECTOR_CLIENT_KEY_FILE": "tls.key",
+        }
+    return {name: f"{TOKEN_FOLDER}/{file}" for name, file in files.items()}
 
 
 def _checkpoints(plan: Plan) -> str:

@@ -21,6 +21,10 @@ class RenderSettings:
     gateway_address: str = ""
     network_policy: bool = True
     """Whether each job gets a policy that keeps others from its ranks."""
+    collector_tls_secret: str = ""
+    """Of each job's namespace; "": the collector speaks clear text."""
+    collector_mutual_tls: bool = False
+    """Whether pods show a certificate."""
 
     def collector_of(self, run: str) -> str:
         """The collector of this run: its ranks meet in one place."""

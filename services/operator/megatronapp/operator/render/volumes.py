@@ -54,10 +54,20 @@ def scenario_annotation(plan: Plan) -> dict[str, str]:
 
 
 def token(plan: Plan) -> Mounted:
-    """A token that names the job and its run: it is worth nothing for another one, nor at the API server."""
+    """A token that names the job and its run: it is worth nothing for another one, nor at the API server. Beside it
+    the certificates for TLS, which the kubelet replaces as it does the token."""
     audience = f"megatronapp/{plan.full_name}/{plan.job.metadata.uid}"
     source = {"serviceAccountToken": {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}}
-    return {"projected": {"sources": [source]}}, {"mountPath": TOKEN_FOLDER, "readOnly": True}
+    return {"projected": {"sources": [source, *_certificates(plan)]}}, {"mountPath": TOKEN_FOLDER, "readOnly": True}
+
+
+def _certificates(plan: Plan) -> list[dict[str, Any]]:
+    platform = plan.platform
+    if not platform.collector_tls_secret:
+        return []
+    files = ("ca.crt", "tls.crt", "tls.key") if platform.collector_mutual_tls else ("ca.crt",)
+    items = [{"key": file, "path": file} for file in files]
+    return [{"secret": {"name": platform.collector_tls_secret, "items": items}}]
 
 
 def _claim(volume: Storage) -> Mounted:

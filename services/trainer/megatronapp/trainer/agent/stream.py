@@ -23,6 +23,7 @@ from grpc import aio
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.agent.buffer import ResendBuffer
@@ -193,7 +194,7 @@ class CollectorStream:
     async def _connect(self) -> None:
         """One connection, until it ends."""
         self._replied = self._takes_bundles = False
-        async with aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._address, ClientTls.of_environment(), CHANNEL_OPTIONS) as channel:
             with self._acknowledged:
                 self._buffer.reconnected()
                 self._progress_at = time.monotonic()
@@ -260,6 +261,8 @@ class CollectorStream:
     def _metadata(self) -> list[tuple[str, str]]:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
         token = read_token(self._token_file)
+        if token:
+            tell_of_clear_text(self._address, ClientTls.of_environment())
         return [("authorization", f"Bearer {token}")] if token else []
 
 
@@ -271,4 +274,7 @@ def _on_the_wire(messages: Sequence[Outgoing]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    return error.details() or error.code().name if isinstance(error, aio.AioRpcError) else str(error)
+    if not isinstance(error, aio.AioRpcError):
+        return str(error)
+    details = error.details() or error.code().name
+    return handshake_failure(details, ClientTls.of_environment()) or details

@@ -6,7 +6,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -52,6 +52,8 @@ class LocalPlan:
     storage: Mapping[str, Path]
     collector_address: str = ""
     token_file: Path | None = None
+    certificates: Mapping[str, str] = field(default_factory=dict)
+    """For TLS to the collector: the ranks' variables that name the files."""
 
     @classmethod
     def make(
@@ -62,6 +64,7 @@ class LocalPlan:
         storage: Mapping[str, Path],
         collector_address: str = "",
         token_file: Path | None = None,
+        certificates: Mapping[str, str] | None = None,
     ) -> LocalPlan:
         """Raises UsageError when the job needs what a single machine has not, PluginMissingError for a plug-in."""
         _check_storage(job.spec, storage)
@@ -70,7 +73,7 @@ class LocalPlan:
         if plugins.faults.scenario_from is not None:
             raise UsageError("plugins.faults.scenarioFrom names a ConfigMap: give the scenario inline on a laptop")
         run = job.metadata.uid or uuid.uuid4().hex
-        return cls(job, run, folder.resolve(), storage, collector_address, token_file)
+        return cls(job, run, folder.resolve(), storage, collector_address, token_file, certificates or {})
 
     @property
     def name(self) -> str:
@@ -130,6 +133,7 @@ class LocalPlan:
         }
         if self.collector_address:
             environment["MEGATRONAPP_COLLECTOR_ADDRESS"] = self.collector_address
+            environment |= self.certificates
         if self.token_file is not None:
             environment["MEGATRONAPP_TOKEN_FILE"] = str(self.token_file)
         return environment

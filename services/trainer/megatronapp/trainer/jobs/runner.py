@@ -52,6 +52,7 @@ async def run_job(
     work_dir: Path,
     collector_address: str = "",
     token_file: Path | None = None,
+    certificates: Mapping[str, str] | None = None,
     storage: Mapping[str, Path] | None = None,
     on_event: Callable[[JobEvent], None] = lambda _: None,
     stop: asyncio.Event | None = None,
@@ -63,7 +64,12 @@ async def run_job(
     UnavailableError when `work_dir` can't be written.
     """
     plan = LocalPlan.make(
-        job, work_dir, storage=storage or {}, collector_address=collector_address, token_file=token_file
+        job,
+        work_dir,
+        storage=storage or {},
+        collector_address=collector_address,
+        token_file=token_file,
+        certificates=certificates,
     )
     try:
         plan.write()
@@ -222,6 +228,7 @@ def run_job_until_signal(
     work_dir: Path,
     collector_address: str = "",
     token_file: Path | None = None,
+    certificates: Mapping[str, str] | None = None,
     storage: Mapping[str, Path] | None = None,
     on_event: Callable[[JobEvent], None] = lambda _: None,
 ) -> JobResult:
@@ -236,6 +243,7 @@ def run_job_until_signal(
             work_dir=work_dir,
             collector_address=collector_address,
             token_file=token_file,
+            certificates=certificates,
             storage=storage,
             on_event=on_event,
             stop=stop,

@@ -1,0 +1,139 @@
+"""Hostile inputs without end: `python -m bench.attack --executions 1000000`.
+
+The same inputs as tests/attack, made of a seed: messages, requests, objects, files, tokens. It prints what came of
+them, and ends with 1 when anything crashed, hung, grew or harmed the innocent job beside it. What failed is saved;
+`--replay FILE` executes it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import faulthandler
+import json
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+from megatronapp.core.logging import configure
+from tests.attack.session import HANG_SECONDS, Target, attack, resident_bytes
+from tests.attack.targets import TARGETS
+
+CHECK_EVERY = 500
+"""Inputs from one look at the innocent to the next."""
+PROGRESS_SECONDS = 15.0
+MAX_GROWTH_BYTES = 1 << 30
+MAX_SHOWN = 20
+WARM_UP = 1_000
+"""Inputs after which memory is measured for the first time: caches and buffers are filled by then."""
+
+
+class Run:
+    """One target's inputs, and what was seen."""
+
+    def __init__(self, name: str, failures: Path) -> None:
+        self.name = name
+        self.failures = failures
+        self.harms: Counter[str] = Counter()
+        self.executions = 0
+        self._began = self._told = time.monotonic()
+        self._warm_bytes = 0
+
+    async def attack(self, seeds: range | list[int]) -> bool:
+        """Whether nothing was harmed."""
+        make, _ = TARGETS[self.name]
+        target = make()
+        with tempfile.TemporaryDirectory() as folder:
+            await target.start(Path(folder))
+            try:
+                for first in range(0, len(seeds), target.at_once):
+                    batch = seeds[first : first + target.at_once]
+                    await asyncio.gather(*(self._execute(target, seed) for seed in batch))
+                    await self._look(target, len(batch))
+            finally:
+                await target.stop()
+        self._tell(final=True)
+        for result, number in sorted(getattr(target, "seen", Counter()).items()):
+            print(f"    {number:9,} {result}")
+        return not self.harms
+
+    async def _execute(self, target: Target, seed: int) -> None:
+        try:
+            await attack(target, seed)
+        except Exception as error:  # noqa: BLE001  whatever it is, it must not be
+            self._harmed(seed, f"{type(error).__name__}: {error}")
+
+    async def _look(self, target: Target, executed: int) -> None:
+        """At the innocent, the memory and the clock, now and then."""
+        before, self.executions = self.executions, self.executions + executed
+        if before // CHECK_EVERY != self.executions // CHECK_EVERY:
+            faulthandler.dump_traceback_later(2 * HANG_SECONDS + CHECK_EVERY, exit=True)
+            try:
+                await target.check()
+            except Exception as error:  # noqa: BLE001
+                self._harmed(-1, f"the innocent: {type(error).__name__}: {error}")
+        if before < WARM_UP <= self.executions:
+            self._warm_bytes = resident_bytes()
+        if time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._tell()
+
+    def _harmed(self, seed: int, harm: str) -> None:
+        self.harms[harm[:200]] += 1
+        with self.failures.open("a") as file:
+            file.write(json.dumps({"target": self.name, "seed": seed, "harm": harm[:2_000]}) + "\n")
+
+    def _tell(self, final: bool = False) -> None:
+        self._told = now = time.monotonic()
+        grown = max(0, resident_bytes() - self._warm_bytes) if self._warm_bytes else 0
+        rate = self.executions / (now - self._began)
+        print(
+            f"{self.name:9} {self.executions:10,} inputs  {rate:7,.0f}/s  {sum(self.harms.values())} harms  "
+            f"memory +{grown >> 20} MiB",
+            flush=True,
+        )
+        if final and grown > MAX_GROWTH_BYTES:
+            self._harmed(-1, f"memory has grown by {grown >> 20} MiB")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.attack", description=__doc__)
+    parser.add_argument("--executions", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--failures", type=Path, default=Path("attack-failures.jsonl"))
+    parser.add_argument("--replay", type=Path, help="a file of failures")
+    given = parser.parse_args()
+    configure("critical")
+    warnings.simplefilter("ignore")
+    plan = _replayed(given.replay) if given.replay else _planned(given.targets, given.executions, given.seed)
+    if not given.replay:
+        print(f"seed {given.seed}")
+    good = True
+    for name, seeds in plan.items():
+        run = Run(name, given.failures if not given.replay else given.replay.with_suffix(".again.jsonl"))
+        good &= asyncio.run(run.attack(seeds))
+        for harm, number in run.harms.most_common(MAX_SHOWN):
+            print(f"  HARM {number} x {harm}")
+    faulthandler.cancel_dump_traceback_later()
+    return 0 if good else 1
+
+
+def _planned(names: list[str], executions: int, seed: int) -> dict[str, range | list[int]]:
+    """Each target's share."""
+    whole = sum(TARGETS[name][1] for name in names)
+    first = seed * 10**9
+    return {name: range(first, first + round(executions * TARGETS[name][1] / whole)) for name in names}
+
+
+def _replayed(file: Path) -> dict[str, range | list[int]]:
+    found: dict[str, list[int]] = {}
+    for line in file.read_text().splitlines():
+        failure = json.loads(line)
+        found.setdefault(failure["target"], []).append(failure["seed"])
+    return {name: [seed for seed in seeds if seed >= 0] for name, seeds in found.items()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,18 @@
+"""Everything that is attacked, and its share of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tests.attack.files import Files
+from tests.attack.kubernetes import Operator
+from tests.attack.platform import Stack
+from tests.attack.session import Target
+from tests.attack.tokens import Tokens
+
+TARGETS: Mapping[str, tuple[Callable[[], Target], float]] = {
+    "platform": (Stack, 0.4),
+    "operator": (Operator, 0.2),
+    "files": (Files, 0.2),
+    "tokens": (Tokens, 0.2),
+}

@@ -1,0 +1,144 @@
+"""Whatever is sent, stored, asked, listed or read: nothing crashes, nothing hangs, memory stays, and an innocent job
+beside it is unharmed. The long form is `python -m bench.attack --executions 1000000`."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatronapp.collector.ingest import TraceIngest
+from megatronapp.core.errors import MegatronAppError
+from megatronapp.detector.engine import Engines
+from megatronapp.gateway.state import JobStore
+from tests.attack import files, platform, session
+from tests.attack.makers import of_bytes
+from tests.attack.session import Harm, Target, attack, resident_bytes
+from tests.attack.targets import TARGETS
+
+BURST = 20
+"""Inputs of one example: what one leaves behind may harm the next."""
+EXAMPLES = {"platform": 120, "operator": 120, "files": 80, "tokens": 120}
+MAX_GROWTH_BYTES = 512 << 20
+SLOW = settings(deadline=None, database=None)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_input_crashes_hangs_or_harms_anybody(tmp_path: Path, name: str) -> None:
+    make, _ = TARGETS[name]
+    with asyncio.Runner() as runner:
+        target = make()
+        runner.run(target.start(tmp_path))
+        begin = resident_bytes()
+
+        @settings(SLOW, max_examples=EXAMPLES[name])
+        @given(st.integers(0, 2**40))
+        def attacked(seed: int) -> None:
+            runner.run(burst(target, seed))
+
+        try:
+            attacked()
+            assert resident_bytes() - begin < MAX_GROWTH_BYTES
+        finally:
+            runner.run(target.stop())
+
+
+async def burst(target: Target, seed: int) -> None:
+    seeds = range(seed * BURST, (seed + 1) * BURST)
+    for first in seeds[:: target.at_once]:
+        async with asyncio.TaskGroup() as tasks:
+            for each in range(first, min(first + target.at_once, seeds.stop)):
+                tasks.create_task(attack(target, each))
+    await target.check()
+
+
+HARD = {
+    "deep JSON": b"[" * 100_000,
+    "deep JSON, objects": b'{"a":' * 100_000,
+    "a number beyond all": b'[{"ph": "B", "name": "iteration", "rel_ts": 1e400, "g_rk": 1e400}]',
+    "5,000 digits": b"[" + b"9" * 5_000 + b"]",
+    "not UTF-8": b'[{"ph": "\xff\xfe"}]',
+    "half a character": b'[{"ph": "\\ud800", "name": "\\ud800", "rel_ts": 1}]',
+    "null": b"null",
+    "empty": b"",
+}
+JSON_READERS = ("MegaScan, merged", "store", "recipe", "checkpoint", "claim", "local platform")
+"""Beside those of YAML, which have a test of their own (tests/unit/core/test_yaml_text.py)."""
+NAMES = {"MegaScan, merged": "merged.json", "store": "manifest.json", "recipe": "recipe.json", "claim": "claim.json"}
+NAMES |= {"local platform": "platform.json", "checkpoint": "iter_0000005/complete.json"}
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, files.Reader]:
+    found = files.readers(tmp_path_factory.mktemp("good") / "good") + files.trainer_readers()
+    return {reader.name: reader for reader in found}
+
+
+@pytest.mark.parametrize("text", HARD.values(), ids=HARD)
+@pytest.mark.parametrize("name", JSON_READERS)
+def test_a_file_of_json_that_is_hard_to_read_is_one_error(
+    tmp_path: Path, readers: dict[str, files.Reader], name: str, text: bytes
+) -> None:
+    path = tmp_path / NAMES[name]
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5")
+    path.write_bytes(text)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        files.judge(readers[name], tmp_path)
+
+
+def test_what_a_reader_fails_with_is_seen(tmp_path: Path) -> None:
+    def fail(error: Exception) -> Callable[[Path], object]:
+        def read(place: Path) -> None:
+            raise error
+
+        return read
+
+    broken = files.Reader("broken", of_bytes("a", b"a"), fail(KeyError("a")))
+    wordy = files.Reader("wordy", of_bytes("a", b"a"), fail(MegatronAppError("two\nlines")))
+
+    for reader in (broken, wordy):
+        with pytest.raises(AssertionError, match=reader.name):
+            files.judge(reader, tmp_path)
+
+
+@pytest.mark.parametrize("part", [Engines, JobStore])
+async def test_an_innocent_that_is_harmed_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: type) -> None:
+    target = platform.Stack()
+    await target.start(tmp_path)
+    monkeypatch.setattr(platform, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(part, "feed" if part is Engines else "apply_message", lambda *_: [])
+
+    with pytest.raises(Harm, match="not in time"):
+        await checked_twice(target)
+    await target.stop()
+
+
+async def checked_twice(target: Target) -> None:
+    """A step is judged when the next one has come."""
+    await target.check()
+    await target.check()
+
+
+async def test_an_input_that_hangs_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = platform.Stack()
+    await target.start(tmp_path)
+    monkeypatch.setattr(session, "HANG_SECONDS", 0.5)
+
+    async def wait(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(TraceIngest, "_hello", wait)
+    monkeypatch.setattr(target, "_doors", [target._stream])
+    with pytest.raises(Harm, match="it hangs"):
+        await attack(target, 1)
+    await target.stop()
