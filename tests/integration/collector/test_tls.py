@@ -18,6 +18,7 @@ from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.probe import probe
 from megatronapp.core.tls import CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE, ClientTls, open_channel
 from megatronapp.gateway.collector import CollectorClient
+from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 from tests.integration.collector.conftest import Running, Start
@@ -66,7 +67,7 @@ def connected(running: Running, environment: dict[str, str], token_file: Path, m
     token_file.write_text(TOKEN.get_secret_value())
     loop = StreamLoop()
     stream = CollectorStream(address_of(running), lambda: hello(identity()), lambda _: None, loop, str(token_file))
-    stream.put(summary(1, 1))
+    stream.put(Outgoing.of(summary(1, 1)))
     return stream, loop
 
 
