@@ -44,19 +44,24 @@ def test_a_slow_gpu_is_paged_soon(percent: float, recall: float, steps: int) -> 
     assert (line.wrong_culprits, line.false_pages) == (0, 0), line.strays
 
 
+@pytest.mark.parametrize("size", [1.05, 1.10])
 @pytest.mark.parametrize("scenario", ["first-step", "restart"])
-def test_ten_percent_from_the_first_step_or_across_a_restart_are_paged(scenario: str) -> None:
-    line = judged("recall", scenario, FEWER, size=1.10)
+def test_a_gpu_that_is_slow_from_the_first_step_or_across_a_restart_is_paged(scenario: str, size: float) -> None:
+    line = judged("recall", scenario, FEWER, size=size)
 
     assert line.found == FEWER, line.strays
     assert (line.wrong_culprits, line.false_pages) == (0, 0), line.strays
 
 
-@pytest.mark.parametrize("model", ["quiet", "spread", "sequences", "experts", "last-stage", "checkpoints"])
-def test_nobody_is_paged_of_a_healthy_job(model: str) -> None:
+@pytest.mark.parametrize(
+    "model",
+    ["quiet", "outliers", "drift", "spread", "sequences", "experts", "last-stage", "garbage", "checkpoints"],
+)
+def test_nobody_is_paged_of_a_healthy_job_and_hardly_anything_is_told(model: str) -> None:
     line = judged("healthy", model, 1, steps=HEALTHY_STEPS, model=model)
 
     assert line.false_pages == 0, line.strays
+    assert line.false_openings <= 1, line.strays
 
 
 @pytest.mark.parametrize(

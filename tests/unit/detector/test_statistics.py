@@ -71,7 +71,8 @@ def test_false_alarms_are_rarer_than_promised() -> None:
     residuals = np.random.default_rng(2).normal(size=(2000, 200))
     width = int(sequential.WINDOWS[-1])
     alarms = sum(
-        int((sequential.evidence(residuals[:, t : t + width]) >= np.log(1000)).sum()) for t in range(0, 160, width)
+        int((sequential.evidence(sequential.sums(residuals[:, t : t + width])) >= np.log(1000)).sum())
+        for t in range(0, 160, width)
     )
 
     assert alarms / (2000 * 160) < 1 / 1000
@@ -123,6 +124,57 @@ def test_one_outlier_is_no_alarm_where_tails_are_heavy() -> None:
     watch(monitor, values)
 
     assert not monitor.alarmed.any()
+
+
+def test_two_steps_raise_no_alarm_however_slow_they_are_and_three_do() -> None:
+    noise = Noise(floor=0.01, prior=0.01, clip=sequential.clip(14.0, 3), allowance=np.inf, smallest=0.02)
+    values = np.random.default_rng(5).normal(0, 0.01, (60, 1))
+    values[45:48] = 5.0
+    monitor = Monitor(noise, log_threshold=14.0)
+
+    watch(monitor, values[:47])
+    assert not monitor.alarmed.any()
+    monitor.observe(48, np.arange(1), values[47])
+    assert monitor.alarmed.all()
+
+
+def wandering(items: int, steps: int, *, seed: int = 7) -> np.ndarray:
+    """A first-order autoregression with coefficient 0.95 and standard deviation 1."""
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(steps, items))
+    for step in range(1, steps):
+        values[step] = 0.95 * values[step - 1] + np.sqrt(1 - 0.95**2) * values[step]
+    return values
+
+
+def test_noise_that_wanders_raises_no_alarm_in_a_large_job_and_hides_no_rank_that_is_slow() -> None:
+    values = 0.007 * wandering(256, 400)
+    values[300:, 17] += 0.06
+    monitor = Monitor(Noise(floor=0.0033, prior=0.01, clip=4.5, allowance=np.inf, smallest=0.0), log_threshold=16.0)
+    ever = np.zeros(256, bool)
+
+    for step, row in enumerate(values[:300], start=1):
+        monitor.observe(step, np.arange(256), row)
+        ever |= monitor.alarmed
+    assert not ever.any()
+    for step, row in enumerate(values[300:320], start=301):
+        monitor.observe(step, np.arange(256), row)
+    assert np.flatnonzero(monitor.alarmed).tolist() == [17]
+
+
+@pytest.mark.parametrize(("spread", "alarmed"), [(0.004, [3]), (0.02, [])], ids=["alike", "spread"])
+def test_an_offset_from_the_first_step_is_judged_by_how_much_the_job_s_devices_differ(
+    spread: float, alarmed: list[int]
+) -> None:
+    random = np.random.default_rng(8)
+    offsets = np.append(random.normal(0, spread, 255), 0.0)
+    offsets[3] = 0.05
+    noise = Noise(floor=0.0033, prior=0.01, clip=4.5, allowance=0.05, smallest=0.02, changes=False, peers=True)
+    monitor = Monitor(noise, log_threshold=16.0)
+
+    watch(monitor, offsets + random.normal(0, 0.003, (60, 256)))
+
+    assert np.flatnonzero(monitor.alarmed).tolist() == alarmed
 
 
 def test_work_is_learnt_from_the_covariates() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.rules import slow_checkpoint
-from megatronapp.detector.rules.base import Suspicion, View
+from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion, View
 from megatronapp.detector.signals import absence, accounting, compute, imbalance, launching, links, matrix, peers, waits
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
@@ -38,6 +39,7 @@ from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
+from megatronapp.detector.statistics import sequential
 from megatronapp.detector.statistics.monitor import WARM_UP, Monitor
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.v1 import trace_pb2
@@ -132,7 +134,10 @@ class Judge:
             return
         signals = len(profile.noise.keys() - profiles.RARE)
         threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * signals)
-        self.monitors = {signal: Monitor(noise, threshold) for signal, noise in profile.noise.items()}
+        clip = sequential.clip(threshold, PAGE_STEPS)
+        for signal, noise in profile.noise.items():
+            often = signal not in profiles.RARE
+            self.monitors[signal] = Monitor(replace(noise, clip=min(noise.clip, clip)) if often else noise, threshold)
 
     def _reason_known(self) -> bool:
         return any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors)

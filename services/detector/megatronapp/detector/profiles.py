@@ -25,7 +25,7 @@ RARE = frozenset({"checkpoint", "job_checkpoint", "expert_imbalance"})
 """Judged only at saves, or only in jobs with experts: they take no share of every step's false alarms."""
 
 _GPU_NOISE: dict[str, Noise] = {
-    "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02),
+    "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02, peers=True),
     "own_history": Noise(floor=0.005, prior=0.01, clip=10, allowance=NEVER, smallest=0.02),
     "optimizer": Noise(floor=0.01, prior=0.02, clip=8, allowance=0.10, smallest=0.02),
     "job_compute": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.05),

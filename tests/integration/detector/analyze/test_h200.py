@@ -20,7 +20,9 @@ RECORDED = Path(__file__).parents[3] / "data" / "h200"
         pytest.param("interference-pipeline", 48, id="two stages, no peers"),
     ],
 )
-def test_only_the_disturbed_rank_is_paged_and_at_once(recording: str, disturbed_from: int, tmp_path: Path) -> None:
+def test_only_the_disturbed_rank_is_paged_within_three_steps(
+    recording: str, disturbed_from: int, tmp_path: Path
+) -> None:
     folder = tmp_path / "attempt-1"
     folder.mkdir()
     for packed in sorted((RECORDED / recording).glob("rank-*.pb.xz")):
@@ -30,6 +32,6 @@ def test_only_the_disturbed_rank_is_paged_and_at_once(recording: str, disturbed_
 
     (finding,) = (f for f in report.findings if f.page)
     assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_GPU, Cause.INTERFERENCE, (1,))
-    assert finding.opened_step in (disturbed_from, disturbed_from + 1)
+    assert disturbed_from <= finding.opened_step <= disturbed_from + 2
     assert 2.0 < finding.effect_ratio < 2.5
     assert finding.confidence >= 0.9

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.statistics import scale, sequential
+from megatronapp.detector.statistics.widening import MANY, Widening, spread_of
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
 
@@ -37,6 +38,9 @@ RECENT = 64
 """Steps kept for the evidence's series."""
 SHOWN = 0.5
 """A step is slow when it lies nearer to the effect than to none."""
+LASTING = 16
+"""Newest values whose median is what an item's offset is."""
+SPREADS = 100
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history."""
 
@@ -57,6 +61,8 @@ class Noise:
     """Effects below are never worth a finding, however certain."""
     changes: bool = True
     """False: only the offset is judged, never a change against the item's own history."""
+    peers: bool = False
+    """Values are offsets from peers that do the same work: in a large job their spread says what is usual."""
     bursts: bool = False
     """Nothing in most steps and much in some: the upper tail is the scale."""
 
@@ -92,6 +98,7 @@ class Monitor:
         self._offset = Window(int(sequential.WINDOWS[-1]), 0.0)
         self._clean = Window(CLEAN, np.nan)
         self._cleaned: Ints = np.zeros(0, np.int64)
+        self._widening = Widening(len(sequential.WINDOWS))
         self._steps: list[int] = []
         self._until_refresh = WARM_UP
 
@@ -110,7 +117,7 @@ class Monitor:
             change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
             self._change.push(self._bounded(change))
         if np.isfinite(self.noise.allowance):
-            self._offset.push(self._bounded((x - self.noise.allowance) / self.sigma))
+            self._offset.push(self._bounded((x - self._allowance(x)) / self.sigma))
         self._judge(x)
         self._learn(x)
 
@@ -147,14 +154,25 @@ class Monitor:
         least = SHOWN * max(float(self.effect[item]), self.noise.smallest)
         return int(np.count_nonzero(self.excess(item)[:steps] >= least))
 
+    def _allowance(self, x: Floats) -> float:
+        """A constant offset that healthy items may have: of many items, what their own spread makes likely in one of
+        SPREADS such jobs; of few, what is known of the signal."""
+        if not self.noise.peers:
+            return self.noise.allowance
+        lasting = scale.location(self._values.rows[np.isfinite(x) & ~self.alarmed, :LASTING])
+        if len(lasting) < MANY:
+            return self.noise.allowance
+        spread = float(spread_of(lasting[:, None])[0])
+        return spread * float(np.sqrt(2 * np.log(SPREADS * len(lasting))))
+
     def _bounded(self, z: Floats) -> Floats:
         clip = self.noise.clip
         return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
-        change = sequential.evidence(self._change.rows) if self.noise.changes else none
-        offset = sequential.evidence(self._offset.rows) if np.isfinite(self.noise.allowance) else none
+        change = self._evidence_of_change(np.isfinite(x)) if self.noise.changes else none
+        offset = sequential.evidence(sequential.sums(self._offset.rows)) if np.isfinite(self.noise.allowance) else none
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
         alarmed_before = self.alarmed.copy()
@@ -162,6 +180,11 @@ class Monitor:
         for item in np.flatnonzero(rising):
             self._raise(int(item), by_change=bool(by_change[item]))
         self._follow(x, alarmed_before & np.isfinite(x))
+
+    def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> Floats:
+        sums = sequential.sums(self._change.rows)
+        self._widening.observe((sums / np.sqrt(sequential.WINDOWS))[measured & self.ready & ~self.alarmed])
+        return sequential.evidence(sums / self._widening.factors)
 
     def _raise(self, item: int, *, by_change: bool) -> None:
         """Alarm if the effect is worth it. What an item has shown that was always slow is no baseline."""

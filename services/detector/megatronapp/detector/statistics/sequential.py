@@ -27,13 +27,27 @@ TAU = 2.0
 """Expected size of a shift in standard deviations; the test loses little when it is another."""
 
 
-def evidence(residuals: Floats) -> Floats:
-    """Log evidence of a rise, one for each item.
+def sums(residuals: Floats) -> Floats:
+    """Over each of WINDOWS, of each item.
 
     residuals (items × WINDOWS[-1]): standardised, winsorised, the newest first; 0 where nothing was measured.
     """
-    log_e: Floats = _log_mixture(residuals @ _WINDOW_SUMS, WINDOWS).max(axis=1)
+    of_windows: Floats = residuals @ _WINDOW_SUMS
+    return of_windows
+
+
+def evidence(sums: Floats) -> Floats:
+    """Log evidence of a rise, one for each item, by its sums over WINDOWS."""
+    log_e: Floats = _log_mixture(sums, WINDOWS).max(axis=1)
     return log_e
+
+
+def clip(log_threshold: float, steps: int) -> float:
+    """The largest residual of which `steps` in a row reach the threshold, and one less do not: no matter how heavy the
+    tails are, so many steps must have been slow."""
+    fewer = steps - 1
+    spread = 1.0 + fewer * TAU**2
+    return 0.99 * float(np.sqrt((log_threshold + np.log(spread) / 2) * 2 * spread) / (TAU * fewer))
 
 
 def onset(residuals: Floats) -> int:
