@@ -18,6 +18,7 @@ from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.probe import probe
 from megatronapp.core.tls import CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE, ClientTls, open_channel
 from megatronapp.gateway.collector import CollectorClient
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
@@ -62,11 +63,11 @@ async def jobs_seen(running: Running, tls: ClientTls) -> int:
 
 def connected(running: Running, environment: dict[str, str], token_file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A rank's stream, as the agent opens it, with one step."""
-    for name, value in environment.items():
+    for name, value in (environment | {"MEGATRONAPP_TOKEN_FILE": str(token_file)}).items():
         monkeypatch.setenv(name, value)
     token_file.write_text(TOKEN.get_secret_value())
-    loop = StreamLoop()
-    stream = CollectorStream(address_of(running), lambda: hello(identity()), lambda _: None, loop, str(token_file))
+    loop, access = StreamLoop(), Access.of_environment()
+    stream = CollectorStream(address_of(running), lambda: hello(identity()), lambda _: None, loop, access)
     stream.put(Outgoing.of(summary(1, 1)))
     return stream, loop
 

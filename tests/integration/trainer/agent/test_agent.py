@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.app import Agent
 from megatronapp.trainer.agent.rendezvous import listen, start_agent
 from megatronapp.trainer.plugins.scan import agent_link
@@ -35,7 +36,7 @@ PATIENCE_SECONDS = 60.0
 def serving(path: Path) -> Iterator[Agent]:
     listener = listen(path)
     assert listener is not None
-    agent = Agent(listener, path)
+    agent = Agent(listener, path, Access())
     thread = threading.Thread(target=agent.run)
     thread.start()
     try:

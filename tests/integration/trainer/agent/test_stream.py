@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.outbox import Outbox
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.v1 import trace_pb2
@@ -49,7 +50,7 @@ def connect(free_port: int) -> Iterator[Callable[..., CollectorStream]]:
         stream = CollectorStream(
             f"127.0.0.1:{free_port}",
             hello=lambda: trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=trace_pb2.Identity(rank=3))),
-            **{"on_control": lambda control: None, "loop": loop, **options},  # type: ignore[arg-type]
+            **{"on_control": lambda control: None, "loop": loop, "access": Access(), **options},  # type: ignore[arg-type]
         )
         streams.append(stream)
         return stream
@@ -211,7 +212,7 @@ def test_an_empty_token_file_is_named_and_read_again(
 ) -> None:
     start("refuse")
     (tmp_path / "token").write_text("")
-    outbox = Outbox([connect(token_file=str(tmp_path / "token"))])
+    outbox = Outbox([connect(access=Access(str(tmp_path / "token")))])
     outbox.put(summary(1))
     said = ""
 
@@ -287,7 +288,7 @@ def test_the_token_is_read_anew_for_each_connection(
     token = tmp_path / "token"
     token.write_text("expired")
     start("refuse")
-    outbox = Outbox([connect(token_file=str(token))])
+    outbox = Outbox([connect(access=Access(str(token)))])
     outbox.put(summary(1))
 
     token.write_text("secret\n")
@@ -324,7 +325,7 @@ def test_streams_of_many_ranks_share_one_thread(
 def test_a_closed_loop_breaks_off_what_still_runs_and_what_comes_later_stays(free_port: int) -> None:
     loop = StreamLoop()
     hello = trace_pb2.TraceMessage(hello=trace_pb2.Hello())
-    stream = CollectorStream(f"127.0.0.1:{free_port}", lambda: hello, lambda control: None, loop)
+    stream = CollectorStream(f"127.0.0.1:{free_port}", lambda: hello, lambda control: None, loop, Access())
 
     loop.close()
     Outbox([stream]).put(summary(1))

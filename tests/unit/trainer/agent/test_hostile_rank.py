@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
 from megatronapp.trainer.agent.encode import encode_all
 from megatronapp.trainer.agent.hello import RankHello
@@ -58,7 +59,7 @@ def known(folder: Path) -> Iterator[tuple[Rank, RankWriter]]:
     with pair() as (_, connection):
         hello = RankHello.parse(json.loads(json.dumps(writer.hello)))
         streams = StreamLoop()
-        yield Rank(connection, hello, Segment(os.dup(writer.recorder.fd)), streams, ""), writer
+        yield Rank(connection, hello, Segment(os.dup(writer.recorder.fd)), streams, Access()), writer
         streams.close()
 
 

@@ -11,6 +11,8 @@ Each item goes through a cycle:
 - History is robust (median and MAD over CLEAN steps), pooled over items, widened by the serial correlation, and taken
   at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
   not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
+- Where there are many items they also tell how usual it is that one of them differs: in its sums over steps
+  (widening.py), and in its offset from the others (`_allowance`).
 - An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence
   is of the past.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from megatronapp.core import logging
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.app import Agent
 
 LINGER_SECONDS = 0.5
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.configure()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the ranks, which save first
     listener = socket.socket(fileno=options.listen)
-    agent = Agent(listener, options.path, os.environ.get("MEGATRONAPP_TOKEN_FILE", ""))
+    agent = Agent(listener, options.path, Access.of_environment())
     signal.signal(signal.SIGTERM, lambda *_: agent.stop())
     agent.run(_gone(options.parent))
     return 0

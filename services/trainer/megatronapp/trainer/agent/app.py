@@ -20,6 +20,7 @@ from typing import Any
 from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.encode import StepMessages, encode_all
 from megatronapp.trainer.agent.hello import RankHello
@@ -63,12 +64,12 @@ _PeerStep = tuple[_Peer, Rank, Step]
 class Agent:
     """`run` it in a thread, and `stop` it from another; or let it run until there is nothing left to do."""
 
-    def __init__(self, listener: socket.socket, path: Path, token_file: str = "") -> None:
+    def __init__(self, listener: socket.socket, path: Path, access: Access) -> None:
         """Takes over the listening socket, and its address `path`."""
         listener.setblocking(False)
         self._listener = listener
         self._path = path
-        self._token_file = token_file
+        self._access = access
         self._selector = selectors.DefaultSelector()
         self._peers: set[_Peer] = set()
         self._streams = StreamLoop()
@@ -191,7 +192,7 @@ class Agent:
             raise DataError("a hello without a segment")
         segment = Segment(fd)
         try:
-            return Rank(connection, hello, segment, self._streams, self._token_file)
+            return Rank(connection, hello, segment, self._streams, self._access)
         except BaseException:
             segment.close()
             raise

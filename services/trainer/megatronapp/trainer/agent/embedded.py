@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, listen, private_folder
 
 log = get_logger(__name__)
@@ -39,7 +40,7 @@ def embedded_agent() -> Iterator[None]:
         yield
         return
     assert listener is not None  # noqa: S101  (nobody else knows the folder)
-    agent = Agent(listener, folder / "agent.sock", os.environ.get("MEGATRONAPP_TOKEN_FILE", ""))
+    agent = Agent(listener, folder / "agent.sock", Access.of_environment())
     thread = threading.Thread(target=agent.run, name="agent", daemon=True)
     thread.start()
     os.environ[SOCKET_VARIABLE] = str(folder / "agent.sock")

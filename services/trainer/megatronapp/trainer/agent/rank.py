@@ -15,6 +15,7 @@ from megatronapp.core.trace import limits
 from megatronapp.core.trace.validate import check_fields, check_message
 from megatronapp.core.trace.values import Communicator, Evaluation, Identity
 from megatronapp.core.trace.wire import from_document, to_proto
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.control import ControlRelay
 from megatronapp.trainer.agent.encode import StepMessages, encode_all, memory_of
@@ -44,7 +45,7 @@ class Rank:
     """From its hello on. All methods are for the agent's thread."""
 
     def __init__(
-        self, connection: Connection, hello: RankHello, segment: Segment, streams: StreamLoop, token_file: str
+        self, connection: Connection, hello: RankHello, segment: Segment, streams: StreamLoop, access: Access
     ) -> None:
         """Takes the segment over."""
         self._connection = connection
@@ -65,7 +66,7 @@ class Rank:
         self._refused = 0
         uuid = hello.message.placement.gpu_uuid
         self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
-        self._outbox = Outbox(self._sinks(streams, token_file), _plausible(segment.sent))
+        self._outbox = Outbox(self._sinks(streams, access), _plausible(segment.sent))
 
     @property
     def identity(self) -> Identity:
@@ -207,14 +208,14 @@ class Rank:
         hello.communicators.extend(map(to_proto, self._communicators))
         return trace_pb2.TraceMessage(hello=hello)
 
-    def _sinks(self, streams: StreamLoop, token_file: str) -> list[Sink]:
+    def _sinks(self, streams: StreamLoop, access: Access) -> list[Sink]:
         sinks: list[Sink] = []
         folder, address = self._rank_hello.folder, self._rank_hello.collector_address
         if folder is not None and (file := self._file(folder)) is not None:
             file.put(Outgoing.of(self._hello()))
             sinks.append(file)
         if address:
-            sinks.append(CollectorStream(address, self._hello, self._control.ask, streams, token_file))
+            sinks.append(CollectorStream(address, self._hello, self._control.ask, streams, access))
         return sinks
 
     def _file(self, folder: Path) -> TraceFile | None:

@@ -26,6 +26,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
+from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.buffer import ResendBuffer
 from megatronapp.trainer.agent.outbox import Outgoing
 from megatronapp.v1 import trace_pb2
@@ -107,7 +108,7 @@ class CollectorStream:
         hello: Callable[[], trace_pb2.TraceMessage],
         on_control: Callable[[trace_pb2.TraceControl], None],
         loop: StreamLoop,
-        token_file: str = "",
+        access: Access,
         buffer_bytes: int = BUFFER_BYTES,
         ack_timeout_seconds: float = ACK_TIMEOUT_SECONDS,
     ) -> None:
@@ -115,7 +116,7 @@ class CollectorStream:
         self._hello = hello
         self._on_control = on_control
         self._loop = loop
-        self._token_file = token_file
+        self._access = access
         self._ack_timeout = ack_timeout_seconds
         self._buffer = ResendBuffer(buffer_bytes)
         self._acknowledged = threading.Condition()
@@ -185,7 +186,7 @@ class CollectorStream:
                 if self._leave_out_refused(error):
                     self._replied = True
                 elif self._replied or not logged:
-                    log.warning("collector_unreachable", address=self._address, reason=_reason(error))
+                    log.warning("collector_unreachable", address=self._address, reason=_reason(error, self._access.tls))
                     logged = True
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -194,7 +195,7 @@ class CollectorStream:
     async def _connect(self) -> None:
         """One connection, until it ends."""
         self._replied = self._takes_bundles = False
-        async with open_channel(self._address, ClientTls.of_environment(), CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._address, self._access.tls, CHANNEL_OPTIONS) as channel:
             with self._acknowledged:
                 self._buffer.reconnected()
                 self._progress_at = time.monotonic()
@@ -260,9 +261,9 @@ class CollectorStream:
 
     def _metadata(self) -> list[tuple[str, str]]:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
-        token = read_token(self._token_file)
+        token = read_token(self._access.token_file)
         if token:
-            tell_of_clear_text(self._address, ClientTls.of_environment())
+            tell_of_clear_text(self._address, self._access.tls)
         return [("authorization", f"Bearer {token}")] if token else []
 
 
@@ -273,8 +274,8 @@ def _on_the_wire(messages: Sequence[Outgoing]) -> bytes:
     return trace_pb2.TraceMessage(bundle=bundle).SerializeToString()
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, tls: ClientTls) -> str:
     if not isinstance(error, aio.AioRpcError):
         return str(error)
     details = error.details() or error.code().name
-    return handshake_failure(details, ClientTls.of_environment()) or details
+    return handshake_failure(details, tls) or details
