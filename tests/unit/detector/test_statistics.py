@@ -162,6 +162,18 @@ def test_noise_that_wanders_raises_no_alarm_in_a_large_job_and_hides_no_rank_tha
     assert np.flatnonzero(monitor.alarmed).tolist() == [17]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_where_most_are_slow_at_once_it_is_no_news_unless_a_fault_may_do_that(together: bool) -> None:
+    values = np.random.default_rng(9).normal(0, 0.01, (60, 64))
+    values[45:, :40] += 0.2
+    noise = Noise(floor=0.01, prior=0.01, clip=4.5, allowance=np.inf, smallest=0.02, together=together)
+    monitor = Monitor(noise, log_threshold=16.0)
+
+    watch(monitor, values)
+
+    assert np.flatnonzero(monitor.alarmed).tolist() == (list(range(40)) if together else [])
+
+
 @pytest.mark.parametrize(("spread", "alarmed"), [(0.004, [3]), (0.02, [])], ids=["alike", "spread"])
 def test_an_offset_from_the_first_step_is_judged_by_how_much_the_job_s_devices_differ(
     spread: float, alarmed: list[int]

@@ -35,7 +35,7 @@ _GPU_NOISE: dict[str, Noise] = {
     "sync_delay": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
     "launching": Noise(floor=0.15, prior=0.20, clip=4, allowance=0.50, smallest=0.30),
     "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
-    "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10),
+    "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10, together=True),
     "checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
     "job_checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
     "stage_imbalance": Noise(floor=0.02, prior=0.02, clip=4, allowance=0.05, smallest=0.05, changes=False),

@@ -65,6 +65,8 @@ class Noise:
     """False: only the offset is judged, never a change against the item's own history."""
     peers: bool = False
     """Values are offsets from peers that do the same work: in a large job their spread says what is usual."""
+    together: bool = False
+    """A fault may make most items slow at once, as a switch does its links: that most are slow does not excuse them."""
     bursts: bool = False
     """Nothing in most steps and much in some: the upper tail is the scale."""
 
@@ -185,7 +187,8 @@ class Monitor:
 
     def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> Floats:
         sums = sequential.sums(self._change.rows)
-        self._widening.observe((sums / np.sqrt(sequential.WINDOWS))[measured & self.ready & ~self.alarmed])
+        if not self.noise.together:
+            self._widening.observe((sums / np.sqrt(sequential.WINDOWS))[measured & self.ready & ~self.alarmed])
         return sequential.evidence(sums / self._widening.factors)
 
     def _raise(self, item: int, *, by_change: bool) -> None:
