@@ -55,7 +55,7 @@ def test_a_gpu_that_is_slow_from_the_first_step_or_across_a_restart_is_paged(sce
 
 @pytest.mark.parametrize(
     "model",
-    ["quiet", "outliers", "drift", "spread", "sequences", "experts", "last-stage", "garbage", "checkpoints"],
+    ["quiet", "outliers", "drift", "spread", "sequences", "experts", "last-stage", "checkpoints"],
 )
 def test_nobody_is_paged_of_a_healthy_job_and_hardly_anything_is_told(model: str) -> None:
     line = judged("healthy", model, 1, steps=HEALTHY_STEPS, model=model)
