@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from bench.scale import intervals
 from bench.scale.intervals import Interval
 from bench.scale.scenarios import Trial
-from bench.scale.scoring import Detection, Outcome
+from bench.scale.scoring import Outcome
 
 PER_GPU_DAYS = 10_000.0
 
 
 @dataclass
-class Line:
+class Line(Outcome):
     """Jobs of one kind together."""
 
-    name: str
+    name: str = ""
     trials: int = 0
-    gpu_days: float = 0.0
-    rank_steps: int = 0
-    pages: int = 0
-    false_pages: int = 0
-    wrong_culprits: int = 0
-    wrong_causes: int = 0
-    false_openings: int = 0
-    advice: int = 0
-    errors: int = 0
-    detections: list[Detection] = field(default_factory=list)
-    generation_seconds: float = 0.0
-    engine_seconds: float = 0.0
-    strays: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         self.trials += 1
@@ -108,12 +95,12 @@ def _unless_quiet(model: str) -> str:
 def lines(outcomes: Iterable[tuple[Trial, Outcome]]) -> list[Line]:
     found: dict[str, Line] = {}
     for trial, outcome in outcomes:
-        found.setdefault(name_of(trial), Line(name_of(trial))).add(outcome)
+        found.setdefault(name_of(trial), Line(name=name_of(trial))).add(outcome)
     return list(found.values())
 
 
 def pooled(parts: Sequence[Line], name: str = "all") -> Line:
-    whole = Line(name)
+    whole = Line(name=name)
     for part in parts:
         whole.trials += part.trials
         for key in (*_SUMMED, "detections", "strays"):

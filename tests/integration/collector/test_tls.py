@@ -72,11 +72,7 @@ def connected(running: Running, environment: dict[str, str], token_file: Path, m
     return stream, loop
 
 
-async def test_the_agent_and_the_gateway_speak_through_tls(
-    start: Start, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = await start_with_tls(start, authority)
-    stream, loop = connected(running, {CA_FILE: str(authority.ca_file)}, tmp_path / "token", monkeypatch)
+async def until_sent(stream: CollectorStream, loop: StreamLoop) -> None:
     try:
         async with asyncio.timeout(20):
             while len(stream._buffer):
@@ -84,6 +80,14 @@ async def test_the_agent_and_the_gateway_speak_through_tls(
     finally:
         await asyncio.to_thread(stream.close, 1.0)
         await asyncio.to_thread(loop.close)
+
+
+async def test_the_agent_and_the_gateway_speak_through_tls(
+    start: Start, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start_with_tls(start, authority)
+    stream, loop = connected(running, {CA_FILE: str(authority.ca_file)}, tmp_path / "token", monkeypatch)
+    await until_sent(stream, loop)
 
     assert await jobs_seen(running, ClientTls(str(authority.ca_file))) == 1
     await asyncio.to_thread(probe, f"grpc://{address_of(running)}")
@@ -153,13 +157,7 @@ async def test_the_agent_shows_its_certificate(
     certificate, key = map(str, authority.certify("rank", "rank"))
     given = {CA_FILE: str(authority.ca_file), CLIENT_CERTIFICATE_FILE: certificate, CLIENT_KEY_FILE: key}
     stream, loop = connected(running, given, tmp_path / "token", monkeypatch)
-    try:
-        async with asyncio.timeout(20):
-            while len(stream._buffer):
-                await asyncio.sleep(0.05)
-    finally:
-        await asyncio.to_thread(stream.close, 1.0)
-        await asyncio.to_thread(loop.close)
+    await until_sent(stream, loop)
 
 
 async def test_renewed_certificates_are_taken_without_a_restart(

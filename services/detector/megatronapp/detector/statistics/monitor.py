@@ -43,6 +43,7 @@ SHOWN = 0.5
 LASTING = 16
 """Newest values whose median is what an item's offset is."""
 SPREADS = 100
+"""Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
 SUSPICIOUS = 0.4
 """Share of the alarm threshold above which a step no longer enters the history."""
 
