@@ -57,20 +57,21 @@ def _of_step(table: StepTable) -> Floats:
     return np.where(seconds > 0, seconds, np.nan)
 
 
-def make(folder: Path) -> recording.Recording:
+def make(folder: Path, about: str) -> recording.Recording:
     parts = [compute_seconds(step_tables(attempt)) for attempt in attempts(folder)]
     longest = max(parts, key=len)
     steps, ranks = longest.shape
-    return recording.of_seconds(longest, f"{ranks} ranks, {steps} steps, of {folder.resolve().name}")
+    return recording.of_seconds(longest, f"{about or folder.resolve().name}; {ranks} ranks, {steps} steps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale.record", description=__doc__)
     parser.add_argument("folder", type=Path, help="a run's trace folder, or the collector's store")
     parser.add_argument("file", type=Path, nargs="?", default=recording.DEFAULT, help=f"default: {recording.DEFAULT}")
+    parser.add_argument("--about", default="", help="device, date, command: a text that goes with the numbers")
     options = parser.parse_args(argv)
     try:
-        made = make(options.folder)
+        made = make(options.folder, options.about)
     except (DataError, UsageError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

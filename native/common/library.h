@@ -22,11 +22,16 @@ public:
     // Throws std::runtime_error when the library has no such function.
     template <typename Function>
     void find(Function& function, const char* name) const {
-        void* found = dlsym(handle_, name);
-        if (found == nullptr) {
+        find_or_null(function, name);
+        if (function == nullptr) {
             throw std::runtime_error("this " + what_ + " has no " + name);
         }
-        function = reinterpret_cast<Function>(found);
+    }
+
+    // Null when the library, an older one say, has no such function.
+    template <typename Function>
+    void find_or_null(Function& function, const char* name) const {
+        function = reinterpret_cast<Function>(dlsym(handle_, name));
     }
 
 private:

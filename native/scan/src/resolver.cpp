@@ -15,7 +15,7 @@ namespace {
 
 // How often the device is asked. Nobody waits for the answer, and each time costs the host some microseconds and takes
 // the driver's lock: not right after a step, where the device is idle until the training thread has work for it.
-constexpr auto kPoll = std::chrono::milliseconds(50);
+constexpr auto kPoll = std::chrono::milliseconds(100);
 constexpr auto kClosingPoll = std::chrono::milliseconds(2);
 // How long a thread that was told to stop may take for what it is at.
 constexpr auto kStop = std::chrono::milliseconds(500);
@@ -66,7 +66,9 @@ std::unique_ptr<Chunk> Resolver::put(std::unique_ptr<Chunk> chunk) {
         }
         chunks_.push_back(std::move(chunk));
     }
-    changed_.notify_all();
+    if (cuda_ == nullptr) {
+        changed_.notify_all();  // with a device it is a poll that takes the chunk
+    }
     if (lost != 0) {
         lose_(lost);
     }

@@ -27,7 +27,7 @@ def test_device_spans_and_completions_are_told_when_the_device_has_passed_them(t
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [
         "each stream at its own pace",
-        "events are used again",
+        "events are used again, and read back cheaply",
         "a close waits for no device",
         "a device that fails costs its rows",
     ]

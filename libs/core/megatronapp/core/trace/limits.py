@@ -58,6 +58,8 @@ MAX_JOB_EVALUATIONS = 1_000
 MAX_KEPT_HEARTBEAT_BYTES = 64 << 10
 """Of a rank's last heartbeats in the store. One of a rank in some tens of communicators and pairs takes 2 KB."""
 
+MAX_KEPT_NAMES = 4096
+"""Of runs, with their jobs, that were found plausible; a message of another one costs a microsecond more."""
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""
 MAX_NAME = 1024

@@ -140,7 +140,7 @@ class Membership:
         if process is None:
             return None
         process.take(message, received_unix_ns, lost=lost)
-        if message.hello.HasField("recipe"):
+        if message.HasField("hello") and message.hello.HasField("recipe"):
             self._learn_recipe(identity.rank, received_unix_ns, message.hello.recipe)
         return self._elected(process)
 

@@ -33,6 +33,7 @@ class SpanName(StrEnum):
     CHECKPOINT_WRITE = "checkpoint_write"
     EVALUATE = "evaluate"
     GC = "gc"
+    PROCESSOR_PROBE = "processor_probe"
     # Granularity full only, and never in a summary.
     LAYER_FORWARD = "layer_forward"
     LAYER_BACKWARD = "layer_backward"
@@ -67,7 +68,7 @@ SYMMETRIC = frozenset({SpanName.ALL_REDUCE, SpanName.ALL_GATHER, SpanName.REDUCE
 """Collectives no member of which can end before every member has begun."""
 COLLECTIVES = SYMMETRIC | {SpanName.BROADCAST, SpanName.ALL_TO_ALL}
 
-_HOST = frozenset({SpanName.DATA, SpanName.GC, *CHECKPOINTS})
+_HOST = frozenset({SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, *CHECKPOINTS})
 _PHASES = frozenset({SpanName.STEP, SpanName.GRAD_SYNC, SpanName.EVALUATE})
 
 

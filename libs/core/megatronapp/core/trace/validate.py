@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter, gt, lt
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,25 @@ Range = tuple[str, int, int]
 """A field, its least and its largest value."""
 
 
+class _Ranges:
+    """Fields of one kind of message with their ranges, compared without a loop in Python: a heartbeat has fifty."""
+
+    def __init__(self, what: str, *ranges: Range) -> None:
+        self._what, self._ranges = what, ranges
+        fields, self._low, self._high = zip(*ranges, *ranges[:1], strict=True)  # one field alone would be no tuple
+        self._values = attrgetter(*fields)
+
+    def check(self, message: Any) -> None:
+        values = self._values(message)
+        if any(map(lt, values, self._low)) or any(map(gt, values, self._high)):
+            raise self._told(message)
+
+    def _told(self, message: Any) -> ImplausibleError:
+        field, low, high = next(r for r in self._ranges if not r[1] <= getattr(message, r[0]) <= r[2])
+        text = f"{self._what}: {field} is {getattr(message, field)}; it must be from {low} to {high}"
+        return ImplausibleError("number", text)
+
+
 class ImplausibleError(DataError):
     """A field whose value can't be true; `reason` is a short word for counting."""
 
@@ -46,16 +67,21 @@ class ImplausibleError(DataError):
 
 def check_identity(identity: trace_pb2.Identity) -> None:
     """Raises ImplausibleError for what can't name a rank; names become folders, so they are plain."""
-    if not _RUN.fullmatch(identity.run):
-        raise _identity("run must be letters, digits, '.', '_' or '-', at most 128; set MEGATRONAPP_RUN_ID")
-    if identity.run in limits.RESERVED_RUNS:
-        raise _identity(f"run {identity.run!r} is a name of the store's own; set MEGATRONAPP_RUN_ID to another")
-    if not _JOB.fullmatch(identity.job):
-        raise _identity("job must be <namespace>/<name>; set MEGATRONAPP_JOB")
+    _check_names(identity.run, identity.job)
     if not 1 <= identity.attempt <= limits.MAX_ATTEMPT:
         raise _identity(f"attempt counts from 1 to {limits.MAX_ATTEMPT}; set MEGATRONAPP_ATTEMPT")
     if identity.rank >= limits.MAX_WORLD:
         raise _identity(f"rank {identity.rank} is more than {limits.MAX_WORLD - 1}")
+
+
+@lru_cache(maxsize=limits.MAX_KEPT_NAMES)
+def _check_names(run: str, job: str) -> None:
+    if not _RUN.fullmatch(run):
+        raise _identity("run must be letters, digits, '.', '_' or '-', at most 128; set MEGATRONAPP_RUN_ID")
+    if run in limits.RESERVED_RUNS:
+        raise _identity(f"run {run!r} is a name of the store's own; set MEGATRONAPP_RUN_ID to another")
+    if not _JOB.fullmatch(job):
+        raise _identity("job must be <namespace>/<name>; set MEGATRONAPP_JOB")
 
 
 def check_message(message: trace_pb2.TraceMessage) -> None:
@@ -88,13 +114,13 @@ def implausible_columns(columns: Mapping[str, Column], bounds: npt.NDArray[np.in
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
     """The same for a message on the bus, where one that tells of a lost rank has no body. Raises DataError."""
     check_identity(message.identity)
-    _in_range("message", message, _RANK_MESSAGE)
+    _RANK_MESSAGE.check(message)
     if message.lost and message.message.WhichOneof("body") is None:
         return
-    hello = message.message.hello
-    if hello.HasField("identity") and hello.identity != message.identity:
+    body = message.message
+    if body.HasField("hello") and body.hello.HasField("identity") and body.hello.identity != message.identity:
         raise _identity("a Hello of another rank than the message's sender")
-    _understand(message.message)
+    _understand(body)
 
 
 def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
@@ -126,15 +152,13 @@ def _understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
 
 def check_control(control: trace_pb2.TraceControl) -> None:
     """Raises ImplausibleError. A field that is 0 was not set."""
-    _in_range("trace control", control, _CONTROL)
+    _CONTROL.check(control)
 
 
 def _hello(hello: trace_pb2.Hello) -> None:
     place, sizes, schedule = hello.placement, hello.placement.sizes, hello.schedule
-    _in_range("Hello", hello, _HELLO)
-    _in_range("placement", place, _PLACEMENT)
-    _in_range("sizes", sizes, _SIZES)
-    _in_range("schedule", schedule, _SCHEDULE)
+    for ranges, part in ((_HELLO, hello), (_PLACEMENT, place), (_SIZES, sizes), (_SCHEDULE, schedule)):
+        ranges.check(part)
     if abs(place.host_unix_ns - place.host_clock_ns) > limits.MAX_TIME_NS:
         raise ImplausibleError("number", "host_unix_ns and host_clock_ns are further apart than any clocks can be")
     passes = math.prod(max(1, n) for n in (schedule.microbatches, sizes.virtual_pipeline, sizes.pipeline))
@@ -161,7 +185,7 @@ def _batch(batch: trace_pb2.TraceBatch) -> Columns:
 
 
 def _batch_fields(batch: trace_pb2.TraceBatch) -> None:
-    _in_range("batch", batch, _BATCH)
+    _BATCH.check(batch)
     _communicators(batch.communicators)
 
 
@@ -176,35 +200,33 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
 
 
 def _summary_fields(summary: trace_pb2.StepSummary) -> None:
-    _in_range("summary", summary, _SUMMARY)
+    _SUMMARY.check(summary)
     _communicators(summary.communicators)
     if len(summary.phases) > limits.MAX_PHASES:
         raise ImplausibleError("phases", f"{len(summary.phases)} phases in a step; at most {limits.MAX_PHASES}")
     for phase in summary.phases:
         _phase(phase)
-    _in_range("progress", summary.progress, _PROGRESS)
-    _in_range("memory", summary.memory, _MEMORY)
+    _parts(summary, _SUMMARY_PARTS)
 
 
 def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
-    _in_range("heartbeat", beat, _HEARTBEAT)
+    _HEARTBEAT.check(beat)
     _phase(beat.phase)
-    check_control(beat.control)
-    _in_range("gpu", beat.gpu, _GPU)
-    _texts("activity", [beat.activity], limits.MAX_NAME)
-    _in_range("memory", beat.memory, _MEMORY)
-    _at_most("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
-    for frontier in beat.frontiers:
-        _in_range("frontier", frontier, _FRONTIER)
-        if frontier.open:
-            _at_most("open messages of a pair", len(frontier.open), limits.MAX_OPEN_MESSAGES)
-            for message in frontier.open:
-                _in_range("open message", message, _OPEN)
-    _texts("operation", [frontier.operation for frontier in beat.frontiers], limits.MAX_NAME)
+    _parts(beat, _HEARTBEAT_PARTS)
+    frontiers, texts = beat.frontiers, [beat.activity]
+    _at_most("frontiers", len(frontiers), limits.MAX_FRONTIERS)
+    for frontier in frontiers:
+        _FRONTIER.check(frontier)
+        texts.append(frontier.operation)
+        if opened := frontier.open:
+            _at_most("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
+            for message in opened:
+                _OPEN.check(message)
+    _texts("activity or operation", texts, limits.MAX_NAME)
     _communicators(beat.communicators)
     _at_most("evaluations", len(beat.evaluations), limits.MAX_EVALUATIONS)
     for evaluation in beat.evaluations:
-        _in_range("evaluation", evaluation, _EVALUATION)
+        _EVALUATION.check(evaluation)
         _texts("evaluation", [evaluation.split])
 
 
@@ -261,11 +283,11 @@ def _phase(phase: int) -> None:
         raise ImplausibleError("phases", f"phase {phase}; phases are numbered from 0 to {limits.MAX_PHASE}")
 
 
-def _in_range(what: str, message: Any, ranges: Iterable[Range]) -> None:
-    for field, low, high in ranges:
-        value = getattr(message, field)
-        if not low <= value <= high:
-            raise ImplausibleError("number", f"{what}: {field} is {value}; it must be from {low} to {high}")
+def _parts(message: Any, parts: Mapping[str, _Ranges]) -> None:
+    """Those of a message's parts that it has."""
+    for name, ranges in parts.items():
+        if message.HasField(name):
+            ranges.check(getattr(message, name))
 
 
 def _at_most(what: str, count: int, most: int) -> None:
@@ -274,9 +296,10 @@ def _at_most(what: str, count: int, most: int) -> None:
 
 
 def _texts(what: str, texts: Sequence[str], longest: int = limits.MAX_LABEL) -> None:
-    if max(map(len, texts), default=0) > longest:
+    joined = "".join(texts)
+    if len(joined) > longest and max(map(len, texts)) > longest:
         raise ImplausibleError("text", f"{what} of more than {longest} characters")
-    if not "".join(texts).isprintable():
+    if not joined.isprintable():
         raise ImplausibleError("text", f"{what} with characters that can't be printed")
 
 
@@ -295,71 +318,79 @@ def _to(high: int, *fields: str) -> list[Range]:
 _OPEN_ENUM = 31
 """A newer sender may name values that are not known here."""
 
-_RANK_MESSAGE = [
+_RANK_MESSAGE = _Ranges(
+    "message",
     *_to(limits.MAX_TIME_NS, "received_unix_ns"),
     ("clock_offset_ns", -limits.MAX_COUNT, limits.MAX_COUNT),
     ("clock_error_ns", -1, limits.MAX_COUNT),
-]
-_HELLO = _to(_OPEN_ENUM, "device")
-_PLACEMENT = [
+)
+_HELLO = _Ranges("Hello", *_to(_OPEN_ENUM, "device"))
+_PLACEMENT = _Ranges(
+    "placement",
     *_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
     *_to(limits.MAX_PIPELINE - 1, "pipeline"),
     *_to(limits.MAX_TIME_NS, "host_unix_ns"),
     *_times("host_clock_ns"),
-]
-_SIZES = [
+)
+_SIZES = _Ranges(
+    "sizes",
     *_to(limits.MAX_WORLD, "world", "tensor", "data", "context", "expert"),
     *_to(limits.MAX_PIPELINE, "pipeline"),
     *_to(limits.MAX_VIRTUAL_PIPELINE, "virtual_pipeline"),
-]
-_SCHEDULE = [
+)
+_SCHEDULE = _Ranges(
+    "schedule",
     *_to(limits.MAX_MICROBATCHES, "microbatches"),
     *_to(limits.MAX_STEP, "total_steps", "first_step"),
     *_to(limits.MAX_SEQUENCE_LENGTH, "sequence_length"),
     *_to(limits.MAX_MICRO_BATCH_SIZE, "micro_batch_size"),
     *_to(limits.MAX_PARAMETERS, "parameters"),
-]
-_BATCH = [
+)
+_BATCH = _Ranges(
+    "batch",
     *_to(limits.MAX_BATCH_ROWS, "count"),
     *_to(limits.MAX_STEP, "step"),
     *_to(limits.MAX_DROPPED, "dropped"),
     *_to(limits.MAX_DURATION_NS, "reference_error_ns"),
     *_times("reference_host_ns", "base_ns"),
-]
-_SUMMARY = [
+)
+_SUMMARY = _Ranges(
+    "summary",
     *_to(limits.MAX_SUMMARY_ROWS, "rows"),
     *_to(limits.MAX_STEP, "step"),
     *_to(limits.MAX_DROPPED, "dropped"),
     *_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
     *_times("start_ns"),
-]
-_PROGRESS = _to(limits.MAX_STEP, "total_steps")
-_HEARTBEAT = [
+)
+_PROGRESS = _Ranges("progress", *_to(limits.MAX_STEP, "total_steps"))
+_HEARTBEAT = _Ranges(
+    "heartbeat",
     *_to(limits.MAX_STEP, "step"),
     *_to(limits.MAX_DROPPED, "dropped"),
     *_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
     *_times("clock_ns", "activity_since_ns"),
-]
-_CONTROL = [
+)
+_CONTROL = _Ranges(
+    "trace control",
     *_to(limits.MAX_TRACE_INTERVAL, "interval", "continuous_iterations"),
     *_to(_OPEN_ENUM, "granularity"),
-]
-_GPU = _to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays")
-_FRONTIER = [
+)
+_GPU = _Ranges("gpu", *_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
+_FRONTIER = _Ranges(
+    "frontier",
     *_to(limits.MAX_COMMUNICATORS, "communicator"),
     *_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
     *_times("enqueued_at_ns", "completed_at_ns"),
     ("peer", -1, limits.MAX_WORLD - 1),
-]
-_OPEN = [
-    *_to(limits.MAX_STEP, "step"),
-    *_to(MAX_PACKED, "message"),
-    *_times("posted_at_ns"),
-]
-_MEMORY = _to(
-    limits.MAX_COUNT, "allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes"
 )
-_EVALUATION = [*_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches")]
+_OPEN = _Ranges("open message", *_to(limits.MAX_STEP, "step"), *_to(MAX_PACKED, "message"), *_times("posted_at_ns"))
+_MEMORY = _Ranges(
+    "memory",
+    *_to(limits.MAX_COUNT, "allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes"),
+)
+_SUMMARY_PARTS = {"progress": _PROGRESS, "memory": _MEMORY}
+_HEARTBEAT_PARTS = {"control": _CONTROL, "gpu": _GPU, "memory": _MEMORY}
+_EVALUATION = _Ranges("evaluation", *_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches"))
 _TIME = (-limits.MAX_TIME_NS, limits.MAX_TIME_NS)
 _DURATION = (-limits.MAX_DURATION_NS, limits.MAX_DURATION_NS)
 _WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME, "message": (0, MAX_PACKED)} | {

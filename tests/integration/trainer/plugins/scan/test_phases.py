@@ -138,4 +138,4 @@ def test_the_detector_tells_no_hang_of_it(folder: Path) -> None:
     found = [finding for message in read_messages(attempt) for finding in engine.feed(message)]
 
     assert [finding.summary for finding in found if finding.kind is Kind.HANG] == []
-    assert engine.progress.ended
+    assert engine.ended

@@ -151,11 +151,22 @@ def test_granularity_base_leaves_the_layers_out(tmp_path: Path) -> None:
         "grad_sync",
         "optimizer",
         "gc",
+        "processor_probe",
         "all_reduce",
         "broadcast",
         "all_gather",
         "reduce_scatter",
     }
+
+
+def test_on_a_cpu_rank_a_probe_comes_before_each_pass(tmp_path: Path) -> None:
+    ranks, _ = train_traced(tmp_path, 1, "")
+
+    watched = {"processor_probe", "forward", "backward"}
+    in_order = sorted((span for span in ranks[0].spans if span.name in watched), key=lambda span: span.start)
+    assert in_order
+    assert all(span.name == "processor_probe" for span in in_order[::2])
+    assert all(span.name in {"forward", "backward"} for span in in_order[1::2])
 
 
 def test_evaluation_and_checkpoint_are_phases_of_the_step_after_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 
 from megatronapp.trainer.agent.heartbeat import heartbeat_of
 from megatronapp.trainer.agent.layout import StepEnd
@@ -36,6 +37,14 @@ class Reader:
         records = self.segment.records(head)
         assert self.segment.position == head
         return [step for record in records if (step := self._steps.feed(record)) is not None]
+
+    def write(self, what: Callable[[], None]) -> None:
+        """Does what has something written, and waits for it: the native recorder keeps no more than so many steps."""
+        before, deadline = self.segment.head(), time.monotonic() + PATIENCE_SECONDS
+        what()
+        while self.segment.head() == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.0001)
 
     @property
     def lost(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -220,7 +221,7 @@ def test_a_reader_that_is_overtaken_counts_what_it_has_missed(make: Callable[...
         for _ in range(5):
             recorder.begin(Operation.FORWARD)
             recorder.end()
-        recorder.end_step(StepEnd(step))
+        reader.write(partial(recorder.end_step, StepEnd(step)))
     recorder.close(60.0)
     steps = reader.steps()
 

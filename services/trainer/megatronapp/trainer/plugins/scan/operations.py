@@ -31,6 +31,7 @@ class Operation(IntEnum):
     CHECKPOINT_WRITE = auto()
     EVALUATE = auto()
     GC = auto()
+    PROCESSOR_PROBE = auto()
     # From here on granularity full only, and never in a summary.
     LAYER_FORWARD = auto()
     LAYER_BACKWARD = auto()
@@ -60,7 +61,9 @@ COLLECTIVES = frozenset(
         Operation.BARRIER,
     }
 )
-_HOST = frozenset({Operation.DATA, Operation.CHECKPOINT, Operation.CHECKPOINT_WRITE, Operation.GC})
+_HOST = frozenset(
+    {Operation.DATA, Operation.CHECKPOINT, Operation.CHECKPOINT_WRITE, Operation.GC, Operation.PROCESSOR_PROBE}
+)
 _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
 
 

@@ -29,6 +29,7 @@ from megatronapp.trainer.plugins.scan.hooks.layers import LayerHooks
 from megatronapp.trainer.plugins.scan.hooks.microbatches import MicrobatchHooks
 from megatronapp.trainer.plugins.scan.hooks.p2p import P2PHooks
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
+from megatronapp.trainer.plugins.scan.hooks.processor import ProcessorHooks
 from megatronapp.trainer.plugins.scan.hooks.timers import GradSyncListener
 from megatronapp.trainer.plugins.scan.memory import MemoryGauge
 from megatronapp.trainer.plugins.scan.operations import Operation
@@ -94,6 +95,7 @@ class ScanPlugin(Plugin):
             self._p2p,
             CollectiveHooks(self._probe),
             GarbageHooks(self._probe),
+            *((ProcessorHooks(self._probe),) if context.device.type == "cpu" else ()),
         )
         self._listeners = (GradSyncListener(self._probe), self._p2p)
         self._layers = LayerHooks(self._probe)
@@ -213,7 +215,7 @@ class ScanPlugin(Plugin):
         if self._attached:
             self._attached = False
             self._layers.attach(False)
-            for hooks in self._hooks:
+            for hooks in reversed(self._hooks):
                 hooks.remove()
             for listener in self._listeners:
                 self._context.timers.listeners.remove(listener)
