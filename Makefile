@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults scale locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -84,8 +84,13 @@ check: setup
 	PYTHONPATH=native/rdma:native/scan $(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
+# Every fault in every layout: half an hour of two cores that do nothing else
 faults: setup-tests
 	$(BIN)/pytest -m faults tests/faults $(JUNIT)
+
+# A quarter of it, drawn anew each time
+faults-drawn: setup-tests
+	$(BIN)/pytest -m faults tests/faults --faults-share 0.25 $(JUNIT)
 
 # The floor under the verdicts on simulated jobs: five minutes of two cores
 scale: setup-tests

@@ -1,25 +1,30 @@
-"""The fault matrix: every kind of fault in every layout, two faults at once, and clean runs."""
+"""The fault matrix: every kind of fault, small and large, in every layout, two faults at once, and clean runs."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
 
 FROM_STEP = 36
 """35 clean steps before every fault."""
-STALL_SECONDS = 0.15
-LATE_SECONDS = 0.06
+FLOOR_RATIO = 1.2
+"""Slow compute that must be found. Four ranks on two cores waver by more than the smallest size that is played."""
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "DP4": (),
+    "DP4 sharded optimizer": ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"),
     "PP2 x DP2": ("--pipeline-model-parallel-size=2",),
     "TP2 x DP2": ("--tensor-model-parallel-size=2",),
+    "TP2 x DP2 sequence-parallel": ("--tensor-model-parallel-size=2", "--sequence-parallel"),
     "PP4 (DP1)": ("--pipeline-model-parallel-size=4",),
     "PP2 x TP2 (DP1)": ("--pipeline-model-parallel-size=2", "--tensor-model-parallel-size=2"),
     "PP2 x VPP2 x DP2": ("--pipeline-model-parallel-size=2", "--num-virtual-stages-per-pipeline-rank=2"),
+    "EP2 x DP4": ("--num-experts=4", "--expert-model-parallel-size=2", "--disable-bias-linear"),
 }
-"""Four ranks each; steps of about 0.1 s."""
+"""Four ranks each, steps of about 0.1 s: all that the trainer can do on CPUs. Context parallelism needs GPUs."""
 
 EXPECTED: dict[FaultKind, tuple[str, frozenset[str]]] = {
     FaultKind.SLOW_COMPUTE: ("slow_gpu", frozenset({"compute"})),
@@ -29,6 +34,14 @@ EXPECTED: dict[FaultKind, tuple[str, frozenset[str]]] = {
     FaultKind.HANG: ("hang", frozenset({"compute", "host_cpu"})),
 }
 """What the platform must say of each kind of fault."""
+
+SLOW_RATIOS = (1.1, 1.2, 1.4)
+STALL_SECONDS = {
+    FaultKind.HOST_STALL: (0.03, 0.15),
+    FaultKind.DATA_STALL: (0.03, 0.15),
+    FaultKind.LATE_LINK: (0.02, 0.06),
+}
+"""Short and long; of a link, a message."""
 
 
 @dataclass(frozen=True)
@@ -41,42 +54,56 @@ class Case:
     def clean(self) -> bool:
         return not self.scenario.faults
 
-
-def _fault(kind: FaultKind, rank: int) -> Fault:
-    seconds = {FaultKind.HOST_STALL: STALL_SECONDS, FaultKind.DATA_STALL: STALL_SECONDS}
-    return Fault(
-        kind=kind,
-        ranks=(rank,),
-        from_step=FROM_STEP,
-        effect_ratio=1.4 if kind is FaultKind.SLOW_COMPUTE else None,
-        seconds=LATE_SECONDS if kind is FaultKind.LATE_LINK else seconds.get(kind),
-    )
+    @property
+    def must_be_found(self) -> bool:
+        return all(fault.effect_ratio is None or fault.effect_ratio >= FLOOR_RATIO for fault in self.scenario.faults)
 
 
-def _case(layout: str, *faults: tuple[FaultKind, int]) -> Case:
-    what = " + ".join(f"{kind} on {rank}" for kind, rank in faults)
-    return Case(f"{layout}: {what}", layout, Scenario(faults=tuple(_fault(*fault) for fault in faults)))
+def slow(rank: int, ratio: float = 1.4) -> Fault:
+    return Fault(kind=FaultKind.SLOW_COMPUTE, ranks=(rank,), from_step=FROM_STEP, effect_ratio=ratio)
 
 
-def _single() -> list[Case]:
-    """Every kind in every layout, on changing ranks. Only ranks that load data can have it stall."""
-    cases = []
-    for number, layout in enumerate(LAYOUTS):
-        for kind in FaultKind:
-            first = kind is FaultKind.DATA_STALL
-            cases.append(_case(layout, (kind, 0 if first else (number + len(cases)) % 4)))
-    return cases
+def stall(kind: FaultKind, rank: int, seconds: float) -> Fault:
+    return Fault(kind=kind, ranks=(rank,), from_step=FROM_STEP, seconds=seconds)
+
+
+def hang(rank: int) -> Fault:
+    return Fault(kind=FaultKind.HANG, ranks=(rank,), from_step=FROM_STEP)
+
+
+def case(layout: str, *faults: Fault) -> Case:
+    return Case(f"{layout}: {' + '.join(map(_described, faults))}", layout, Scenario(faults=faults))
+
+
+def _described(fault: Fault) -> str:
+    size = f" x{fault.effect_ratio}" if fault.effect_ratio else f" {fault.seconds} s" if fault.seconds else ""
+    return f"{fault.kind}{size} on {fault.ranks[0]}"
+
+
+def _of_layout(number: int, layout: str) -> list[Case]:
+    """Every fault, on changing ranks. Only ranks that load data can have it stall."""
+    faults = [slow((number + turn) % 4, ratio) for turn, ratio in enumerate(SLOW_RATIOS)]
+    for kind, sizes in STALL_SECONDS.items():
+        first = kind is FaultKind.DATA_STALL
+        faults += [stall(kind, 0 if first else (number + turn) % 4, size) for turn, size in enumerate(sizes, start=1)]
+    return [case(layout, fault) for fault in (*faults, hang((number + 3) % 4))]
 
 
 DOUBLE = [
-    _case("DP4", (FaultKind.SLOW_COMPUTE, 1), (FaultKind.SLOW_COMPUTE, 2)),
-    _case("DP4", (FaultKind.SLOW_COMPUTE, 3), (FaultKind.DATA_STALL, 0)),
-    _case("PP2 x DP2", (FaultKind.SLOW_COMPUTE, 0), (FaultKind.SLOW_COMPUTE, 3)),
-    _case("PP2 x DP2", (FaultKind.SLOW_COMPUTE, 2), (FaultKind.HOST_STALL, 1)),
-    _case("TP2 x DP2", (FaultKind.SLOW_COMPUTE, 1), (FaultKind.HOST_STALL, 2)),
+    case("DP4", slow(1), slow(2)),
+    case("DP4", slow(3), stall(FaultKind.DATA_STALL, 0, 0.15)),
+    case("PP2 x DP2", slow(0), slow(3)),
+    case("PP2 x DP2", slow(2), stall(FaultKind.HOST_STALL, 1, 0.15)),
+    case("TP2 x DP2", slow(1), stall(FaultKind.HOST_STALL, 2, 0.15)),
 ]
-FAULTY = [*_single(), *DOUBLE]
+FAULTY = [*(case for number, layout in enumerate(LAYOUTS) for case in _of_layout(number, layout)), *DOUBLE]
 CLEAN = [
     Case(f"clean {number}: {layout}", layout, Scenario())
-    for number, layout in enumerate(list(LAYOUTS) * 3 + list(LAYOUTS)[:2], start=1)
+    for number, layout in enumerate((list(LAYOUTS) * 3)[:20], start=1)
 ]
+
+
+def drawn(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
+    """So many of the cases, in their order; the same for the same seed."""
+    chosen = random.Random(seed).sample(range(len(cases)), max(1, round(share * len(cases))))
+    return [cases[index] for index in sorted(chosen)]

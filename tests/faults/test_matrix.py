@@ -8,16 +8,16 @@ from multiprocessing.context import ForkServerContext
 
 import pytest
 
+from bench.scale import intervals
 from megatronapp.core.scenario import Fault
-from tests.faults.cases import CLEAN, EXPECTED, FAULTY, Case
+from tests.faults.cases import EXPECTED, Case
+from tests.faults.conftest import share_and_seed
 from tests.faults.harness import CLEAN_STEPS, Outcome, forkserver, play
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
-MAX_FALSE_RUNS = 1
-"""The goal is none. Four ranks on two cores that other work shares have shown one in twenty."""
-MIN_PRECISION = 0.9
-MIN_RECALL = 0.9
+FLOOR = 0.97
+"""Of precision and recall, and of right causes."""
 
 
 @pytest.fixture(scope="module")
@@ -31,48 +31,40 @@ def outcomes() -> list[Outcome]:
     return []
 
 
-@pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
-def test_a_clean_run_is_played(case: Case, context: ForkServerContext, outcomes: list[Outcome]) -> None:
-    outcome = asyncio.run(play(case, context))
+def test_a_clean_run_pages_nobody(clean_case: Case, context: ForkServerContext) -> None:
+    outcome = asyncio.run(play(clean_case, context))
+
+    assert [page.summary for page in outcome.pages] == []
+    assert outcome.last_step >= CLEAN_STEPS
+
+
+def test_a_fault_is_played(faulty_case: Case, context: ForkServerContext, outcomes: list[Outcome]) -> None:
+    """Right and wrong verdicts are counted over all cases below."""
+    outcome = asyncio.run(play(faulty_case, context))
     outcomes.append(outcome)
 
-    assert outcome.pages or outcome.last_step >= CLEAN_STEPS
+    assert outcome.last_step >= faulty_case.scenario.faults[0].from_step - 1, "the run did not reach the fault"
 
 
-@pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
-def test_a_fault_is_played(case: Case, context: ForkServerContext, outcomes: list[Outcome]) -> None:
-    """Right and wrong verdicts are counted over the whole matrix below."""
-    outcome = asyncio.run(play(case, context))
-    outcomes.append(outcome)
-
-    assert outcome.last_step >= case.scenario.faults[0].from_step - 1, "the run did not reach the fault"
-
-
-def test_clean_runs_page_nobody(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
-    clean = [o for o in outcomes if o.case.clean]
-    paged = [o for o in clean if o.pages]
-    with capsys.disabled():
-        print(f"\n{len(paged)} of {len(clean)} clean runs paged somebody")
-        print("\n".join(f"{o.case.name}: {page.summary}" for o in paged for page in o.pages))
-
-    assert len(paged) <= MAX_FALSE_RUNS
-
-
-def test_precision_and_recall_over_the_matrix(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = [o for o in outcomes if not o.case.clean]
-    right = sum(len(set(o.found) & set(o.injected)) for o in outcomes)
-    precision = right / max(1, sum(len(o.found) for o in outcomes))
-    recall = right / max(1, sum(len(o.injected) for o in outcomes))
-    causes = statistics.mean(named_rightly(o) for o in outcomes)
+def test_precision_and_recall_over_the_matrix(
+    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+) -> None:
+    """A part of the matrix can't prove the floor: it fails where it refutes it."""
+    whole = share_and_seed(pytestconfig)[0] >= 1
+    judged = [outcome for outcome in outcomes if outcome.case.must_be_found]
+    right = sum(len(set(o.paged) & set(o.injected)) for o in judged)
+    shares = {
+        "precision": (right, sum(len(o.paged) + len(o.paged_early) for o in judged)),
+        "recall": (right, sum(len(o.injected) for o in judged)),
+        "right kind and cause": (sum(map(named_rightly, judged)), len(judged)),
+    }
     with capsys.disabled():
         report(outcomes)
-        seconds = sorted(o.seconds for o in outcomes if o.seconds is not None)
-        print(f"precision {precision:.3f}, recall {recall:.3f}, right kind and cause {causes:.3f}")
-        print(f"time to finding: median {statistics.median(seconds):.1f} s, longest {seconds[-1]:.1f} s")
+        print("from 20 % up: " + ", ".join(f"{what} {hits}/{of}" for what, (hits, of) in shares.items()))
 
-    assert precision >= MIN_PRECISION
-    assert recall >= MIN_RECALL
-    assert causes >= MIN_RECALL
+    for what, (hits, of) in shares.items():
+        _, most = intervals.share(hits, of)
+        assert (hits / max(1, of) if whole else most) >= FLOOR, what
 
 
 def named_rightly(outcome: Outcome) -> bool:
@@ -86,11 +78,15 @@ def named_rightly(outcome: Outcome) -> bool:
 
 
 def report(outcomes: list[Outcome]) -> None:
-    lines = ["", f"{'case':58s} {'injected':>9s} {'found':>9s} {'steps':>6s} {'seconds':>8s}  named"]
+    print(f"\n{'case':64s} {'injected':>9s} {'paged':>9s} {'steps':>6s} {'seconds':>8s}  named")
     for o in outcomes:
         verdict = (
             "yes" if named_rightly(o) else ", ".join(sorted({f"{p.kind}/{p.cause}" for p in o.pages})) or "nothing"
         )
-        row = f"{o.case.name:58s} {o.injected!s:>9s} {o.found!s:>9s} {o.steps!s:>6s} {o.seconds!s:>8s}  {verdict}"
-        lines.append(row)
-    print("\n".join(lines))
+        print(f"{o.case.name:64s} {o.injected!s:>9s} {o.paged!s:>9s} {o.steps!s:>6s} {o.seconds!s:>8s}  {verdict}")
+    for o in outcomes:
+        for page in (*o.early, *o.pages):
+            if page in o.early or not set(page.ranks) <= set(o.injected):
+                print(f"wrong: {o.case.name}: step {page.opened_step}, {page.kind}/{page.cause}: {page.summary}")
+    if seconds := sorted(o.seconds for o in outcomes if o.seconds is not None):
+        print(f"time to finding: median {statistics.median(seconds):.1f} s, longest {seconds[-1]:.1f} s")
