@@ -19,6 +19,7 @@ Object = dict[str, Any]
 
 EVERYTHING = {
     "collector": {"replicas": 2},
+    "detector": {"replicas": 2},
     "tls": {
         "enabled": True,
         "mutual": True,

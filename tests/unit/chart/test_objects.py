@@ -121,8 +121,18 @@ def test_secrets_are_random_and_long() -> None:
 def test_budgets_only_where_there_are_several_replicas() -> None:
     assert not of_kind(render(), "PodDisruptionBudget")
     assert of_kind(render(EVERYTHING), "PodDisruptionBudget").keys() == {
-        f"megatronapp-{component}" for component in ("collector", "gateway", "operator")
+        f"megatronapp-{component}" for component in ("collector", "detector", "gateway", "operator")
     }
+
+
+def test_detectors_have_names_only_where_several_share_the_jobs() -> None:
+    one, two = render(), render({"detector": {"replicas": 2}})
+
+    detectors = [of_kind(objects, "Deployment")["megatronapp-detector"]["spec"] for objects in (one, two)]
+
+    assert [spec["replicas"] for spec in detectors] == [1, 2]
+    named = ["MEGATRONAPP_DETECTOR_REPLICA" in env_of(objects, "detector") for objects in (one, two)]
+    assert named == [False, True]
 
 
 def test_only_the_gateway_scales_by_itself_and_then_sets_no_replicas() -> None:

@@ -45,6 +45,12 @@ class State(StrEnum):
     RESOLVED = "resolved"
 
 
+REFUTABLE = frozenset(Kind) - {Kind.HANG}
+"""What a person may call none. Nothing moves in a hang, whatever anybody says; it is over when something does."""
+MAX_DEVICES = 16
+"""Of one finding. What concerns more ranks than these is no matter of single devices."""
+
+
 class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -95,11 +101,19 @@ class Finding(Value):
     resolved_step: int | None = None
     updated_unix_ns: int = 0
     since_unix_ns: int = 0
+    devices: tuple[str, ...] = ()
+    opened_attempt: int = 0
+    refuted_unix_ns: int = 0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a person has said that it is none."""
+        return self.refuted_unix_ns > 0
 
     @property
     def open_at_end(self) -> bool:
         """Whether its attempt ended with it: nobody has seen it get better."""
-        return self.state is State.RESOLVED and self.resolved_step is None
+        return self.state is State.RESOLVED and self.resolved_step is None and not self.refuted
 
     @field_serializer("effect_ratio", "cost_ratio", when_used="json")
     def _finite(self, ratio: float) -> float | None:

@@ -90,8 +90,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Time that the job lost by what was found.",
         ),
         Metric("megatronapp_detections_total", "counter", (*JOB_LABELS, "cause"), "Findings opened."),
+        Metric("megatronapp_findings_refuted_total", "counter", ("kind",), "Findings that a person has called none."),
         Metric(
             "megatronapp_detection_latency_seconds", "histogram", JOB_LABELS, "From the first slow step to the finding."
+        ),
+        Metric(
+            "megatronapp_detector_owner", "gauge", (*JOB_LABELS, "replica"), "1 for each job that this replica judges."
         ),
         Metric(
             "megatronapp_job_slowdown_ratio",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
+from collections.abc import Collection, Sequence
 
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry
 
-from megatronapp.core.bus import Bus, Topic
+from megatronapp.core.bus import Bus, Message, Topic, read_kept
 from megatronapp.core.bus.base import READ_COUNT
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.findings import Finding
@@ -21,7 +23,10 @@ from megatronapp.detector.backlog import Awaited, Backlog
 from megatronapp.detector.containment import SUSPENDED_SECONDS, Suspensions
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.exposition import Exposition
+from megatronapp.detector.findings import refuted
 from megatronapp.detector.outbox import FindingsOutbox
+from megatronapp.detector.ownership import ROUND_SECONDS, Ownership
+from megatronapp.detector.refutations import Refutations
 from megatronapp.detector.settings import DetectorSettings
 from megatronapp.v1 import trace_pb2
 
@@ -29,6 +34,8 @@ log = get_logger(__name__)
 
 NS = 1e-9
 RETRY_SECONDS = 0.5
+TURN_SECONDS = 0.01
+"""Messages are judged for so long before others have their turn."""
 RELEASED_SECONDS = 5.0
 """How often records that a person has handed back are looked for."""
 STUCK_SECONDS = 10.0
@@ -44,25 +51,41 @@ class Detector:
     """
 
     def __init__(
-        self, settings: DetectorSettings, bus: Bus, registry: CollectorRegistry, store: FindingsStore | None = None
+        self,
+        settings: DetectorSettings,
+        bus: Bus,
+        registry: CollectorRegistry,
+        store: FindingsStore | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
-        """`store` None: one in memory, that ends with the detector."""
+        """`store` None: one in memory, that ends with the detector. `ownership` None: all runs."""
         self._settings = settings
         self._bus = bus
-        self._engines = Engines(settings.start_patience_seconds)
-        self._exposition = Exposition(registry, self._engines, settings.top_ranks)
+        self._engines = Engines(settings.start_patience_seconds, self._told_before)
+        replica = settings.replica or socket.gethostname()
+        self._exposition = Exposition(registry, self._engines, settings.top_ranks, replica, self._is_shown)
         self._quarantine = Quarantine(settings.quarantine_dir, self._exposition.quarantined, self._exposition.series)
         self._suspensions = Suspensions()
         self._heard_at: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""
+        self._ownership = ownership or Ownership()
+        self._runs: dict[str, float] = {}
+        """Where runs are shared, all that are on the bus: when they were there last, of the monotonic clock."""
+        self._gained: set[str] = set()
+        """Runs that are this replica's, and whose past is not read yet."""
+        self._reading = asyncio.Lock()
+        """Held by who judges messages: those that come, or those that are kept of runs that were gained."""
         self._backlog: Backlog | None = None
         """While what was kept is read."""
         self._awaited = Awaited()
+        self._caught_up = asyncio.Event()
+        """All that was kept has been read."""
         self._started_unix_ns = 0
         self._read_id, self._arrived_unix_ns = "", 0
         """Of the newest message that was read: its id, and when it arrived."""
         store = store or FindingsStore(MemoryBackend(), settings.findings_limits, registry)
         self._outbox = FindingsOutbox(store, bus)
+        self._refutations = Refutations(bus, self._outbox, self._refute)
         self._ticked = 0.0
         """When time was looked at last, of the monotonic clock."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -74,39 +97,73 @@ class Detector:
             asyncio.create_task(self._read(), name="steps"),
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(self._take_released(), name="released"),
+            asyncio.create_task(self._take_refutations(), name="refutations"),
             asyncio.create_task(self._outbox.expire_for_ever(), name="expire"),
         ]
+        if self._ownership.shared:
+            self.tasks.append(asyncio.create_task(self._share(), name="share"))
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        # More than once: asyncio.wait_for, in which redis-py writes, may lose a cancellation (Python 3.11, bpo-37658).
+        while going := [task for task in self.tasks if not task.done()]:
+            for task in going:
+                task.cancel()
+            await asyncio.wait(going, timeout=RETRY_SECONDS)
         self.tasks = []
         await self._outbox.send()
+        await self._ownership.leave()
 
     def ready(self) -> bool:
         going = bool(self.tasks) and not any(task.done() for task in self.tasks)
         return going and time.monotonic() - self._ticked < STUCK_SECONDS
 
     async def _read(self) -> None:
-        newest = await self._begin()
+        newest = "" if self._ownership.shared else await self._begin()
         async for messages in self._bus.follow(Topic.STEPS):
-            for message in messages:
-                arrived_unix_ns = self._take(message.value)
-                self._read_id, self._arrived_unix_ns = message.id, max(arrived_unix_ns, self._arrived_unix_ns)
-                if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
-                    self._settle(self._backlog)
-                if self._outbox.has_news:
-                    await self._outbox.send()
-                # Many messages come at once, and time must be looked at between them.
-                await asyncio.sleep(0)
-            if self._backlog and len(messages) < READ_COUNT:
-                # All there is has been read, also where the newest was lost meanwhile and clocks were set back.
-                self._settle(self._backlog)
+            async with self._reading:
+                await self._take_all(messages, newest)
 
-    async def _begin(self) -> str:
-        """Learn what was published before, and ask who is there: of large jobs the bus does not keep the Hellos for
-        long. Returns the id of the newest message that waits to be read, empty: none."""
+    async def _take_all(self, messages: Sequence[Message], newest: str) -> None:
+        """Judge those that are for this detector; newest: the last one of the backlog."""
+        turn_until = 0.0
+        for message in messages:
+            arrived_unix_ns = self._take(message.value) if self._judges(message.key) else 0
+            self._read_id, self._arrived_unix_ns = message.id, max(arrived_unix_ns, self._arrived_unix_ns)
+            if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
+                self._settle(self._backlog)
+            if self._outbox.has_news:
+                await self._outbox.send()
+            # Many messages come at once, and time must be looked at between them.
+            if time.monotonic() >= turn_until:
+                await asyncio.sleep(0)
+                turn_until = time.monotonic() + TURN_SECONDS
+        if self._backlog and len(messages) < READ_COUNT:
+            # All there is has been read, also where the newest was lost meanwhile and clocks were set back.
+            self._settle(self._backlog)
+
+    def _judges(self, run: str) -> bool:
+        """Whether a run is for this detector, and not another replica's."""
+        if not self._ownership.shared:
+            return True
+        self._runs[run] = time.monotonic()
+        return self._owns(run)
+
+    def _owns(self, run: str) -> bool:
+        """Whether a run is this replica's, and its past is known."""
+        return self._ownership.owns(run) and run not in self._gained
+
+    async def _take_refutations(self) -> None:
+        if not self._ownership.shared:
+            await self._caught_up.wait()
+        await self._refutations.follow()
+
+    def _is_shown(self, run: str) -> bool:
+        """Whether what is known of the run is of now."""
+        return self._backlog is None or (self._ownership.shared and run not in self._gained)
+
+    async def _begin(self, runs: Collection[str] | None = None) -> str:
+        """Learn what was published before, of these runs or of all, and ask who is there: of large jobs the bus does
+        not keep the Hellos for long. Returns the id of the newest message that waits to be read, empty: none."""
         while True:
             try:
                 newest, published = await self._bus.newest(Topic.STEPS), await self._outbox.found_before()
@@ -116,10 +173,60 @@ class Detector:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._started_unix_ns = time.time_ns()
-            self._backlog, self._exposition.quiet = Backlog(published), True
+            self._engines.gates.learn(published)
+            self._backlog = Backlog(finding for finding in published if runs is None or finding.run in runs)
             if not newest:
                 self._settle(self._backlog)
             return newest
+
+    async def _share(self) -> None:
+        """Judge this replica's share of the runs, as it grows and shrinks."""
+        async with asyncio.TaskGroup() as tasks:
+            catching_up = tasks.create_task(self._find_open())
+            while True:
+                await self._share_once()
+                if self._gained and catching_up.done():
+                    catching_up = tasks.create_task(self._catch_up(frozenset(self._gained)))
+                await asyncio.sleep(ROUND_SECONDS)
+
+    async def _find_open(self) -> None:
+        """Runs of which something is open are somebody's, also where the bus holds nothing of them."""
+        self._runs |= dict.fromkeys(await self._outbox.open_runs(), time.monotonic())
+
+    async def _share_once(self) -> None:
+        forgotten = time.monotonic() - 2 * self._settings.keep_silent_seconds
+        self._runs = {run: heard_at for run, heard_at in self._runs.items() if heard_at > forgotten}
+        gained, lost = await self._ownership.renew(sorted(self._runs))
+        for run in lost:
+            self._drop(run)
+        self._gained = self._gained - lost | gained
+        if gained or lost:
+            log.info("runs_shared", gained=sorted(gained), lost=sorted(lost))
+
+    async def _catch_up(self, runs: frozenset[str]) -> None:
+        """Read what the bus keeps of runs that were gained, as at a start; what comes meanwhile waits."""
+        async with self._reading:
+            await self._begin(runs)
+            try:
+                async for message in read_kept(self._bus, Topic.STEPS):
+                    if message.key in runs and self._ownership.owns(message.key):
+                        self._take(message.value)
+            except UnavailableError as error:
+                log.warning("past_not_read", error=str(error))
+            if self._backlog:
+                self._settle(self._backlog)
+            self._gained -= runs
+        with contextlib.suppress(UnavailableError):
+            await self._refutations.read_again(runs)
+
+    def _drop(self, run: str) -> None:
+        """Another replica judges the run from now on: nothing is said of it any more."""
+        engine = self._engines.drop(run)
+        self._heard_at.pop(run, None)
+        self._awaited.forget(run)
+        self._outbox.forget(run)
+        if engine is not None:
+            self._exposition.forget(engine)
 
     def _take(self, value: bytes) -> int:
         """Judge one message; returns when it arrived, 0 if it can't be read."""
@@ -141,7 +248,7 @@ class Detector:
         try:
             self._note(self._engines.feed(message))
             self._take_over(who.run)
-            if not self._backlog:
+            if not self._backlog and message.message.HasField("summary"):
                 self._exposition.observe(self._engines.running.get(who.run))
         except Exception as error:
             log.exception("message_not_judged", job=who.job, run=who.run, rank=who.rank)
@@ -166,17 +273,23 @@ class Detector:
 
     def _settle(self, backlog: Backlog) -> None:
         """All that was kept has been read: from now on there is news."""
-        self._backlog, self._exposition.quiet = None, False
+        self._backlog = None
         news = backlog.settle(self._engines.running, time.time_ns())
-        self._awaited = Awaited(backlog.unheard_of, time.monotonic() + self._settings.return_seconds)
+        waiting = [*self._awaited.all, *backlog.unheard_of]
+        self._awaited = Awaited(waiting, time.monotonic() + self._settings.return_seconds)
         for engine in self._engines.running.values():
             self._know(engine, news)
         self._note(news)
+        self._caught_up.set()
+
+    def _told_before(self, run: str) -> list[Finding]:
+        """What was open of a run when this process began, as far as that is not settled."""
+        return (self._backlog or self._awaited).told_of(run)
 
     def _take_over(self, run: str) -> None:
         """Go on with what was open of a run that is heard of for the first time since the start."""
-        engine = self._engines.running.get(run)
-        if engine is not None and run in self._awaited:
+        engine = self._engines.running.get(run) if run in self._awaited else None
+        if engine is not None:
             news = self._awaited.take_over(engine, time.time_ns())
             self._know(engine, news)
             self._note(news)
@@ -196,7 +309,8 @@ class Detector:
                 continue
             read_until_unix_ns = await self._read_until()
             for engine in list(self._engines.running.values()):
-                self._let_time_pass(engine, read_until_unix_ns)
+                if self._ownership.owns(engine.run):
+                    self._let_time_pass(engine, read_until_unix_ns)
             await self._resume()
             self._note(self._awaited.give_up(time.monotonic(), time.time_ns()))
             await self._outbox.send()
@@ -239,11 +353,24 @@ class Detector:
                 continue
             for released in await asyncio.to_thread(self._quarantine.take_released):
                 who = released.entry
-                if not self._suspensions.covers(who.run, who.job, who.attempt):
+                if self._ownership.owns(who.run) and not self._suspensions.covers(who.run, who.job, who.attempt):
                     self._take(released.record)
                     released.done()
 
+    def _refute(self, finding: Finding) -> None:
+        """Accuse its devices of the like only where they are clearly worse, and resolve it where it is judged here."""
+        self._engines.gates.of(finding.job).shut(finding)
+        if not self._owns(finding.run):
+            return
+        engine, now = self._engines.running.get(finding.run), time.time_ns()
+        over = engine.refute(finding, now) if engine is not None else refuted(finding, now, None)
+        self._awaited.drop(finding)
+        self._engines.gates.of(finding.job).shut(over)
+        self._exposition.refute(over)
+        self._note([over])
+
     def _note(self, findings: list[Finding]) -> None:
+        findings = [finding for finding in findings if self._ownership.owns(finding.run)]
         if self._backlog:
             self._backlog.note(findings)
             return
@@ -264,7 +391,7 @@ class Detector:
     def _is_over(self, engine: Engine) -> bool:
         """Whether nothing has been heard of the run for long enough."""
         settings, now = self._settings, time.monotonic()
-        patience = settings.keep_ended_seconds if engine.progress.ended else settings.keep_silent_seconds
+        patience = settings.keep_ended_seconds if engine.ended else settings.keep_silent_seconds
         return now - self._heard_at.get(engine.run, now) > patience
 
     def _end(self, run: str) -> None:

@@ -28,6 +28,10 @@ class Backlog:
         self.unheard_of: list[Finding] = []
         """Once settled: what is open of runs of which the bus holds nothing."""
 
+    def told_of(self, run: str) -> list[Finding]:
+        """What was open of a run."""
+        return [finding for finding in self._published.values() if _open_of(run, finding)]
+
     def note(self, findings: Iterable[Finding]) -> None:
         """What an engine says of the kept steps, in its order."""
         self._again |= {finding.id: finding for finding in findings}
@@ -37,6 +41,8 @@ class Backlog:
         were. Makes the engines go on with those that stand."""
         news: list[Finding] = []
         for finding in self._again.values():
+            if finding.state is State.OPEN and not _stands(finding, running):
+                continue  # the next attempt has gone on with it under the id by which it was told
             news += _contained(self._compare, finding, running)
         still_open = [finding for finding in self._published.values() if finding.state is State.OPEN]
         self.unheard_of = [finding for finding in still_open if finding.run not in running]
@@ -73,6 +79,23 @@ class Awaited:
     def __contains__(self, run: str) -> bool:
         return run in self._findings
 
+    @property
+    def all(self) -> list[Finding]:
+        return [finding for findings in self._findings.values() for finding in findings]
+
+    def told_of(self, run: str) -> list[Finding]:
+        """What is open of a run."""
+        return list(self._findings.get(run, ()))
+
+    def forget(self, run: str) -> None:
+        """The run is another detector's matter."""
+        self._findings.pop(run, None)
+
+    def drop(self, finding: Finding) -> None:
+        """It is not open any more."""
+        known = self._findings.get(finding.run, [])
+        self._findings[finding.run] = [other for other in known if other.id != finding.id]
+
     def take_over(self, engine: Engine, unix_ns: int) -> list[Finding]:
         """The run is heard of: its engine goes on with what was open of its attempt; the rest is resolved."""
         news: list[Finding] = []
@@ -99,6 +122,16 @@ def _contained(
         return []
 
 
+def _open_of(run: str, finding: Finding) -> bool:
+    return finding.run == run and finding.state is State.OPEN
+
+
+def _stands(finding: Finding, running: Mapping[str, Engine]) -> bool:
+    """Whether the run's engine has it open."""
+    engine = running.get(finding.run)
+    return engine is not None and any(own.id == finding.id for own in engine.ledger.open)
+
+
 def _alike(before: Finding, again: Finding) -> bool:
     same_key = (before.run, before.attempt, key_of(before)) == (again.run, again.attempt, key_of(again))
     return same_key and not _ended_before(before, again) and not _ended_before(again, before)
@@ -122,9 +155,12 @@ def _compared(again: Finding, before: Finding, engine: Engine | None) -> list[Fi
 
 
 def _taken_over(finding: Finding, running: Mapping[str, Engine], unix_ns: int) -> list[Finding]:
-    """The finding resolved, unless its attempt goes on and has not been judged for long enough to tell."""
+    """The finding resolved, unless its attempt goes on and has not been judged for long enough to tell, or a later one
+    has inherited it."""
     engine = running.get(finding.run)
-    goes_on = engine is not None and engine.attempt == finding.attempt and not engine.progress.ended
+    if _stands(finding, running):
+        return []
+    goes_on = engine is not None and engine.attempt == finding.attempt and not engine.ended
     if engine is not None and goes_on and engine.take_over(finding, unix_ns):
         return []
     judged = engine.newest if engine is not None and goes_on else None

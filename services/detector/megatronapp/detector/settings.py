@@ -34,6 +34,9 @@ class DetectorSettings(ServiceSettings):
     max_findings_bytes: int = Field(
         default=LIMITS.max_bytes, ge=MIN_BYTES, description="the oldest findings above this size are deleted"
     )
+    replica: str = Field(
+        default="", description="this replica's name where several share the jobs, over redis_url; empty: it has all"
+    )
     return_seconds: float = Field(
         default=30.0, ge=0, description="after a start, jobs with open findings have so long to be heard of again"
     )

@@ -1,9 +1,10 @@
 """The bus between services: topics of byte messages, read by consumer groups."""
 
 from megatronapp.core.bus.base import Bus, Message, Topic
+from megatronapp.core.bus.kept import read_kept
 from megatronapp.core.bus.memory import MemoryBus
 
-__all__ = ["Bus", "MemoryBus", "Message", "Topic", "connect"]
+__all__ = ["Bus", "MemoryBus", "Message", "Topic", "connect", "read_kept"]
 
 
 def connect(redis_url: str | None) -> Bus:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Topic(StrEnum):
@@ -13,6 +12,8 @@ class Topic(StrEnum):
     """RankMessage (hello, summary, heartbeat), collector → detector and gateway. Key: the run."""
     FINDINGS = "findings"
     """Finding, detector → gateway. Key: the run."""
+    REFUTATIONS = "refutations"
+    """Refutation, gateway → detector: a person says that a finding is none. Key: the run."""
     TRACE_CONTROL = "trace-control"
     """TraceControl, gateway → collector. Key: the run."""
     INCIDENTS = "incidents"
@@ -23,7 +24,12 @@ class Topic(StrEnum):
 
 KEPT_MESSAGES = 100_000
 """Messages that a topic keeps when nothing else is said."""
-KEPT_OF_TOPIC: Mapping[str, int] = {Topic.FINDINGS: 20_000, Topic.TRACE_CONTROL: 2_000, Topic.HELLO_REQUEST: 100}
+KEPT_OF_TOPIC: Mapping[str, int] = {
+    Topic.FINDINGS: 20_000,
+    Topic.REFUTATIONS: 2_000,
+    Topic.TRACE_CONTROL: 2_000,
+    Topic.HELLO_REQUEST: 100,
+}
 
 READ_COUNT = 512
 """Messages that a reader takes at once, at most."""
@@ -34,8 +40,7 @@ def kept(topic: str, most: int) -> int:
     return min(most, KEPT_OF_TOPIC.get(topic, most))
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     topic: str
     key: str
     value: bytes

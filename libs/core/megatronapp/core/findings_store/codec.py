@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from google.protobuf.message import DecodeError, EncodeError
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.findings import Evidence, Finding
+from megatronapp.core.findings import MAX_DEVICES, Evidence, Finding
 from megatronapp.core.findings_store.base import MAX_FINDING_BYTES
-from megatronapp.core.trace.limits import MAX_LABEL, MAX_STEP, MAX_TIME_NS, MAX_WORLD
+from megatronapp.core.trace.limits import MAX_LABEL, MAX_STEP, MAX_TIME_NS, MAX_WORLD, RANK_CHARACTERS
 from megatronapp.core.trace.validate import check_identity
 from megatronapp.v1 import findings_pb2, trace_pb2
 
@@ -56,9 +56,13 @@ def _check(finding: Finding) -> None:
     steps = (finding.since_step, finding.opened_step, finding.resolved_step)
     _within("steps", (step for step in steps if step is not None), MAX_STEP)
     times = (finding.opened_unix_ns, finding.resolved_unix_ns, finding.updated_unix_ns, finding.since_unix_ns)
-    _within("times", times, MAX_TIME_NS)
+    _within("times", (*times, finding.refuted_unix_ns), MAX_TIME_NS)
+    _within("opened_attempt", (finding.opened_attempt,), finding.attempt)
     _short("node and gpu_uuid", (finding.node, finding.gpu_uuid), MAX_LABEL)
+    _short("devices", finding.devices, MAX_LABEL + RANK_CHARACTERS)
     _short("summary and advice", (finding.summary, finding.advice), MAX_TEXT)
+    if len(finding.devices) not in (0, len(finding.ranks)) or len(finding.devices) > MAX_DEVICES:
+        raise DataError(f"{len(finding.devices)} devices of {len(finding.ranks)} ranks; at most {MAX_DEVICES}, or none")
     if len(finding.evidence) > MAX_EVIDENCE:
         raise DataError(f"{len(finding.evidence)} reasons; {MAX_EVIDENCE} are the most")
     for evidence in finding.evidence:
