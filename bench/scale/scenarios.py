@@ -32,6 +32,8 @@ ONSET, ONSET_SPREAD = 40, 20
 """A fault in the middle of a run begins in one of these steps: ranks have a history of 20 judged steps by then."""
 WINDOW = 60
 """Steps from a fault's onset to the end of its job."""
+NODE_WINDOW = 180
+"""The same of a whole node, as that usually ends by itself."""
 MEMORY_RATIO, STALL_RATIO, LINK_RATIO = 1.5, 1.05, 5.0
 """Sizes of faults that have one size: of the optimizer's time, of a step, of a transfer."""
 RESTART_AFTER = 20
@@ -205,7 +207,9 @@ def _two_kinds(making: Making) -> Plan:
 
 def _node(making: Making) -> Plan:
     node = int(making.random.integers(making.spec.layout.nodes))
-    return making.plan(Fault(What.COMPUTE, making.spec.layout.node_ranks(node), making.size, making.onset))
+    return making.plan(
+        Fault(What.COMPUTE, making.spec.layout.node_ranks(node), making.size, making.onset), window=NODE_WINDOW
+    )
 
 
 def _of_one_rank(what: What, ratio: float) -> Callable[[Making], Plan]:

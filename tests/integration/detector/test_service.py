@@ -130,3 +130,24 @@ async def test_a_detector_that_starts_late_comes_to_the_same_findings() -> None:
         await detector.stop()
 
     assert ids[0] == ids[1]
+
+
+class Deaf(MemoryBus):
+    """Its readers lose the first cancellation, as redis-py's may."""
+
+    async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+        yield ()
+
+
+async def test_a_detector_ends_though_a_cancellation_is_lost() -> None:
+    detector = Detector(DetectorSettings(tick_seconds=0.02), Deaf(), CollectorRegistry())
+    await detector.start()
+    await asyncio.sleep(0.1)
+
+    await asyncio.wait_for(detector.stop(), 30)
+
+    assert detector.tasks == []

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from megatronapp.core.bus import Topic
 from megatronapp.core.errors import UsageError
-from megatronapp.core.findings import State
+from megatronapp.core.findings import Kind, State
 from megatronapp.gateway import columns
-from megatronapp.v1 import trace_pb2
+from megatronapp.v1 import findings_pb2, trace_pb2
 from tests.integration.gateway.conftest import OPERATOR, Served, Start
 from tests.integration.gateway.support import (
     RUN,
@@ -284,6 +284,23 @@ async def test_findings_are_filtered_and_whole(served: Served) -> None:
     assert one == finding(1).model_dump(mode="json")
     assert one["evidence"][0]["steps"] == [40, 41]
     assert (job["slow_ranks"], job["open_findings"]) == ([1], 1)
+
+
+async def test_only_what_may_be_none_is_refuted(served: Served) -> None:
+    hang = finding(2).model_copy(update={"kind": Kind.HANG})
+    await served.publish(message(hello()), finding(1), hang)
+    await served.until("/api/v1/findings", lambda found: len(found) == 2)
+
+    async with served.client(OPERATOR) as client:
+        paths = ("finding-1", "finding-2", "nobody", "x" * 257, "..%2f..%2fetc")
+        statuses = [(await client.post(f"/api/v1/findings/{path}/refute")).status_code for path in paths]
+    async with served.client() as viewer:
+        refused = await viewer.post("/api/v1/findings/finding-1/refute")
+
+    (word,) = await anext(served.bus.follow(Topic.REFUTATIONS))  # type: ignore[arg-type]
+    assert statuses == [202, 409, 404, 422, 404]
+    assert refused.status_code == 403
+    assert (word.key, findings_pb2.Refutation.FromString(word.value).finding) == (RUN, "finding-1")
 
 
 async def test_findings_outlive_a_restart(start: Start) -> None:

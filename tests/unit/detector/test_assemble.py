@@ -6,10 +6,10 @@ import random
 import sys
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatronapp.core.findings import State
 from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.detector.assemble import KEPT_NUMBERS, Assembler, Member
 from megatronapp.detector.engine import Engines
@@ -138,18 +138,30 @@ def test_a_clock_that_jumps_changes_nothing() -> None:
     assert verdicts.paged() == []
 
 
-def test_a_new_attempt_resolves_the_findings_of_the_last_and_learns_anew() -> None:
-    engines, slow = Engines(), Job(faults=(Fault("compute", (1,), 30, 1.3),), seed=6)
-    said = [f for m in slow.hellos() for f in engines.feed(m)]
-    said += [f for messages in slow.steps(1, 40) for m in messages for f in engines.feed(m)]
-    again = Job(seed=6, attempt=2)
+def test_a_summary_costs_no_look_at_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, looks = Assembler._expected, [0]
 
-    restarted = [f for m in again.hellos() for f in engines.feed(m)]
-    restarted += [f for messages in again.steps(20, 60) for m in messages for f in engines.feed(m)]
+    def counted(assembler: Assembler) -> list[int]:
+        looks[0] += 1
+        return expected(assembler)
 
-    assert any(f.page for f in said)
-    assert [(f.state, f.attempt) for f in restarted] == [(State.RESOLVED, 1)]
-    assert engines.feed(slow.step(41)[0]) == []
+    monkeypatch.setattr(Assembler, "_expected", counted)
+    job, steps = Job(Layout(pp=2, dp=32)), 5
+
+    verdicts = detect(job, steps)
+
+    assert verdicts.engine.newest is not None
+    assert verdicts.engine.newest.step == steps
+    assert looks[0] <= 2 * steps
+
+
+def test_a_new_attempt_drops_what_comes_late_of_the_last() -> None:
+    engines, job = Engines(), Job(seed=6)
+    for message in job.hellos() + Job(seed=6, attempt=2).hellos():
+        engines.feed(message)
+
+    assert engines.feed(job.step(1)[0]) == []
+    assert engines.running[job.run].attempt == 2
 
 
 def member() -> Member:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -76,7 +75,7 @@ def test_a_message_that_the_other_end_never_posted_is_told_from_one_that_is_ther
         0: {"p2p:0-1": Position(2, 2, 1, "forward_send", open=(B,))},
         1: {"p2p:0-1": Position(1, 1, 1)},
     }
-    unnamed = {rank: {"p2p:0-1": replace(f["p2p:0-1"], open=())} for rank, f in frontiers.items()}
+    unnamed = {rank: {"p2p:0-1": f["p2p:0-1"]._replace(open=())} for rank, f in frontiers.items()}
 
     (found,) = blame(frontiers, PAIR)
 
@@ -91,7 +90,7 @@ def test_equal_numbers_do_not_hide_that_two_ends_wait_for_each_others_messages()
         2: {"p2p:1-2": Position(1, 1, 0, "forward_recv", open=(A,))},
     }
     members = PAIR | {"p2p:1-2": (1, 2), "dp:0-1": (0, 1)}
-    unnamed = {r: {c: replace(p, open=()) for c, p in f.items()} for r, f in frontiers.items()}
+    unnamed = {r: {c: p._replace(open=()) for c, p in f.items()} for r, f in frontiers.items()}
 
     # Rank 0 sends B, which rank 1 has not posted, and rank 1 waits for C: they wait for each other, and nobody else.
     assert {(b.side, b.circle) for b in blame(frontiers, members)} == {(Side.CIRCULAR, (0, 1))}
@@ -351,7 +350,8 @@ def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -
     assert finding.summary == (
         "Nothing has moved in step 6. Ranks 0, 1 wait for each other: "
         "rank 0 for rank 1 to enter backward_send (backward of microbatch 0, step 6) of p2p:1-0, "
-        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1."
+        "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1. "
+        "Its longest usual pause is 1.0 s."
     )
 
 

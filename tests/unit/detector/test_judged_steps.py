@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from megatronapp.core.findings import Kind
 from megatronapp.detector.engine import Engine
 from megatronapp.v1 import trace_pb2
 from tests.support.detecting import Verdicts, detect
@@ -67,7 +68,7 @@ def test_steps_with_something_else_in_them_say_neither_that_it_lasts_nor_that_it
     assert verdicts.paged_ranks() == {3}
 
 
-def test_steps_without_a_word_of_the_slow_rank_do_not_count() -> None:
+def test_steps_without_a_word_of_the_slow_rank_tell_nothing_of_its_device() -> None:
     job = Job(Layout(pp=1, dp=8), GPU, (Fault("compute", (3,), ONSET, 2.0),), seed=3, compute_seconds=LONG)
     verdicts = Verdicts(Engine(job.run, "test/simulated", 1))
     verdicts.feed(0, job.hellos())
@@ -79,7 +80,7 @@ def test_steps_without_a_word_of_the_slow_rank_do_not_count() -> None:
         verdicts.feed(step, [m for m in messages if m.identity.rank != 3])
         verdicts.said += [(step, f) for f in verdicts.engine.tick(job.clock_ns + 10**12)]
 
-    assert verdicts.said == []
+    assert {(f.kind, f.ranks) for _, f in verdicts.said} == {(Kind.UNKNOWN, (3,))}
     for step in range(ONSET + 12, ONSET + 15):
         verdicts.feed(step, job.step(step))
     assert verdicts.paged_ranks() == {3}

@@ -142,7 +142,7 @@ def test_a_hang_that_resolves_itself_is_not_usual_from_then_on() -> None:
     patience = Patience()
     for step in range(200):
         patience.note([STEP], step, 300.0 if step == 150 else 2.0)
-        patience.ends(STEP)
+        patience.ends(STEP, 8)
 
     assert patience.of([STEP]) == 8.0
 
@@ -151,9 +151,44 @@ def test_what_comes_again_and_again_is_usual() -> None:
     patience = Patience()
     for step in range(200):
         patience.note([STEP], step, 30.0 if step % 20 == 0 else 2.0)
-        patience.ends(STEP)
+        patience.ends(STEP, 8)
 
     assert patience.of([STEP]) == 120.0
+
+
+def learnt(*seconds: float, ranks: int) -> Patience:
+    patience = Patience()
+    for each in seconds:
+        patience.learn(STEP, each, ranks)
+    return patience
+
+
+def test_once_outliers_of_ranks_would_have_been_seen_little_more_than_the_longest_pause_is_waited_for() -> None:
+    assert learnt(*[60.0] * 10, ranks=64).of([STEP]) == 240.0
+    assert learnt(*[60.0] * 10, ranks=1024).of([STEP]) == 60.0 + STEP_SECONDS
+    assert learnt(*[60.0] * 80, ranks=64).of([STEP]) == 60.0 + STEP_SECONDS
+
+
+def test_an_outlier_that_has_been_seen_is_expected_again_however_long_ago_it_was() -> None:
+    patience = learnt(10.0, 10.0, 10.0, 20.0, *[10.0] * 400, ranks=64)
+
+    assert patience.of([STEP]) == 20.0 + (20.0 - 10.0) + STEP_SECONDS
+
+
+def test_a_hang_that_resolved_itself_is_not_expected_again_in_a_large_job_either() -> None:
+    assert learnt(*[10.0] * 200, 300.0, *[10.0] * 20, ranks=1024).of([STEP]) == 10.0 + STEP_SECONDS
+
+
+def test_a_large_job_with_long_steps_is_known_to_hang_within_ten_seconds_of_its_longest_pause() -> None:
+    job = trained(WIDE, 20.0, steps=10)
+
+    seconds = job.hang(STEP, 5, limit_seconds=120)
+
+    assert seconds is not None
+    assert seconds <= 20.0 * job.quiet + 10.0
+    finding = job.hangs()[0][1]
+    assert finding.ranks == (5,)
+    assert "Its longest usual pause is 18." in finding.summary
 
 
 def test_checkpoints_with_hardly_a_step_between_are_learnt_one_by_one() -> None:
@@ -173,8 +208,8 @@ def test_of_several_phases_the_most_patient_holds() -> None:
     for step in range(9):
         patience.note([STEP], step, 60.0)
         patience.note([STEP, CHECKPOINT], step, 30.0)
-        patience.ends(CHECKPOINT)
-        patience.ends(STEP)
+        patience.ends(CHECKPOINT, 8)
+        patience.ends(STEP, 8)
 
     assert patience.of([STEP]) == 240.0
     assert patience.of([CHECKPOINT]) == 120.0

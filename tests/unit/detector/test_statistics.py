@@ -138,6 +138,38 @@ def test_two_steps_raise_no_alarm_however_slow_they_are_and_three_do() -> None:
     assert monitor.alarmed.all()
 
 
+def test_outliers_that_are_usual_raise_no_alarm_and_hide_no_rank_that_is_slow() -> None:
+    random = np.random.default_rng(11)
+    values = np.where(random.random((600, 1024)) < 0.02, 0.3, random.normal(0, 0.005, (600, 1024)))
+    values[580:, 17] += 0.05
+    threshold = 21.0
+    noise = Noise(0.0033, 0.01, clip=sequential.clip(threshold, 3), allowance=np.inf, smallest=0.02)
+    monitor = Monitor(noise, threshold)
+    ever = np.zeros(1024, bool)
+
+    for step, row in enumerate(values[:580], start=1):
+        monitor.observe(step, np.arange(1024), row)
+        ever |= monitor.alarmed
+    assert not ever.any()
+    for step, row in enumerate(values[580:], start=581):
+        monitor.observe(step, np.arange(1024), row)
+    assert np.flatnonzero(monitor.alarmed).tolist() == [17]
+
+
+def test_an_offset_is_over_when_it_is_one_that_healthy_items_may_have() -> None:
+    random = np.random.default_rng(12)
+    values = random.normal(0, 0.004, 64) + random.normal(0, 0.004, (60, 64))
+    values[:, 5] += 0.012 - values[:, 5].mean()
+    values[4:12, 5] += 0.04
+    monitor = Monitor(Noise(0.0033, 0.01, clip=4.5, allowance=0.05, smallest=0.02, peers=True), log_threshold=16.0)
+
+    watch(monitor, values[:12])
+    assert np.flatnonzero(monitor.alarmed).tolist() == [5]
+    for step, row in enumerate(values[12:], start=13):
+        monitor.observe(step, np.arange(64), row)
+    assert not monitor.alarmed.any()
+
+
 def wandering(items: int, steps: int, *, seed: int = 7) -> np.ndarray:
     """A first-order autoregression with coefficient 0.95 and standard deviation 1."""
     random = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Finding(_message.Message):
-    __slots__ = ("id", "run", "job", "attempt", "kind", "cause", "ranks", "workers", "node", "gpu_uuid", "since_step", "effect_ratio", "cost_ratio", "confidence", "state", "page", "evidence", "summary", "advice", "opened_unix_ns", "resolved_unix_ns", "opened_step", "resolved_step", "updated_unix_ns", "since_unix_ns")
+    __slots__ = ("id", "run", "job", "attempt", "kind", "cause", "ranks", "workers", "node", "gpu_uuid", "since_step", "effect_ratio", "cost_ratio", "confidence", "state", "page", "evidence", "summary", "advice", "opened_unix_ns", "resolved_unix_ns", "opened_step", "resolved_step", "updated_unix_ns", "since_unix_ns", "devices", "opened_attempt", "refuted_unix_ns")
     ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,9 @@ class Finding(_message.Message):
     RESOLVED_STEP_FIELD_NUMBER: _ClassVar[int]
     UPDATED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    OPENED_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REFUTED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     id: str
     run: str
     job: str
@@ -58,7 +61,18 @@ class Finding(_message.Message):
     resolved_step: int
     updated_unix_ns: int
     since_unix_ns: int
-    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., cause: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ..., node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., since_step: _Optional[int] = ..., effect_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., confidence: _Optional[float] = ..., state: _Optional[str] = ..., page: _Optional[bool] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., summary: _Optional[str] = ..., advice: _Optional[str] = ..., opened_unix_ns: _Optional[int] = ..., resolved_unix_ns: _Optional[int] = ..., opened_step: _Optional[int] = ..., resolved_step: _Optional[int] = ..., updated_unix_ns: _Optional[int] = ..., since_unix_ns: _Optional[int] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    opened_attempt: int
+    refuted_unix_ns: int
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., cause: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ..., node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., since_step: _Optional[int] = ..., effect_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., confidence: _Optional[float] = ..., state: _Optional[str] = ..., page: _Optional[bool] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., summary: _Optional[str] = ..., advice: _Optional[str] = ..., opened_unix_ns: _Optional[int] = ..., resolved_unix_ns: _Optional[int] = ..., opened_step: _Optional[int] = ..., resolved_step: _Optional[int] = ..., updated_unix_ns: _Optional[int] = ..., since_unix_ns: _Optional[int] = ..., devices: _Optional[_Iterable[str]] = ..., opened_attempt: _Optional[int] = ..., refuted_unix_ns: _Optional[int] = ...) -> None: ...
+
+class Refutation(_message.Message):
+    __slots__ = ("finding", "unix_ns")
+    FINDING_FIELD_NUMBER: _ClassVar[int]
+    UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    finding: str
+    unix_ns: int
+    def __init__(self, finding: _Optional[str] = ..., unix_ns: _Optional[int] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("dp", "pp")

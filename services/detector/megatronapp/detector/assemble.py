@@ -75,6 +75,8 @@ class Assembler:
 
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}
+        self.world = 0
+        """Ranks that the job has, as its members say; 0 before the first hello."""
         self._communicators: dict[str, Group] = {}
         self.late = 0
         self.invalid = 0
@@ -83,14 +85,10 @@ class Assembler:
         self._reached: dict[int, int] = {}
         """Of each waiting step: ranks that have sent it or a later one; spares a look at all ranks a message."""
         self._needed = 0
+        """Ranks that a step waits for, once one is out; before, all that were heard of."""
         self._emitted = 0
         self._step_seconds = 0.0
         self._ranks: RankTable | None = None
-
-    @property
-    def world(self) -> int:
-        """Ranks that the job has, as its members say; 0 before the first hello."""
-        return max((m.process.placement.sizes.world for m in self.members.values()), default=0)
 
     def feed(self, process: Process, message: trace_pb2.RankMessage) -> list[StepTable]:
         """Take one message of a rank's process; returns the steps that it completes."""
@@ -119,6 +117,7 @@ class Assembler:
         if known is None or known.process is not process:
             known = self.members[process.rank] = Member(process, self._communicators)
         known.name(communicators)
+        self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
     def _take(self, member: Member, message: trace_pb2.RankMessage) -> None:
@@ -144,7 +143,7 @@ class Assembler:
         """Steps for which every expected rank has sent its summary, or that of a later step."""
         done: list[StepTable] = []
         for step in sorted(self._steps):
-            if self._reached.get(step, 0) < self._needed:
+            if self._reached.get(step, 0) < (self._needed if self._emitted else len(self.members)):
                 break
             if self._emitted < FORGIVEN and len(self.members) < self.world:
                 break
@@ -327,8 +326,13 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
         expert=axis("expert"),
         node=np.array([place.node for place in places], np.str_),
         gpu_uuid=np.array([place.gpu_uuid for place in places], np.str_),
+        device=np.array([_device(rank, place) for rank, place in zip(order, places, strict=True)], np.str_),
         on_cpu=np.array([members[rank].process.device == trace_pb2.DEVICE_CPU for rank in order], np.bool_),
     )
+
+
+def _device(rank: int, place: trace_pb2.Placement) -> str:
+    return place.device_id or place.gpu_uuid or f"{place.node}/{rank}"
 
 
 def _spread(order: list[int], present: list[tuple[int, Arrived, Member]], values: list[float]) -> Floats:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from megatronapp.core.findings import Kind
 from megatronapp.detector.rules import fabric_slow, imbalance, slow_gpu, slow_host, slow_link, unknown
 from megatronapp.detector.rules.base import Rule, Suspicion, View
+from megatronapp.detector.rules.transfers import locate
+
+
+def _slow_transfers(view: View) -> Iterator[Suspicion]:
+    located = locate(view)
+    yield from slow_link.detect(view, located.culprits)
+    yield from fabric_slow.detect(view, located)
+
 
 RULES: tuple[Rule, ...] = (
     slow_gpu.detect,
     slow_host.detect,
-    slow_link.detect,
-    fabric_slow.detect,
+    _slow_transfers,
     imbalance.detect,
     unknown.detect,
 )

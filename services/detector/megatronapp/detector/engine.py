@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.detector import profiles
 from megatronapp.detector.assemble import Assembler
-from megatronapp.detector.findings import Ledger, Moment, key_of
+from megatronapp.detector.attribution import OF_ONE_RANK
+from megatronapp.detector.findings import Ledger, Moment, identified_as, key_of
+from megatronapp.detector.gates import Gate, Gates
 from megatronapp.detector.judge import SAVES, STEPS, Judge
 from megatronapp.detector.patience import START_SECONDS
 from megatronapp.detector.progress import Progress
@@ -35,13 +37,22 @@ START_UP_STEPS = 5
 class Engine:
     """One attempt of one run. Fed with its RankMessages in order of arrival, and with the time every now and then."""
 
-    def __init__(self, run: str, job: str, attempt: int, start_patience_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        run: str,
+        job: str,
+        attempt: int,
+        start_patience_seconds: float = START_SECONDS,
+        gate: Gate | None = None,
+        inherited: Iterable[Finding] = (),
+    ) -> None:
+        """gate: what has been refuted in the job. inherited: what was open when the attempt before ended."""
         self.run, self.job, self.attempt = run, job, attempt
         self.membership = Membership(attempt)
         self.assembler = Assembler()
         self.judge = Judge(START_UP_STEPS)
         self.progress = Progress(start_patience_seconds)
-        self.ledger = Ledger(run, job, attempt)
+        self.ledger = Ledger(run, job, attempt, gate, inherited)
         self.newest: StepTable | None = None
         self._judged: Counter[str] = Counter()
         """Steps of each source that told of it."""
@@ -65,6 +76,20 @@ class Engine:
     def close(self, unix_ns: int) -> list[Finding]:
         """The attempt is over: its findings are resolved."""
         return self.ledger.close(self._moment(unix_ns))
+
+    @property
+    def ended(self) -> bool:
+        """All ranks that ever introduced themselves have said goodbye."""
+        ranks = self.membership.ranks.values()
+        return bool(ranks) and all(process.closed for process in ranks)
+
+    def hand_over(self, unix_ns: int) -> tuple[list[Finding], list[Finding]]:
+        """Another attempt begins: the findings that its engine inherits, and those that are resolved."""
+        return self.ledger.hand_over(self._moment(unix_ns))
+
+    def refute(self, finding: Finding, unix_ns: int) -> Finding:
+        """A person says that a finding of this run is none; returns it resolved."""
+        return self.ledger.refute(finding, self._moment(unix_ns))
 
     def stand_still(self, standstill: Standstill, step_seconds: Iterable[float]) -> list[Finding]:
         """Take what a record, which has no other heartbeats, tells of the attempt's end."""
@@ -91,12 +116,22 @@ class Engine:
     def _judge(self, tables: list[StepTable], unix_ns: int) -> list[Finding]:
         changed: list[Finding] = []
         for table in tables:
+            if self.newest is None:
+                changed += self._inherit(table, unix_ns)
             self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
             self.newest = table
             for source, suspicions in self.judge.observe(table, self.progress.telemetry).items():
                 self._judged[source] += 1
                 changed += self.ledger.update(source, suspicions, table.ranks, self._cost, self._moment(unix_ns))
         return changed
+
+    def _inherit(self, first: StepTable, unix_ns: int) -> list[Finding]:
+        """Go on with what was open before the attempt, where its devices take part."""
+        goes_on, ended = self.ledger.inherit(first.ranks, self._moment(unix_ns))
+        for finding in goes_on:
+            self.take_over(finding, unix_ns)
+            self.judge.resume(finding)
+        return goes_on + ended
 
     def _beat(self, process: Process, message: trace_pb2.TraceMessage, unix_ns: int) -> list[Finding]:
         member = self.assembler.member(process)
@@ -110,9 +145,11 @@ class Engine:
 
     def _hang(self, process: Process, unix_ns: int) -> list[Finding]:
         """Look at how things stand, after what was heard of a rank's process."""
+        stall = self.progress.stall()
+        if stall is None and not self.ledger.holds(HANG):
+            return []
         link_is_known = profiles.of_device(process.device).link_is_known
-        suspicions = list(hang.detect(self.progress.stall(), link_is_known=link_is_known))
-        ranks = self.assembler.ranks
+        suspicions, ranks = list(hang.detect(stall, link_is_known=link_is_known)), self.assembler.ranks
         return self.ledger.update(HANG, suspicions, ranks, lambda s: s.cost_ratio, self._moment(unix_ns))
 
     def _cost(self, suspicion: Suspicion) -> float:
@@ -132,9 +169,16 @@ class Engine:
 class Engines:
     """All attempts that are heard of: one engine a run, of its newest attempt."""
 
-    def __init__(self, start_patience_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        start_patience_seconds: float = START_SECONDS,
+        told_before: Callable[[str], Iterable[Finding]] = lambda _run: (),
+    ) -> None:
+        """told_before: of a run, what was open when this process began."""
+        self.gates = Gates()
         self._engines: dict[str, Engine] = {}
         self._start_patience_seconds = start_patience_seconds
+        self._told_before = told_before
 
     @property
     def running(self) -> Mapping[str, Engine]:
@@ -142,20 +186,41 @@ class Engines:
         return self._engines
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
-        """Take one message of any job. A newer attempt ends the one before; messages of older ones are dropped, and so
-        are those of another job: a run belongs to the first that is heard of it."""
+        """Take one message of any job. A newer attempt ends the one before, and inherits what is open on its devices;
+        messages of older ones are dropped, and so are those of another job: a run belongs to the first that is heard
+        of it."""
         who = message.identity
         engine = self._engines.get(who.run)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
         changed: list[Finding] = []
         if engine is None or who.attempt > engine.attempt:
+            inherited: list[Finding] = []
             if engine is not None:
-                changed = engine.close(message.received_unix_ns)
-            engine = self._engines[who.run] = Engine(who.run, who.job, who.attempt, self._start_patience_seconds)
+                inherited, changed = engine.hand_over(message.received_unix_ns)
+            inherited = _as_told(inherited, self._told_before(who.run), who.attempt)
+            gate = self.gates.of(who.job)
+            engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
+            self._engines[who.run] = engine
         return changed + engine.feed(message)
+
+    def drop(self, run: str) -> Engine | None:
+        """Forget a run that goes on elsewhere; returns its engine."""
+        return self._engines.pop(run, None)
 
     def forget(self, run: str, unix_ns: int) -> list[Finding]:
         """Drop what is known of a run that has ended; returns what was open, resolved."""
         engine = self._engines.pop(run, None)
         return engine.close(unix_ns) if engine else []
+
+
+def _as_told(inherited: Iterable[Finding], told_before: Iterable[Finding], attempt: int) -> list[Finding]:
+    """What an attempt inherits, each under the id by which it was told, and what was told of earlier attempts alone."""
+    told = {finding.devices: finding for finding in told_before if _outlives(finding, attempt)}
+    found = [identified_as(own, told.pop(own.devices, own)) for own in inherited]
+    return found + list(told.values())
+
+
+def _outlives(finding: Finding, attempt: int) -> bool:
+    """Whether a finding of an earlier attempt may go on in this one."""
+    return finding.kind in OF_ONE_RANK and bool(finding.devices) and finding.opened_attempt < attempt

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.findings import REFUTABLE, Finding, Kind, State
 from megatronapp.core.job_series import JobSeries
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
@@ -31,6 +31,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "suspect_info": ("1 for each open finding.", ("rank", "node", "gpu_uuid", "kind", "cause", "page")),
     "link_bandwidth_bytes_per_second": ("Speed of suspected links.", ("src_node", "dst_node", "kind")),
     "progress_lag_operations": ("Operations between a communicator's first and last member.", ("group_kind",)),
+    "detector_owner": ("1 for each job that this replica judges.", ("replica",)),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
 GROUP_KINDS = ("tp", "dp", "cp", "ep", "dp_cp", "p2p")
@@ -39,8 +40,16 @@ GROUP_KINDS = ("tp", "dp", "cp", "ep", "dp_cp", "p2p")
 class Exposition(Collector):
     """At most `top_ranks` ranks a job have series of their own: those of open findings, the costliest first."""
 
-    def __init__(self, registry: CollectorRegistry, engines: Engines, top_ranks: int) -> None:
-        self._engines, self._top_ranks = engines, top_ranks
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        engines: Engines,
+        top_ranks: int,
+        replica: str = "",
+        shown: Callable[[str], bool] = lambda _run: True,
+    ) -> None:
+        """shown: whether the gauges of a run tell of now, and not of the past."""
+        self._engines, self._top_ranks, self._replica, self._shown = engines, top_ranks, replica, shown
         self._steps: dict[str, tuple[int, int]] = {}
         self._labels: dict[str, set[tuple[str, ...]]] = {}
         self.series = JobSeries(registry)
@@ -69,13 +78,16 @@ class Exposition(Collector):
             JOB_LABELS, registry=registry,
         )  # fmt: skip
         self.series.hold(self.quarantined)
+        self._refuted = Counter(
+            "megatronapp_findings_refuted_total", "Findings that a person has called none.", ["kind"], registry=registry
+        )
+        for kind in sorted(REFUTABLE):
+            self._refuted.labels(kind)  # from 0 on, so that the first is an increase
         self._suspended = Gauge(
             "megatronapp_detector_suspended", "1 while a job is not judged because its records cause errors.",
             JOB_LABELS, registry=registry,
         )  # fmt: skip
         self._seen: set[str] = set()
-        self.quiet = False
-        """Tell of no job: what the engines say is of the past."""
         registry.register(self)
 
     def suspend(self, job: str) -> None:
@@ -88,6 +100,10 @@ class Exposition(Collector):
     def know(self, finding: Finding) -> None:
         """The finding was counted before."""
         self._seen.add(finding.id)
+
+    def refute(self, finding: Finding) -> None:
+        """A person has called the finding none."""
+        self._refuted.labels(finding.kind).inc()
 
     def note(self, finding: Finding) -> None:
         """Count a finding when it opens."""
@@ -127,7 +143,9 @@ class Exposition(Collector):
             name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
             for name, (text, labels) in GAUGES.items()
         }
-        for engine in () if self.quiet else list(self._engines.running.values()):
+        for engine in list(self._engines.running.values()):
+            if not self._shown(engine.run):
+                continue
             try:
                 self._add(engine, tuple(job_labels(engine.job).values()), families)
             except Exception:
@@ -135,6 +153,7 @@ class Exposition(Collector):
         yield from families.values()
 
     def _add(self, engine: Engine, labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]) -> None:
+        families["detector_owner"].add_metric((*labels, self._replica), 1)
         found = engine.ledger.open
         costs = [f.cost_ratio for f in found if math.isfinite(f.cost_ratio)]
         families["job_slowdown_ratio"].add_metric(labels, max([1.0, *costs]))

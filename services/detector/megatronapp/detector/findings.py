@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State, Worker
+from megatronapp.core.findings import MAX_DEVICES, Evidence, Finding, Kind, State, Worker
 from megatronapp.detector.attribution import OF_ONE_RANK
+from megatronapp.detector.gates import MATERIAL, Gate, least_effect, log_effect, of_one_rank
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.steps import RankTable
 
 PAGE_COST = 1.01
-PAGE_SIGMAS = 3.0
-"""An effect must be so many standard deviations of its own estimate."""
 REFRESH_STEPS = 10
 """An open finding is told again after so many steps, so that its evidence goes on."""
 LEAD_STEPS = 16
 """Evidence shows so many steps from before the beginning."""
 OLDER_POINTS = 64
 """What is older than the newest series is thinned out to so many points."""
-MATERIAL = 0.1
-"""Relative change of the effect or the cost that is worth telling at once."""
 NS = 1e-9
 
 Key = tuple[str, tuple[int, ...]]
@@ -57,13 +54,42 @@ class _Case:
 class Ledger:
     """All findings of one attempt. Deterministic: ids depend on what was found and when, not on chance."""
 
-    def __init__(self, run: str, job: str, attempt: int) -> None:
+    def __init__(
+        self, run: str, job: str, attempt: int, gate: Gate | None = None, inherited: Iterable[Finding] = ()
+    ) -> None:
+        """gate: what has been refuted in the job. inherited: what was open when the attempt before ended."""
         self._identity = {"run": run, "job": job, "attempt": attempt}
+        self._attempt = attempt
+        self._gate = gate or Gate()
         self._open: dict[str, dict[Key, _Case]] = {}
+        self._inherited = list(inherited)
 
     @property
     def open(self) -> list[Finding]:
-        return [case.finding for cases in self._open.values() for case in cases.values()]
+        return [case.finding for cases in self._open.values() for case in cases.values()] + self._inherited
+
+    def holds(self, source: str) -> bool:
+        """Whether anything of this source is open."""
+        return bool(self._open.get(source))
+
+    def inherit(self, ranks: RankTable, now: Moment) -> tuple[list[Finding], list[Finding]]:
+        """Who takes part is known: what was open before the attempt goes on on the ranks that its devices have now,
+        the first list, for the caller to adopt. The second, whose devices are gone, ended with the old attempt."""
+        waiting, self._inherited = self._inherited, []
+        goes_on, ended = list[Finding](), list[Finding]()
+        for finding in waiting:
+            moved = self._moved(finding, ranks, now)
+            if moved is not None:
+                goes_on.append(moved)
+            else:
+                ended.append(resolved(finding, now.unix_ns, None))
+        return goes_on, ended
+
+    def refute(self, finding: Finding, now: Moment) -> Finding:
+        """Resolve a finding, or one that is resolved already, since a person says that it is none."""
+        newest = next((known for known in self.open if known.id == finding.id), finding)
+        self.drop(newest)
+        return refuted(newest, now.unix_ns, now.step)
 
     def update(
         self,
@@ -78,6 +104,8 @@ class Ledger:
         if not cases and not suspicions:
             return changed
         for suspicion in suspicions:
+            if self._gate.holds(suspicion, _devices(suspicion.ranks, ranks)):
+                continue
             key = key_of(suspicion)
             seen.add(key)
             case = cases.get(key)
@@ -110,12 +138,32 @@ class Ledger:
         """Forget an open finding without a word."""
         for cases in self._open.values():
             cases.pop(key_of(finding), None)
+        self._inherited = [other for other in self._inherited if other.id != finding.id]
+
+    def hand_over(self, now: Moment) -> tuple[list[Finding], list[Finding]]:
+        """The attempt has ended and another one begins: the first list belongs to devices, which may take part again.
+        The second is resolved: who hung hangs no more, and what was said of the whole job is for the next to say."""
+        goes_on = [finding for finding in self.open if finding.kind in OF_ONE_RANK and finding.devices]
+        for finding in goes_on:
+            self.drop(finding)
+        return goes_on, self.close(now)
 
     def close(self, now: Moment) -> list[Finding]:
         """Resolve everything, at no step: the attempt has ended, and nothing got better."""
         ended = [resolved(finding, now.unix_ns, None) for finding in self.open]
         self._open.clear()
+        self._inherited.clear()
         return ended
+
+    def _moved(self, finding: Finding, ranks: RankTable, now: Moment) -> Finding | None:
+        """The finding on the ranks that its devices have in this attempt; None if one takes no part."""
+        places = {device: index for index, device in enumerate(ranks.device.tolist())}
+        if not finding.devices or not all(device in places for device in finding.devices):
+            return None
+        there = tuple(int(ranks.rank[places[device]]) for device in finding.devices)
+        node, _, workers = _places(there, ranks)
+        moved = {"ranks": there, "node": node, "workers": workers, "updated_unix_ns": now.unix_ns}
+        return finding.model_copy(update=self._identity | moved)
 
     def _describe(
         self,
@@ -139,6 +187,7 @@ class Ledger:
             workers=workers,
             node=node,
             gpu_uuid=gpu,
+            devices=_devices(suspicion.ranks, ranks),
             since_step=since,
             effect_ratio=suspicion.effect_ratio,
             cost_ratio=cost,
@@ -152,6 +201,7 @@ class Ledger:
             opened_step=opened_step,
             updated_unix_ns=now.unix_ns,
             since_unix_ns=since_unix_ns,
+            opened_attempt=before.opened_attempt if before else self._attempt,
         )
 
     def _id(self, suspicion: Suspicion, step: int) -> str:
@@ -185,17 +235,15 @@ def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
 def key_of(what: Suspicion | Finding) -> Key:
     """One rank has one finding on its steps at a time, whose kind may become clearer; others are told apart by what
     they are."""
-    one_rank = what.kind in OF_ONE_RANK and what.ranks and what.cause is not Cause.CHECKPOINT
-    return ("" if one_rank else f"{what.kind}/{what.cause}", what.ranks)
+    return ("" if of_one_rank(what) else f"{what.kind}/{what.cause}", what.ranks)
 
 
 def _pages(suspicion: Suspicion, cost: float, since_unix_ns: int, now: Moment) -> bool:
     if suspicion.kind is Kind.HANG:
         return True
-    effect = math.log(suspicion.effect_ratio) if suspicion.effect_ratio > 0 else 0.0
     seconds = (now.unix_ns - since_unix_ns) * NS
     lasting = suspicion.slow_steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
-    large = effect >= max(suspicion.smallest, PAGE_SIGMAS * suspicion.uncertainty)
+    large = log_effect(suspicion) >= least_effect(suspicion)
     return suspicion.pages and not suspicion.fading and lasting and large and cost >= PAGE_COST
 
 
@@ -220,9 +268,16 @@ def resolved(finding: Finding, unix_ns: int, step: int | None) -> Finding:
     )
 
 
+def refuted(finding: Finding, unix_ns: int, step: int | None) -> Finding:
+    """By a person, at this time: what is open is resolved."""
+    now = max(unix_ns, finding.updated_unix_ns)
+    over = resolved(finding, now, step) if finding.state is State.OPEN else finding
+    return over.model_copy(update={"refuted_unix_ns": now, "updated_unix_ns": now})
+
+
 def identified_as(finding: Finding, known: Finding) -> Finding:
     """The finding under the id, and since the time, by which another is known that is the same."""
-    kept = ("id", "since_step", "since_unix_ns", "opened_step", "opened_unix_ns")
+    kept = ("id", "since_step", "since_unix_ns", "opened_step", "opened_unix_ns", "opened_attempt")
     return finding.model_copy(
         update={name: getattr(known, name) for name in kept} | {"page": finding.page or known.page}
     )
@@ -240,6 +295,15 @@ def _places(ranks: tuple[int, ...], table: RankTable | None) -> tuple[str, str, 
         str(gpus.pop()) if len(gpus) == 1 else "",
         tuple(Worker(dp=dp, pp=pp) for dp, pp in pairs),
     )
+
+
+def _devices(ranks: tuple[int, ...], table: RankTable | None) -> tuple[str, ...]:
+    """The device of each rank; none where one is not known, or where there are too many."""
+    if table is None or not 0 < len(ranks) <= MAX_DEVICES or not len(table):
+        return ()
+    places = np.minimum(np.searchsorted(table.rank, ranks), len(table) - 1)
+    devices = tuple(table.device[places].tolist())
+    return devices if all(devices) and (table.rank[places] == ranks).all() else ()
 
 
 def _summary(suspicion: Suspicion, since: int | None, cost: float) -> str:

@@ -25,17 +25,32 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector import profiles
 from megatronapp.detector.attribution import attribute
+from megatronapp.detector.gates import log_effect
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.rules import slow_checkpoint
-from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion, View
-from megatronapp.detector.signals import absence, accounting, compute, imbalance, launching, links, matrix, peers, waits
+from megatronapp.detector.rules.base import PAGE_STEPS, PATIENT_PAGE_STEPS, Suspicion, View
+from megatronapp.detector.signals import (
+    absence,
+    accounting,
+    compute,
+    imbalance,
+    launching,
+    links,
+    matrix,
+    peers,
+    processor,
+    waits,
+)
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
+from megatronapp.detector.signals.nodes import Nodes
+from megatronapp.detector.signals.processor import ProcessorModel
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.signals.work import WorkModel
@@ -49,8 +64,10 @@ STEPS, SAVES = "steps", "saves"
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
 OWN_REASONS = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
-REASONS = ("compute_effect", "own_history", "optimizer", *OWN_REASONS, "transfer")
-"""Signals that say why; CONSEQUENCES only say that."""
+SPEED = ("compute_effect", "own_history")
+"""Signals of a device's speed: beside its peers, and beside its past."""
+REASONS = (*SPEED, "optimizer", *OWN_REASONS, "transfer")
+"""Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
 
@@ -67,15 +84,23 @@ class Judge:
         self.view: View | None = None
         """The newest judged step."""
         self._work = WorkModel()
+        self._processor = ProcessorModel()
         self._transfers = Transfers()
         self._anchors: dict[str, Anchors] = {}
         self._passes = PassHistory()
         self._saves = Saves()
+        self._nodes = Nodes()
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._resumed: list[Finding] = []
+        """Known slow before the first step."""
         self._first: list[int] = []
         """The first WARM_UP steps that were judged."""
+
+    def resume(self, finding: Finding) -> None:
+        """A device was slow in the attempt before, as are its ranks in this one until their steps say otherwise."""
+        self._resumed.append(finding)
 
     def observe(
         self, table: StepTable, telemetry: Mapping[int, trace_pb2.GpuTelemetry] | None = None
@@ -98,11 +123,12 @@ class Judge:
         if len(self._first) < WARM_UP:
             self._first.append(table.step)
         healthy = self._healthy(table)
-        passed = matrix.compute(table)
+        passed = self._passes_of(table, healthy)
         effect = compute.effect(table, passed, self._work, healthy)
         accounts, delayed = accounting.account(table), absence.delayed(table)
-        messages, collectives = links.messages(table, delayed), links.collectives(table)
         usual = self._usual_seconds(table)
+        garbage = accounting.beside_garbage(table, accounts, profile.noise["garbage_collection"].floor * usual)
+        messages, collectives = links.messages(table, delayed | garbage), links.collectives(table)
         passes = launching.of_passes(passed, table.ranks.pipeline, healthy)
         pace = self._anchored("launching", table, passes.pace)
         self._watch_compute(table, effect, healthy, passes, pace)
@@ -112,6 +138,7 @@ class Judge:
         self._watch_waits(table, usual, delayed, explained=explained)
         self._watch_links(table, messages, collectives)
         self._watch_imbalance(table, effect)
+        self._nodes.observe(table.ranks, {signal: self.monitors[signal] for signal in SPEED})
         self._suppress_consequences()
         self.view = View(
             profile=profile,
@@ -125,6 +152,7 @@ class Judge:
             saves=self._saves,
             step_seconds=usual,
             young_until=self._first[-1] if len(self._first) == WARM_UP else math.inf,
+            nodes=self._nodes.slow,
             telemetry=telemetry or {},
         )
         return {STEPS: attribute(self.view)}
@@ -134,10 +162,16 @@ class Judge:
             return
         signals = len(profile.noise.keys() - profiles.RARE)
         threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * signals)
-        clip = sequential.clip(threshold, PAGE_STEPS)
         for signal, noise in profile.noise.items():
-            often = signal not in profiles.RARE
-            self.monitors[signal] = Monitor(replace(noise, clip=min(noise.clip, clip)) if often else noise, threshold)
+            if signal not in profiles.RARE:
+                steps = PATIENT_PAGE_STEPS if signal in CONSEQUENCES else PAGE_STEPS
+                noise = replace(noise, clip=min(noise.clip, sequential.clip(threshold, steps)))
+            self.monitors[signal] = Monitor(noise, threshold)
+        for finding in self._resumed:
+            if finding.kind is Kind.SLOW_GPU:
+                signal = "optimizer" if finding.cause is Cause.MEMORY_BOUND else "compute_effect"
+                for rank in finding.ranks:
+                    self.monitors[signal].resume(rank, log_effect(finding))
 
     def _reason_known(self) -> bool:
         return any(self.monitors[signal].alarmed.any() for signal in REASONS if signal in self.monitors)
@@ -151,11 +185,19 @@ class Judge:
     def _healthy(self, table: StepTable) -> npt.NDArray[np.bool_]:
         """Ranks with which others may be compared: those not found slow already."""
         healthy = np.ones(len(table.ranks), bool)
-        for signal in ("compute_effect", "own_history"):
+        for signal in SPEED:
             alarmed = self.monitors[signal].alarmed
             known = table.ranks.rank < len(alarmed)
             healthy[known] &= ~alarmed[table.ranks.rank[known]]
         return healthy
+
+    def _passes_of(self, table: StepTable, healthy: npt.NDArray[np.bool_]) -> matrix.Compute:
+        """The step's passes, as on each rank's usual processor where that is measured."""
+        passed = matrix.compute(table)
+        measures = processor.measures(table, passed)
+        if measures is None:
+            return passed
+        return processor.steadied(passed, self._processor.slower(table.ranks.rank, measures, healthy))
 
     def _usual_seconds(self, table: StepTable) -> float:
         """Median duration of the job's recent steps in which nothing was found slow."""
@@ -239,9 +281,17 @@ class Judge:
     def _watch_waits(self, table: StepTable, usual: float, delayed: npt.NDArray[np.bool_], *, explained: bool) -> None:
         """Where work is unequal the others wait for the heaviest replica, where hosts set the pace for the latest of
         them, and where a slow rank is known for that: it needs no other reason, and is not what is usual."""
-        nothing = np.full(len(table.ranks), np.nan)
-        waited = nothing if explained else np.where(delayed, np.nan, waits.waited_for(table) / usual)
+        untold = self._waited_for_untold(table, usual)
+        absent = np.isin(table.ranks.rank, table.missing)
+        known = np.where(absent, untold, waits.waited_for(table, delayed) / usual)
+        waited = np.full(len(known), np.nan) if explained else known
         self.monitors["wait"].observe(table.step, table.ranks.rank, waited)
+
+    def _waited_for_untold(self, table: StepTable, usual: float) -> Floats:
+        """How much longer than in the job's first steps a rank is waited for that does not tell."""
+        if not table.missing and len(self._first) == WARM_UP:
+            return np.full(len(table.ranks), np.nan)
+        return self._anchored("untold", table, waits.waited_for_untold(table) / usual)
 
     def _anchored(self, signal: str, table: StepTable, values: Floats) -> Floats:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.core.trace.megascan import RankTrace
 from megatronapp.core.trace.validate import check_rank_message
+from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.formats import megascan
@@ -27,7 +28,7 @@ from megatronapp.detector.signals.frontier import Blame, blame
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
-from megatronapp.detector.whatif.equalise import slowdown
+from megatronapp.detector.whatif.equalise import Equalised
 from megatronapp.v1 import trace_pb2
 
 NOTICED_COST = 1.001
@@ -38,8 +39,16 @@ LONG_NS = 3_600 * 10**9
 
 def recorded_job(trace: Trace) -> Report:
     """Judge a straggler-analysis table. Raises DataError."""
-    result, recording = slowdown(trace.recording), trace.recording
-    findings = judge_tables(trace.meta.trial_name, step_tables(trace), result.recorded_seconds)
+    equalised, recording = Equalised(trace.recording), trace.recording
+    result = equalised.slowdown()
+
+    def cost(suspicion: Suspicion, table: StepTable) -> float:
+        if suspicion.kind not in OF_ONE_RANK or not suspicion.slow:
+            return _summary_cost(suspicion, table)
+        workers = np.argwhere(np.isin(trace.rank, suspicion.ranks)).tolist()
+        return equalised.cost_ratio([(stage, replica) for stage, replica in workers], suspicion.since_step)
+
+    findings = judge_tables(trace.meta.trial_name, step_tables(trace), result.recorded_seconds, cost)
     return Report(
         job=Job(
             name=trace.meta.trial_name,
@@ -140,6 +149,7 @@ class _Stall:
     seconds: float = 0.0
     step: int = 0
     phase: int = 0
+    usual_seconds: float | None = None
 
 
 def hung_job(name: str, dumps: Dumps) -> Report:
@@ -184,7 +194,16 @@ def _without_steps(name: str, suspicions: list[Suspicion]) -> list[Finding]:
     return Ledger(name, name, 1).update("hang", suspicions, None, lambda suspicion: suspicion.cost_ratio, now)
 
 
-def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[float]) -> tuple[Finding, ...]:
+def _summary_cost(suspicion: Suspicion, table: StepTable) -> float:
+    return cost_ratio(table, suspicion.slow) if suspicion.slow else suspicion.cost_ratio
+
+
+def judge_tables(
+    name: str,
+    tables: Iterable[StepTable],
+    step_seconds: Iterable[float],
+    cost_of: Callable[[Suspicion, StepTable], float] = _summary_cost,
+) -> tuple[Finding, ...]:
     """Judge steps that have no messages behind them; step_seconds: how long each of them took."""
     judge, ledger = Judge(), Ledger(name, name, 1)
     updates: list[Finding] = []
@@ -193,7 +212,7 @@ def judge_tables(name: str, tables: Iterable[StepTable], step_seconds: Iterable[
         began[table.step], now = now, now + round(seconds * 1e9)
 
         def cost(suspicion: Suspicion, table: StepTable = table) -> float:
-            return cost_ratio(table, suspicion.slow) if suspicion.slow else suspicion.cost_ratio
+            return cost_of(suspicion, table)
 
         moment = Moment(table.step, now, lambda step: began.get(step, 0))
         for source, suspicions in judge.observe(table).items():

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from megatronapp.core.bus import Bus, Topic
 from megatronapp.core.errors import DataError, UnavailableError
-from megatronapp.core.findings import Finding
+from megatronapp.core.findings import Finding, State
 from megatronapp.core.findings_store import FindingsStore
 from megatronapp.core.findings_store.codec import decode
 from megatronapp.core.logging import get_logger
@@ -19,6 +19,7 @@ log = get_logger(__name__)
 MAX_WAITING = 20_000
 """Findings, and words of them, that wait while store or bus are away; the oldest go first."""
 EXPIRE_SECONDS = 60.0
+RETRY_SECONDS = 0.5
 
 
 class FindingsOutbox:
@@ -51,12 +52,21 @@ class FindingsOutbox:
             del self._unstored[next(iter(self._unstored))]
         self._unpublished.append(word)
 
+    def forget(self, run: str) -> None:
+        """The run is another detector's matter: what waits of it is not told any more."""
+        self._unstored = {id_: finding for id_, finding in self._unstored.items() if finding.run != run}
+        self._unpublished = deque((word for word in self._unpublished if word[0] != run), maxlen=MAX_WAITING)
+
     async def send(self) -> None:
         """Store and tell what waits; what can't be now stays in line. A store that takes nothing keeps no news from
         the bus. One at a time: two senders would each take the other's finding out of the line."""
         async with self._sending:
             await self._try("store", self._store_all)
             await self._try("bus", self._publish_all)
+
+    async def get(self, finding_id: str) -> Finding | None:
+        """A finding as it was told last; None for one that is not known. Raises UnavailableError."""
+        return self._unstored.get(finding_id) or await self._store.get(finding_id)
 
     async def found_before(self) -> list[Finding]:
         """What was found before this start, the oldest word first. Raises UnavailableError.
@@ -69,6 +79,15 @@ class FindingsOutbox:
             for finding in found:
                 await self._put(finding)
         return found
+
+    async def open_runs(self) -> set[str]:
+        """Runs of which something is open, once the store tells."""
+        while True:
+            try:
+                return {finding.run for finding in await self._store.find(state=State.OPEN)}
+            except UnavailableError as error:
+                log.warning("open_findings_unknown", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def expire_for_ever(self) -> None:
         """Keep the store within its age and size, until cancelled."""

@@ -8,7 +8,7 @@ them show that something has just moved.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +24,9 @@ that still writes its checkpoint makes the others wait in the next step's collec
 
 FACTOR = 4.0
 """Pauses of one phase vary with data, storage and network, hardly by so much."""
+KNOWN_RANK_STEPS = 4600
+"""One step of a rank in a thousand takes twice as long without a fault: in so many one has been seen (99 %). From then
+on no step's pause is expected to be longer than what has been seen, but by as much as that differs from the middle."""
 STEP_SECONDS = 5.0
 """Patience in a step is never less: five heartbeats, of which some may come late."""
 OTHER_SECONDS = 90.0
@@ -47,19 +50,31 @@ class _History:
     """The newest pauses of a phase, one of each time that the job was in it."""
 
     kept: int
+    outliers: float = 0.0
+    """Share that is not usual."""
     order: deque[float] = field(default_factory=deque)
     ordered: list[float] = field(default_factory=list)
+    longest: float = 0.0
+    """Ever, but for what was FACTOR times the usual one: a hang that resolved itself is no pause."""
 
     def add(self, seconds: float) -> None:
         if len(self.order) == self.kept:
             self.ordered.remove(self.order.popleft())
         self.order.append(seconds)
         insort(self.ordered, seconds)
+        usual = self.usual
+        if usual is not None:
+            self.longest = max(self.longest, self.ordered[bisect_right(self.ordered, FACTOR * usual) - 1])
 
-    def usual(self, outliers: float) -> float | None:
-        """The longest but for this share of them; None while too few are known."""
+    @property
+    def usual(self) -> float | None:
+        """The longest of the newest but for the outliers; None while too few are known."""
         known = len(self.ordered)
-        return self.ordered[known - 1 - int(known * outliers)] if known >= LEARNT else None
+        return self.ordered[known - 1 - int(known * self.outliers)] if known >= LEARNT else None
+
+    @property
+    def middle(self) -> float:
+        return self.ordered[len(self.ordered) // 2]
 
 
 class Patience:
@@ -71,9 +86,10 @@ class Patience:
     def __init__(self, start_seconds: float = START_SECONDS) -> None:
         self._start_seconds = start_seconds
         self._histories: dict[int, _History] = {
-            STEP: _History(KEPT_STEPS),
+            STEP: _History(KEPT_STEPS, OUTLIERS),
             **{phase: _History(KEPT_OTHER) for phase in (COMPILE, EVALUATION, CHECKPOINT)},
         }
+        self._rank_steps = 0
         self._longest: dict[int, float] = {}
         """Of the step, and of each phase that the job is in."""
         self._first_step = math.nan
@@ -95,13 +111,20 @@ class Patience:
         elif phase is not None and phase in self._histories:
             self._longest[phase] = max(seconds, self._longest.get(phase, 0.0))
 
-    def ends(self, phase: int) -> None:
-        """The foremost rank begins another step, or no rank is in the phase any more: its longest pause is learnt."""
-        if phase in self._longest:
-            self.learn(phase, self._longest.pop(phase))
+    def usual(self, phase: int) -> float | None:
+        """The longest usual pause of a phase; None where too few are known."""
+        history = self._histories.get(phase)
+        return None if history is None or history.usual is None else history.longest
 
-    def learn(self, phase: int, seconds: float) -> None:
+    def ends(self, phase: int, ranks: int) -> None:
+        """The foremost of so many ranks begins another step, or none is in the phase any more: its longest pause is
+        learnt."""
+        if phase in self._longest:
+            self.learn(phase, self._longest.pop(phase), ranks)
+
+    def learn(self, phase: int, seconds: float, ranks: int) -> None:
         """The job was in a phase that is learnt, and nothing moved for so long."""
+        self._rank_steps += ranks if phase == STEP else 0
         self._histories[phase].add(seconds)
         self._seconds[phase] = self._learnt(phase)
 
@@ -110,10 +133,16 @@ class Patience:
             return math.inf
         if phase == START:
             return self._start_seconds
-        usual = self._histories[phase].usual(OUTLIERS if phase == STEP else 0.0)
-        if usual is not None:
-            return max(STEP_SECONDS if phase == STEP else OTHER_SECONDS, FACTOR * usual)
+        history = self._histories[phase]
+        if history.usual is not None:
+            return self._of_step(history) if phase == STEP else max(OTHER_SECONDS, FACTOR * history.usual)
         if phase != STEP or math.isnan(self._first_step):
             return self._start_seconds
         # The first step does all that later ones do, and more.
         return min(self._start_seconds, max(FIRST_STEPS_SECONDS, FACTOR * self._first_step))
+
+    def _of_step(self, history: _History) -> float:
+        patience = FACTOR * (history.usual or 0.0)
+        if self._rank_steps >= KNOWN_RANK_STEPS:
+            patience = min(patience, 2 * history.longest - history.middle + STEP_SECONDS)
+        return max(STEP_SECONDS, patience)

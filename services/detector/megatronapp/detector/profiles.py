@@ -5,7 +5,8 @@ Noise is how much each signal varies before a job has shown its own.
 GPU: a worker's step varies by 0.33 to 0.64 % once its work is known (measured on two production traces); healthy GPUs
 of one job differ by 0.4 %, of a fleet by 8 % (Sinha et al., SC'22). CPU: the thread CPU time of a step varies by 5 to
 12 % on a host that others use too; caches and simultaneous multithreading make whole percents of constant offset.
-What CPU ranks spend in wall time alone is as much their neighbours' doing, so only large effects count there.
+What CPU ranks spend in wall time alone is as much their neighbours' doing, so only large effects count there. How fast
+a host launches wavers by tens of percent (measured on a host that others share).
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ class PagePatience:
     """Slow steps, and seconds, before a verdict on a rank's speed pages."""
 
     steps: int
-    small_steps: int
-    """The same of a small effect."""
+    passing_ratio: float
+    """Undisturbed devices are slower by so much for some steps now and then."""
+    passing_steps: int
+    """So many steps where the effect may be one of these."""
     wall_steps: int
     """Of what is measured in wall time alone."""
     early_steps: int
@@ -102,7 +105,7 @@ class DeviceProfile:
 GPU = DeviceProfile(
     noise=_GPU_NOISE,
     # Two slow steps may be outliers. An H200 that nobody disturbed computed 2 % slower for ten steps now and then.
-    patience=PagePatience(steps=3, small_steps=20, wall_steps=3, early_steps=0, seconds=0.0),
+    patience=PagePatience(steps=3, passing_ratio=1.02, passing_steps=20, wall_steps=3, early_steps=0, seconds=0.0),
     warms_up=True,
     wall_time_tells=True,
     link_is_known=True,
@@ -116,7 +119,7 @@ CPU = DeviceProfile(
     # A burst of other load slows a rank for some steps, or moments, however many steps these are; before a rank has a
     # history only what lasts as long as one takes counts. A message ends when its receiver takes it, and that one may
     # lack a processor for seconds.
-    patience=PagePatience(steps=6, small_steps=6, wall_steps=12, early_steps=WARM_UP, seconds=2.0),
+    patience=PagePatience(steps=6, passing_ratio=1.0, passing_steps=6, wall_steps=12, early_steps=WARM_UP, seconds=2.0),
     warms_up=False,
     wall_time_tells=False,
     link_is_known=False,

@@ -54,6 +54,8 @@ class Stall:
     activities: Mapping[int, str]
     phase: int = patience.STEP
     """The foremost rank's."""
+    usual_seconds: float | None = None
+    """The job's longest usual pause in that phase, where it is known."""
 
 
 class Progress:
@@ -77,11 +79,6 @@ class Progress:
     @property
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
         return {rank: state.telemetry for rank, state in self._ranks.items() if state.telemetry is not None}
-
-    @property
-    def ended(self) -> bool:
-        """All ranks that ever spoke have said goodbye."""
-        return bool(self._ranks) and self._closed == len(self._ranks)
 
     def lag(self, kind: str) -> int:
         """Completed operations between first and last member, the largest of all communicators of a kind."""
@@ -117,14 +114,14 @@ class Progress:
         state.heard_unix_ns = self._heard_unix_ns
         if heartbeat.step > self._step:
             self._step = heartbeat.step
-            self._patience.ends(patience.STEP)
+            self._patience.ends(patience.STEP, len(self._ranks))
             self._allowed_seconds = self._patience.of(self._phases)
 
     def stood_still(self, seconds: float, step_seconds: Iterable[float]) -> None:
         """Nothing has moved for so long since the heartbeats that were taken last; steps took so long before. A step's
         pause may have been shorter than the step, never longer."""
         for each in step_seconds:
-            self._patience.learn(patience.STEP, each)
+            self._patience.learn(patience.STEP, each, len(self._ranks))
         self._allowed_seconds = self._patience.of(self._phases)
         self.stalled_seconds = seconds
 
@@ -149,7 +146,8 @@ class Progress:
             blamed = blame(frontiers, self._members, silent | computing, activities)
         blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
         foremost = max(living.values(), key=lambda s: s.step)
-        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase)
+        usual = self._patience.usual(foremost.phase)
+        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase, usual)
 
     def _known(self, rank: int) -> _Rank:
         if rank not in self._ranks:
@@ -177,7 +175,7 @@ class Progress:
             if not self._phases[state.phase]:
                 del self._phases[state.phase]
                 if state.phase != patience.STEP:
-                    self._patience.ends(state.phase)
+                    self._patience.ends(state.phase, len(self._ranks))
 
     def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
         since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
@@ -210,6 +208,8 @@ class Progress:
 
 def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
     """None of them where one has no name: the others do not tell what is open."""
+    if not messages:
+        return ()
     return tuple((m.step, m.message) for m in messages) if all(m.message for m in messages) else ()
 
 

@@ -26,6 +26,8 @@ class RankTable:
     expert: Ints
     node: npt.NDArray[np.str_]
     gpu_uuid: npt.NDArray[np.str_]
+    device: npt.NDArray[np.str_]
+    """The physical device, equal over attempts and processes. Where it is not told: the rank on its node."""
     on_cpu: npt.NDArray[np.bool_]
     """True: the rank's measure of compute is thread CPU time, not wall time."""
 

@@ -2,7 +2,7 @@ import createClient from 'openapi-fetch'
 import type { TimelineColumns } from '@/draw/timeline/model'
 import { COLUMNS_TYPE, decodeColumns } from './columns'
 import type { paths } from './schema'
-import type { Clock, Metrics, Rank, Report, Session, TraceControl, TraceControlStatus, TraceFormat } from './types'
+import type { Clock, Finding, Metrics, Rank, Report, Session, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -64,6 +64,9 @@ export const getTraceControl = (run: string, signal?: AbortSignal): Promise<Trac
 
 export const putTraceControl = (run: string, body: TraceControl): Promise<TraceControlStatus> =>
   expect(client.PUT('/api/v1/jobs/{run}/trace-control', { params: of(run), body }))
+
+export const refuteFinding = (id: string): Promise<Finding> =>
+  expect(client.POST('/api/v1/findings/{id}/refute', { params: { path: { id } } }))
 
 export const getReport = (days: number, signal?: AbortSignal): Promise<Report> =>
   expect(client.GET('/api/v1/report', { params: { query: { days } }, signal }))

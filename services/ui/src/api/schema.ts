@@ -265,6 +265,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/findings/{id}/refute": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Refute Finding
+         * @description Say that a finding is none: its devices are not slow. The detector resolves it, and accuses them of the like
+         *     again only where they are clearly worse (operators only). The answer is the finding as it was before.
+         */
+        post: operations["refute_finding"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/incidents": {
         parameters: {
             query?: never;
@@ -577,6 +598,21 @@ export interface components {
              * @default 0
              */
             since_unix_ns: number;
+            /**
+             * Devices
+             * @default []
+             */
+            devices: string[];
+            /**
+             * Opened Attempt
+             * @default 0
+             */
+            opened_attempt: number;
+            /**
+             * Refuted Unix Ns
+             * @default 0
+             */
+            refuted_unix_ns: number;
         };
         /**
          * FindingEvent
@@ -1809,6 +1845,37 @@ export interface operations {
         responses: {
             /** @description Successful Response */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Finding"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    refute_finding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
                 headers: {
                     [name: string]: unknown;
                 };

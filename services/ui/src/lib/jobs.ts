@@ -13,7 +13,8 @@ const OVER: ReadonlySet<JobState> = new Set<JobState>(['finished', 'stopped', 'f
 export const isOver = (state: JobState): boolean => OVER.has(state)
 
 /** Its attempt ended with it: nobody has seen it get better. */
-export const wasOpenAtEnd = (finding: Finding): boolean => finding.state === 'resolved' && finding.resolved_step === null
+export const wasOpenAtEnd = (finding: Finding): boolean =>
+  finding.state === 'resolved' && finding.resolved_step === null && !finding.refuted_unix_ns
 
 /** What is wrong with the job, or was when it ended. */
 export function lasts(finding: Finding, job: Job): boolean {

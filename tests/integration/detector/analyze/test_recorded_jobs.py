@@ -8,8 +8,8 @@ from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.analyze import analyze, main
 from megatronapp.detector.formats import bytedance
 from megatronapp.detector.offline import recorded_job
-from megatronapp.detector.whatif.equalise import slowdown
-from tests.integration.detector.analyze.planting import paged_ranks, plant, ranks_of
+from megatronapp.detector.whatif.equalise import Equalised, slowdown
+from tests.integration.detector.analyze.planting import paged_ranks, plant, ranks_of, with_equal_stages
 
 JOBS = ("SE", "ST")
 
@@ -59,6 +59,35 @@ def test_each_steps_slowdown_is_what_the_authors_found(traces, authors, name):
         for column, step in enumerate(traces[name].recording.steps):
             mine = {str(key): breakdown.step_ratio[row, column] for row, key in enumerate(breakdown.keys)}
             assert mine == pytest.approx(per_step[str(step)], rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "slowest"), [("SE", [(1, 8), (1, 27)]), ("ST", [(3, 1)])])
+def test_the_slowest_workers_alone_slow_the_job_by_what_the_authors_found(traces, folder, name, slowest):
+    published = json.loads((folder / f"mw-{name}.json").read_text())
+    equalised = Equalised(traces[name].recording)
+
+    seconds = equalised.keeping(equalised.of_workers(slowest))
+
+    assert seconds.mean() == pytest.approx(published["tadd"], rel=1e-5)
+    assert equalised.equalised_seconds.mean() == pytest.approx(published["tideal"], rel=1e-5)
+
+
+def test_where_stages_are_equal_a_finding_tells_the_published_cost_of_its_worker(traces):
+    slow = plant(with_equal_stages(traces["ST"]), [(3, 1)], 2.0)
+    equalised = Equalised(slow.recording)
+    published = equalised.keeping(equalised.of_workers([(3, 1)])).mean() / equalised.equalised_seconds.mean()
+
+    (finding,) = [finding for finding in recorded_job(slow).findings if finding.page]
+
+    assert finding.cost_ratio == pytest.approx(published, rel=1e-2)
+
+
+def test_where_they_are_not_a_worker_of_a_long_stage_costs_no_more_than_it_is_slow(traces):
+    slow = plant(traces["ST"], [(3, 1)], 1.2)
+
+    (finding,) = [finding for finding in recorded_job(slow).findings if finding.page]
+
+    assert 1.0 < finding.cost_ratio < 1.2
 
 
 def test_replay_of_recorded_times_reproduces_the_recorded_steps(traces):

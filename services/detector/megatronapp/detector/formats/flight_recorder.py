@@ -16,7 +16,7 @@ import resource
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -218,5 +218,5 @@ def _is_cut(entries: list[dict[str, Any]], completed: dict[str, int]) -> bool:
 def _as_counted(position: Position, completed: int | None) -> Position:
     """Of a ring that is cut: where the rank stands by its group's counter, without a word on what it is in."""
     if completed is None or position.completed == 0:
-        return replace(position, started=position.completed)
-    return replace(position, started=completed, completed=completed)
+        return position._replace(started=position.completed)
+    return position._replace(started=completed, completed=completed)

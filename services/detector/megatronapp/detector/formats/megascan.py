@@ -107,6 +107,7 @@ def _rank_table(traces: Sequence[RankTrace]) -> RankTable:
         expert=zeros,
         node=unknown,
         gpu_uuid=unknown,
+        device=unknown,
         on_cpu=np.zeros(len(traces), np.bool_),
     )
 

@@ -114,6 +114,7 @@ def _ranks(trace: Trace) -> tuple[RankTable, Ints]:
         expert=zeros,
         node=unknown,
         gpu_uuid=unknown,
+        device=unknown,
         on_cpu=np.zeros(len(stage), dtype=np.bool_),
     )
     return table, position

@@ -13,6 +13,7 @@ from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.links import Collectives, Messages
+from megatronapp.detector.signals.nodes import SlowNode
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
 from megatronapp.detector.statistics.monitor import Monitor
@@ -23,7 +24,8 @@ PAGE_STEPS = 3
 """Steps that were judged and slow: two may be outliers."""
 PATIENT_PAGE_STEPS = 6
 """What a host does: a burst of other load lasts for some steps."""
-SMALL_EFFECT_RATIO = 1.03
+CERTAIN_SIGMAS = 3.0
+"""An effect is larger than another when it is by so many standard deviations of its estimate."""
 DISPUTED = 0.85
 """Share of its confidence that a verdict keeps when a second signal that could confirm it does not."""
 
@@ -47,6 +49,8 @@ class View:
     """Duration of the job's usual step."""
     young_until: float
     """The last of the first WARM_UP steps that were judged, inf before: until then ranks have no history."""
+    nodes: Mapping[str, SlowNode]
+    """Those that are slow as a whole."""
     telemetry: Mapping[int, trace_pb2.GpuTelemetry] = field(default_factory=dict)
 
     def rank_index(self, rank: int) -> int | None:
@@ -121,10 +125,11 @@ def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
     return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 
-def patience(view: View, since_step: int, *, wall_time: bool = False, effect_ratio: float = SMALL_EFFECT_RATIO) -> int:
-    """Steps before a verdict on a rank's speed pages. wall_time: it was measured by nothing else."""
+def patience(view: View, since_step: int, *, wall_time: bool = False, small: bool = False) -> int:
+    """Steps before a verdict on a rank's speed pages. wall_time: it was measured by nothing else; small: it may be one
+    of the passing ones."""
     of = view.profile.patience
-    steps = of.small_steps if effect_ratio < SMALL_EFFECT_RATIO else of.wall_steps if wall_time else of.steps
+    steps = of.passing_steps if small else of.wall_steps if wall_time else of.steps
     return max(steps, of.early_steps) if since_step <= view.young_until else steps
 
 

@@ -56,6 +56,8 @@ class Stalled(Protocol):
     def blamed(self) -> tuple[Blame, ...]: ...
     @property
     def phase(self) -> int: ...
+    @property
+    def usual_seconds(self) -> float | None: ...
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
@@ -83,6 +85,11 @@ def _when(stall: Stalled) -> str:
     if not stall.step:
         return " since the start" if stall.phase == trace_pb2.PHASE_START else ""
     return f" in {_DURING.get(stall.phase, '')}step {stall.step}"
+
+
+def _pause(stall: Stalled) -> str:
+    """What is usual, where that is known: the page tells by what the job was judged."""
+    return "" if stall.usual_seconds is None else f" Its longest usual pause is {stall.usual_seconds:.1f} s."
 
 
 def _operation(b: Blame) -> str:
@@ -121,7 +128,7 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         since_step=stall.step or None,
         effect_ratio=1.0,
         evidence=(Evidence(signal="frontier", text=text, unit="operations"),),
-        summary=f"Nothing has moved{_when(stall)}. {text}",
+        summary=f"Nothing has moved{_when(stall)}. {text}{_pause(stall)}",
         advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
         confidence=0.95 if b and b.side in _CERTAIN else 0.5,
         cost_ratio=math.inf,

@@ -9,13 +9,25 @@ from dataclasses import replace
 import numpy as np
 
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.rules.base import Suspicion, View, confidence, evidence, patience, percent
+from megatronapp.detector.rules.base import (
+    CERTAIN_SIGMAS,
+    Suspicion,
+    View,
+    confidence,
+    evidence,
+    patience,
+    percent,
+)
+from megatronapp.detector.signals.nodes import SlowNode
+from megatronapp.detector.statistics.monitor import Monitor
 
 SIGNALS = ("compute_effect", "own_history")
 AGREE = 0.3
 """The other signal must show at least this share of the effect, where it can speak."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
+SHOWN_RANKS = 4
+"""Of a slow node, in the evidence."""
 MEMORY_BOUND = 0.25
 """Forward and backward must show less than this share of what the optimizer shows."""
 
@@ -26,16 +38,22 @@ def detect(view: View) -> Iterator[Suspicion]:
     for each in found:
         enough = view.profile.shadow * strongest
         yield replace(each, pages=enough == 0 or math.log(each.effect_ratio) >= enough)
+    yield from _slow_nodes(view)
     yield from _memory_bound(view)
 
 
 def _slow(view: View) -> Iterator[Suspicion]:
-    for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)}):
+    of_nodes = {rank for node in view.nodes.values() for rank in node.ranks}
+    for rank in sorted({rank for signal in SIGNALS for rank in view.alarmed(signal)} - of_nodes):
         signal = _stronger(view, rank)
         disputed = _disputed(view, signal, rank)
-        # As fast as ever beside slower peers: it is they that have become faster.
-        if (signal == "own_history" or not disputed) and not _idled(view, signal, rank):
+        if not _outrun(signal, disputed=disputed) and not _idled(view, signal, rank):
             yield _suspicion(view, signal, rank, disputed=disputed)
+
+
+def _outrun(signal: str, *, disputed: bool) -> bool:
+    """As fast as ever beside slower peers: it is they that have become faster."""
+    return signal == "compute_effect" and disputed
 
 
 def _stronger(view: View, rank: int) -> str:
@@ -52,9 +70,8 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
     this, other = view.monitors[signal], view.monitors[_other(signal)]
     if rank >= len(other) or not other.ready[rank] or not this.ready[rank]:
         return False
-    steps = max(1, sum(1 for s in this.series(rank).steps if s >= this.since[rank]))
-    shown = other.excess(rank)[:steps]
-    return bool(np.isfinite(shown[0])) and float(np.nanmedian(shown)) < AGREE * float(this.effect[rank])
+    known = bool(np.isfinite(other.excess(rank)[0]))
+    return known and other.typical(rank, this.steps_since(rank)) < AGREE * float(this.effect[rank])
 
 
 def _idled(view: View, signal: str, rank: int) -> bool:
@@ -99,11 +116,47 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
         slow_steps=monitor.slow_steps(rank),
         smallest=monitor.noise.smallest,
         lost_seconds=seconds * (1 - 1 / ratio),
-        page_steps=patience(view, since, effect_ratio=ratio),
+        page_steps=patience(view, since, small=_may_pass(view, monitor, rank)),
         page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(rank),
         slow={rank: ratio},
     )
+
+
+def _slow_nodes(view: View) -> Iterator[Suspicion]:
+    """One verdict a node, once it has been slow for longer than what ends by itself."""
+    for name, node in view.nodes.items():
+        if not node.opened:
+            continue
+        effects = {rank: float(view.monitors[signal].effect[rank]) for rank, signal in node.ranks.items()}
+        typical = sorted(effects, key=lambda rank: effects[rank])[len(effects) // 2]
+        disputed = _disputed(view, node.ranks[typical], typical)
+        if not _outrun(node.ranks[typical], disputed=disputed):
+            one = _suspicion(view, node.ranks[typical], typical, disputed=disputed)
+            yield _of_node(view, name, node, one, effects)
+
+
+def _of_node(view: View, name: str, node: SlowNode, one: Suspicion, effects: dict[int, float]) -> Suspicion:
+    """one: of the rank that is slow as most of them are."""
+    (typical,) = one.ranks
+    others = [rank for rank in sorted(effects) if rank != typical][: SHOWN_RANKS - 1]
+    text = f"forward and backward take {percent(one.effect_ratio)} longer, as on the node's other ranks"
+    return replace(
+        one,
+        ranks=tuple(sorted(effects)),
+        since_step=node.since,
+        evidence=tuple(evidence(view, node.ranks[rank], rank, text) for rank in (typical, *others)),
+        summary=f"All of node {name} computes {percent(one.effect_ratio)} slower since step {node.since}.",
+        advice=_NODE_ADVICE,
+        pages=node.paged,
+        slow={rank: float(np.exp(effect)) for rank, effect in effects.items()},
+    )
+
+
+def _may_pass(view: View, monitor: Monitor, rank: int) -> bool:
+    """Whether it may be as small as what passes by itself."""
+    least = float(monitor.effect[rank]) - CERTAIN_SIGMAS * monitor.uncertainty(rank)
+    return least < math.log(view.profile.patience.passing_ratio)
 
 
 def _cause(view: View, rank: int) -> tuple[Cause, str]:
@@ -115,6 +168,10 @@ def _cause(view: View, rank: int) -> tuple[Cause, str]:
     return Cause.COMPUTE, ""
 
 
+_NODE_ADVICE = (
+    "Look at what the node's devices share: power caps, cooling, other load on its host; move its ranks to another "
+    "node if it stays slow."
+)
 _ADVICE = {
     Cause.COMPUTE: "Compare the device's clocks, power and ECC counters with its neighbours'; move the rank to another "
     "device if it stays slow.",
@@ -128,8 +185,7 @@ def _memory_bound(view: View) -> Iterator[Suspicion]:
     """The optimizer streams through memory: slow there alone means slow memory, not a slow processor."""
     monitor, compute = view.monitors["optimizer"], view.monitors["compute_effect"]
     for rank in view.alarmed("optimizer"):
-        steps = max(1, sum(1 for s in monitor.series(rank).steps if s >= monitor.since[rank]))
-        passes = compute.excess(rank)[:steps] if rank < len(compute) else np.zeros(0)
+        passes = compute.excess(rank)[: monitor.steps_since(rank)] if rank < len(compute) else np.zeros(0)
         beside = float(np.median(passes[np.isfinite(passes)])) if np.isfinite(passes).any() else 0.0
         index = view.rank_index(rank)
         if (

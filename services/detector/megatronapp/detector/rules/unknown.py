@@ -30,6 +30,7 @@ def _waited_for(view: View) -> Iterator[Suspicion]:
         worst = max(ranks, key=lambda rank: float(monitor.effect[rank]))
         lost, since = float(monitor.effect[worst]) * view.step_seconds, int(monitor.since[worst])
         who = ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks))
+        silent = " (of whom nothing is heard)" if set(ranks) <= set(view.table.missing) else ""
         yield Suspicion(
             kind=Kind.UNKNOWN,
             cause=Cause.UNKNOWN,
@@ -39,7 +40,7 @@ def _waited_for(view: View) -> Iterator[Suspicion]:
             evidence=(
                 evidence(view, "wait", worst, "what its group waits for it, as a share of the step", logarithmic=False),
             ),
-            summary=f"The others wait {lost:.3f} s per step for {who} since step {since}; the reason is unknown.",
+            summary=f"Others wait {lost:.3f} s per step for {who}{silent} since step {since}; the reason is unknown.",
             advice="Trace these ranks and their peers in full detail for a few steps.",
             confidence=confidence(monitor, worst, disputed=True),
             uncertainty=monitor.uncertainty(worst),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from megatronapp.core.trace.span_names import CHECKPOINTS, STEP_COMPUTE, SpanName
 from megatronapp.detector.steps import Floats, StepTable
@@ -53,11 +54,17 @@ def account(table: StepTable) -> Accounts:
     wall = total(computing, rows.duration)
     compute = np.where(table.ranks.on_cpu, total(computing, rows.cpu), wall)
     communication = total(communicating, rows.duration)
-    data, garbage, checkpoint = (
-        total(named(*names), rows.duration) for names in ((SpanName.DATA,), (SpanName.GC,), CHECKPOINTS)
+    data, garbage, checkpoint, sync, probes = (
+        total(named(*names), rows.duration)
+        for names in (
+            (SpanName.DATA,),
+            (SpanName.GC,),
+            CHECKPOINTS,
+            (SpanName.GRAD_SYNC,),
+            (SpanName.PROCESSOR_PROBE,),
+        )
     )
-    sync = total(named(SpanName.GRAD_SYNC), rows.duration)
-    spent = wall + communication + data + garbage + checkpoint + sync
+    spent = wall + communication + data + garbage + checkpoint + sync + probes
     return Accounts(
         compute=compute,
         communication=communication,
@@ -68,3 +75,11 @@ def account(table: StepTable) -> Accounts:
         sync=sync,
         checkpoint=checkpoint,
     )
+
+
+def beside_garbage(table: StepTable, accounts: Accounts, least_seconds: float) -> npt.NDArray[np.bool_]:
+    """Ranks of replicas in which somebody has collected garbage for so much longer than the median rank: its messages
+    are late for that, and the stages of a replica wait for each other."""
+    longer = accounts.garbage - np.nanmedian(accounts.garbage) > least_seconds
+    late: npt.NDArray[np.bool_] = np.isin(table.ranks.data, table.ranks.data[longer])
+    return late

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
@@ -47,8 +48,7 @@ class Side(StrEnum):
     """Ranks are in operations in the same way, and it is not known what their threads wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """How far one rank has come in one communicator (p2p: one direction of one pair)."""
 
     enqueued: int

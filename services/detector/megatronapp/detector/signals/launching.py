@@ -13,7 +13,10 @@ from megatronapp.detector.steps import Floats, Ints
 MOSTLY = 0.5
 """Above this share of its passes' time a rank counts as starved."""
 SOMETIMES = 0.1
+"""Above this share its other passes may be starved a little, too: as much as the recorder's mark leaves open."""
 BLUR = 0.1
+"""Effect that this alone may have. A pass is marked as starved when its device was behind its host by less than a tenth
+of it at the end (trainer.agent.summary): one that is not marked may hold that much of waiting."""
 
 
 @dataclass(frozen=True, slots=True)

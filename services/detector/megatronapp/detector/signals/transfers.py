@@ -17,6 +17,10 @@ TransferKey = MessageKey | CollectiveKey
 MESSAGES = "messages"
 
 
+def operation_of(key: TransferKey) -> str:
+    return key[1] if len(key) == 2 else MESSAGES
+
+
 class Transfers:
     """Gives each transfer a number when it is first seen, from 0."""
 
@@ -42,6 +46,6 @@ class Transfers:
     def _number(self, key: TransferKey) -> int:
         if key not in self._numbers:
             self._numbers[key] = len(self.keys)
-            self.families[key[1] if len(key) == 2 else MESSAGES].append(len(self.keys))
+            self.families[operation_of(key)].append(len(self.keys))
             self.keys.append(key)
         return self._numbers[key]

@@ -11,8 +11,9 @@ Each item goes through a cycle:
 - History is robust (median and MAD over CLEAN steps), pooled over items, widened by the serial correlation, and taken
   at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
   not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
-- Where there are many items they also tell how usual it is that one of them differs: in its sums over steps
-  (widening.py), and in its offset from the others (`_allowance`).
+- The items together tell how usual it is that one of them differs: in its sums over steps (widening.py), in its offset
+  from the others (offsets.py), and in single steps: for how much one counts at most follows from the tails that the
+  job shows (`_learnt_clip`).
 - An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence
   is of the past.
 
@@ -26,26 +27,26 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.detector.statistics import scale, sequential
-from megatronapp.detector.statistics.widening import MANY, Widening, spread_of
+from megatronapp.detector.statistics import effects, offsets, scale, sequential
+from megatronapp.detector.statistics.widening import Widening
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
 
 WARM_UP = 20
-"""Clean steps after which an item's own history counts."""
+"""Clean steps after which an item's own history counts: its scale is then known to a quarter (scale.upper_bound)."""
 CLEAN = 64
-"""Clean steps that make the history."""
+"""Clean steps that make the history: to a seventh."""
 REFRESH = 8
+"""Steps after which what is learnt from it is brought up to date: an eighth of it has changed."""
 RECENT = 64
 """Steps kept for the evidence's series."""
-SHOWN = 0.5
-"""A step is slow when it lies nearer to the effect than to none."""
 LASTING = 16
-"""Newest values whose median is what an item's offset is."""
-SPREADS = 100
-"""Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
+"""Newest values whose median is what an item's offset is: to a third of a step's deviation."""
+MOST_STEPS = 16
+"""Heavier tails than make so many steps in a row necessary are not looked for: so many are expected of any effect."""
 SUSPICIOUS = 0.4
-"""Share of the alarm threshold above which a step no longer enters the history."""
+"""Share of the alarm threshold above which a step no longer enters the history: a single one of any size reaches
+0.43 of the threshold of a job of 1,024 ranks where three make an alarm (sequential.clip)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Noise:
     prior: float
     """The same while the history is too short to tell."""
     clip: float
-    """Residuals count for at most so many standard deviations: how heavy the tails are."""
+    """Residuals count for at most so many standard deviations, and for less where the job's tails are heavier."""
     allowance: float
     """A constant offset that healthy items may have; inf: only a change is judged."""
     smallest: float
@@ -65,7 +66,7 @@ class Noise:
     changes: bool = True
     """False: only the offset is judged, never a change against the item's own history."""
     peers: bool = False
-    """Values are offsets from peers that do the same work: in a large job their spread says what is usual."""
+    """Values are offsets from peers that do the same work: their spread says what is usual (offsets.py)."""
     together: bool = False
     """A fault may make most items slow at once, as a switch does its links: that most are slow does not excuse them."""
     bursts: bool = False
@@ -97,6 +98,12 @@ class Monitor:
         """What the item's history says, 0 while it is too short."""
         self.sigma: Floats = np.zeros(0)
         self.ready: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        self._allowed: Floats = np.zeros(0)
+        """Offset that is none."""
+        self._normal: Floats = np.zeros(0)
+        """The largest value at which an alarm is over: the baseline, or the allowance."""
+        self._share: Floats = np.zeros(0)
+        """Of the steps that show an alarm's effect."""
         self._recovery: Floats = np.zeros(0)
         self._values = Window(RECENT, np.nan)
         self._change = Window(int(sequential.WINDOWS[-1]), 0.0)
@@ -105,7 +112,9 @@ class Monitor:
         self._cleaned: Ints = np.zeros(0, np.int64)
         self._widening = Widening(len(sequential.WINDOWS))
         self._steps: list[int] = []
+        self._resumed: dict[int, float] = {}
         self._until_refresh = WARM_UP
+        self._clip = noise.clip
 
     def __len__(self) -> int:
         return len(self.alarmed)
@@ -118,13 +127,19 @@ class Monitor:
         x[items] = values
         self._steps = [*self._steps[-(RECENT - 1) :], step]
         self._values.push(x)
+        self._resume(step, x)
         if self.noise.changes:
             change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
             self._change.push(self._bounded(change))
         if np.isfinite(self.noise.allowance):
-            self._offset.push(self._bounded((x - self._allowance(x)) / self.sigma))
+            self._compare(x)
         self._judge(x)
         self._learn(x)
+
+    def resume(self, item: int, effect: float) -> None:
+        """The item is known to lie so much above 0, from before this monitor began: it is alarmed as soon as it is
+        measured, and until it has recovered."""
+        self._resumed[item] = effect
 
     def suppress(self) -> None:
         """Another signal explains what the items show: drop all alarms, and do not hold these steps against them."""
@@ -136,10 +151,18 @@ class Monitor:
         """Whether the newest steps hardly show what the item is alarmed for."""
         return bool(self._recovery[item] <= -sequential.FADING)
 
-    def excess(self, item: int) -> Floats:
-        """Newest first: what the item's values lay above its baseline, up to RECENT steps; nan: not measured."""
-        excess: Floats = self._values.rows[item] - self.baseline[item]
+    def excess(self, items: int | Ints) -> Floats:
+        """Newest first: what each item's values lay above its baseline, up to RECENT steps; nan: not measured."""
+        excess: Floats = self._values.rows[items] - self.baseline[items, ..., None]
         return excess
+
+    def typical(self, item: int, steps: int) -> float:
+        """What the item's newest steps lie above its baseline."""
+        return effects.typical(self.excess(item)[:steps], self.noise.smallest)
+
+    def steps_since(self, item: int) -> int:
+        """Steps since the onset, up to RECENT."""
+        return max(1, sum(1 for step in self._steps if step >= self.since[item]))
 
     def series(self, item: int) -> Series:
         """The item's recent values, oldest first, for people."""
@@ -150,28 +173,27 @@ class Monitor:
 
     def uncertainty(self, item: int) -> float:
         """Standard deviation of the effect's estimate, from the steps since the onset."""
-        steps = max(1, sum(1 for s in self._steps if s >= self.since[item]))
-        return float(1.25 * self.sigma[item] / np.sqrt(steps))
+        return float(1.25 * self.sigma[item] / np.sqrt(self.steps_since(item)))
 
     def slow_steps(self, item: int) -> int:
         """Steps since the onset in which the item was measured, and slow; up to RECENT."""
-        steps = sum(1 for s in self._steps if s >= self.since[item])
-        least = SHOWN * max(float(self.effect[item]), self.noise.smallest)
-        return int(np.count_nonzero(self.excess(item)[:steps] >= least))
+        effect = max(float(self.effect[item]), self.noise.smallest)
+        return effects.shown(self.excess(item)[: self.steps_since(item)], effect)
 
-    def _allowance(self, x: Floats) -> float:
-        """A constant offset that healthy items may have: of many items, what their own spread makes likely in one of
-        SPREADS such jobs; of few, what is known of the signal."""
-        if not self.noise.peers:
-            return self.noise.allowance
-        lasting = scale.location(self._values.rows[np.isfinite(x) & ~self.alarmed, :LASTING])
-        if len(lasting) < MANY:
-            return self.noise.allowance
-        spread = float(spread_of(lasting[:, None])[0])
-        return spread * float(np.sqrt(2 * np.log(SPREADS * len(lasting))))
+    def _compare(self, x: Floats) -> None:
+        """With the items' peers: what they lie above what healthy ones may for good."""
+        if self.noise.peers:
+            usual = np.flatnonzero(np.isfinite(x) & ~self.alarmed)
+            newest = self._values.rows[usual, :LASTING]
+            allowed = offsets.allowance(scale.location(newest), self.noise.allowance)
+            self._allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
+            self._allowed[usual] = allowed
+            if not self.ready.all():
+                self.sigma[~self.ready] = max(self.noise.floor, offsets.early_scale(newest, self.noise.prior))
+        self._offset.push(self._bounded((x - self._allowed) / self.sigma))
 
     def _bounded(self, z: Floats) -> Floats:
-        clip = self.noise.clip
+        clip = self._clip
         return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _judge(self, x: Floats) -> None:
@@ -192,16 +214,25 @@ class Monitor:
             self._widening.observe((sums / np.sqrt(sequential.WINDOWS))[measured & self.ready & ~self.alarmed])
         return sequential.evidence(sums / self._widening.factors)
 
+    def _resume(self, step: int, x: Floats) -> None:
+        for item in [item for item in self._resumed if item < len(x) and np.isfinite(x[item])]:
+            self.alarmed[item], self.effect[item], self.since[item] = True, self._resumed.pop(item), step
+            self._share[item], self._normal[item], self._recovery[item] = 1.0, 0.0, 0.0
+            self.log_evidence[item] = self.log_threshold
+
     def _raise(self, item: int, *, by_change: bool) -> None:
         """Alarm if the effect is worth it. What an item has shown that was always slow is no baseline."""
         steps = min(sequential.onset((self._change if by_change else self._offset).rows[item]), len(self._steps))
         baseline = self.baseline[item] if by_change else 0.0
-        effect = float(np.nanmedian(self._values.rows[item, :steps] - baseline))
+        excess = self._values.rows[item, :steps] - baseline
+        effect = effects.typical(excess, self.noise.smallest)
         if not effect >= self.noise.smallest:
             return
         if not by_change:
             self.ready[item], self._cleaned[item], self._clean.rows[item] = False, 0, np.nan
         self.baseline[item], self.effect[item], self.alarmed[item] = baseline, effect, True
+        self._share[item] = effects.share(excess, effect)
+        self._normal[item] = baseline if by_change else self._allowed[item]
         self.since[item], self._recovery[item] = self._steps[-steps], 0.0
 
     def _follow(self, x: Floats, watched: npt.NDArray[np.bool_]) -> None:
@@ -210,22 +241,28 @@ class Monitor:
         if not len(items):
             return
         sigma = self.sigma[items]
-        residual = (x - self.baseline)[items] / sigma
-        self._recovery[items] = sequential.recovery(self._recovery[items], residual, self.effect[items] / sigma)
+        residual = (x - self._normal)[items] / sigma
+        share = self._share[items]
+        size = ((self.baseline - self._normal)[items] + self.effect[items] / share) / sigma
+        self._recovery[items] = sequential.recovery(self._recovery[items], residual, size, share)
         for item in items:
             if self._recovery[item] <= -sequential.RECOVERED:
                 self._clear(int(item))
             elif self._recovery[item] == 0.0:
-                since = sum(1 for s in self._steps if s >= self.since[item])
-                self.effect[item] = float(np.nanmedian(self.excess(int(item))[:since]))
+                excess = self.excess(int(item))[: self.steps_since(int(item))]
+                self.effect[item] = effects.typical(excess, self.noise.smallest)
+                self._share[item] = effects.share(excess, float(self.effect[item]))
 
     def _clear(self, item: int) -> None:
         self.alarmed[item], self.log_evidence[item] = False, 0.0
         self._change.rows[item], self._offset.rows[item] = 0.0, 0.0
 
+    @property
+    def _unsuspected(self) -> npt.NDArray[np.bool_]:
+        return ~self.alarmed & (self.log_evidence < SUSPICIOUS * self.log_threshold)
+
     def _learn(self, x: Floats) -> None:
-        clean = np.isfinite(x) & ~self.alarmed & (self.log_evidence < SUSPICIOUS * self.log_threshold)
-        items = np.flatnonzero(clean)
+        items = np.flatnonzero(np.isfinite(x) & self._unsuspected)
         self._clean.push_some(items, x[items])
         self._cleaned[items] += 1
         self._until_refresh -= 1
@@ -252,6 +289,20 @@ class Monitor:
         self.baseline[index], self.sigma[index] = center[thawed], sigma[thawed]
         self.sigma[~ready] = np.median(sigma)
         self.ready = ready
+        self._clip = min(self.noise.clip, self._learnt_clip())
+
+    def _learnt_clip(self) -> float:
+        """Of the tails that the job shows: a residual that a share q of all reach counts for no more than that
+        log_threshold / log(1 / q) of them in a row make an alarm, by chance as rarely as it is promised."""
+        known = self.ready & self._unsuspected & np.isfinite(self._values.rows[:, 0])
+        residuals = (self._values.rows[known] - self.baseline[known, None]) / self.sigma[known, None]
+        samples = max(1, int(np.count_nonzero(np.isfinite(residuals))))
+        for steps in range(2, MOST_STEPS):
+            clip = sequential.clip(self.log_threshold, steps)
+            share = np.count_nonzero(residuals >= clip) / samples
+            if share == 0.0 or steps * np.log(1 / share) >= self.log_threshold:
+                return clip
+        return sequential.clip(self.log_threshold, MOST_STEPS)
 
     def _grow(self, size: int) -> None:
         more = size - len(self)
@@ -261,8 +312,9 @@ class Monitor:
         self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
         self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
         self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
-        for name in ("effect", "log_evidence", "baseline", "_recovery"):
+        for name in ("effect", "log_evidence", "baseline", "_recovery", "_normal", "_share"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
+        self._allowed = np.concatenate([self._allowed, np.full(more, self.noise.allowance)])
         for window in (self._values, self._change, self._offset, self._clean):
             window.grow(more)

@@ -9,11 +9,17 @@ from megatronapp.detector.steps import Floats, Ints
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 MAD_ERROR = 1.17
+"""Relative standard error of that estimate, times the root of its samples (Rousseeuw & Croux, 1993)."""
 TAIL = 0.95
+"""Quantile that tells of the upper tail: of CLEAN steps three lie above, so that one outlier is none."""
 TAIL_TO_SIGMA = 0.61
 """A normal distribution's standard deviation over its 95th percentile."""
 POOLED = 20
-MAX_CORRELATION_FACTOR = 3.0
+"""Samples that the median item's scale stands for: as many as make a history of their own (monitor.WARM_UP)."""
+MAX_CORRELATION = 0.8
+"""More cannot be told from a trend within CLEAN steps, of which 64 × (1 - 0.8) / (1 + 0.8) = 7 are then independent."""
+KNOWN_PAIRS = 8
+"""Steps with one before them from which an item's correlation is taken."""
 
 
 def location(series: Floats) -> Floats:
@@ -69,12 +75,12 @@ def correlation_factor(residuals: Floats) -> float:
     pairs = both.sum(axis=1)
     product = np.where(both, before * after, 0.0).sum(axis=1)
     power = np.where(both, before * before, 0.0).sum(axis=1)
-    known = (pairs >= 8) & (power > 0)
+    known = (pairs >= KNOWN_PAIRS) & (power > 0)
     if not known.any():
         return 1.0
     chance = 2.0 / float(np.sqrt(pairs[known].sum()))
-    r = float(np.clip(np.median(product[known] / power[known]) - chance, 0.0, 0.8))
-    return min(MAX_CORRELATION_FACTOR, float(np.sqrt((1 + r) / (1 - r))))
+    r = float(np.clip(np.median(product[known] / power[known]) - chance, 0.0, MAX_CORRELATION))
+    return float(np.sqrt((1 + r) / (1 - r)))
 
 
 def _median_rows(series: Floats) -> Floats:

@@ -7,7 +7,8 @@ really is, over the items of the job, tells by how much evidence must be discoun
 quantile, so that the few that are slow do not hide themselves; where most are slow all at once nobody is
 extraordinary: then it is the model that is wrong, not most of the job.
 
-Of few items the one that is slow would make its own slowness usual: they are judged by their own history alone.
+Of few items the one that is slow would make its own slowness usual at that time: they are judged by what the job has
+shown in many steps.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import numpy as np
 from megatronapp.detector.steps import Floats
 
 QUANTILE = 0.8
+"""A fifth of the items may be slow, as one node of five is, and the spread is still that of the others."""
 NORMAL = 1.2816
 """What four fifths of a normal distribution's absolute values stay below, in standard deviations."""
 MANY = 32
-"""Items of which one step's distribution tells something."""
+"""Items of which one step's distribution tells something: its quantile is known to a sixth."""
 REMEMBERED, EVERY = 64, 8
 """Looks at the sums, and steps from one to the next."""
+TELLING = 8
+"""Looks at few items that tell something: two items have then shown sixteen sums."""
 
 
 class Widening:
@@ -36,14 +40,17 @@ class Widening:
 
     def observe(self, sums: Floats) -> None:
         """The standardised sums over each window, of the items that are measured: (items, windows)."""
-        if len(sums) < MANY:
+        if not len(sums):
             return
         now = spread_of(sums)
         if self._until_next <= 0:
             self._until_next = EVERY
             self._seen.append(now)
         self._until_next -= 1
-        self.factors = np.maximum(1.0, np.maximum(np.mean(self._seen, axis=0), now))
+        if len(sums) >= MANY:
+            self.factors = np.maximum(1.0, np.maximum(np.mean(self._seen, axis=0), now))
+        elif len(self._seen) >= TELLING:
+            self.factors = np.maximum(1.0, np.mean(self._seen, axis=0))
 
 
 def spread_of(sums: Floats) -> Floats:

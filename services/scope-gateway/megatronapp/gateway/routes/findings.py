@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 
+from megatronapp.core.bus import Topic
 from megatronapp.core.errors import NotFoundError
-from megatronapp.core.findings import Finding, State
-from megatronapp.gateway.deps import GatewayParts
+from megatronapp.core.findings import REFUTABLE, Finding, State
+from megatronapp.gateway.deps import GatewayParts, Now, operator
+from megatronapp.gateway.errors import ConflictError
+from megatronapp.v1 import findings_pb2
 
 router = APIRouter(prefix="/findings", tags=["findings"])
+
+FindingId = Annotated[str, Path(alias="id", max_length=256)]
 
 
 @router.get("")
@@ -30,8 +35,20 @@ async def list_findings(
 
 
 @router.get("/{id}")
-async def get_finding(gateway: GatewayParts, finding_id: Annotated[str, Path(alias="id", max_length=256)]) -> Finding:
+async def get_finding(gateway: GatewayParts, finding_id: FindingId) -> Finding:
     found = gateway.job_store.findings.get(finding_id) or await gateway.findings.get(finding_id)
     if found is None:
         raise NotFoundError(f"there is no finding {finding_id!r}, or it was found too long ago")
     return found
+
+
+@router.post("/{id}/refute", status_code=202, dependencies=[Depends(operator)])
+async def refute_finding(gateway: GatewayParts, finding_id: FindingId, now: Now) -> Finding:
+    """Say that a finding is none: its devices are not slow. The detector resolves it, and accuses them of the like
+    again only where they are clearly worse (operators only). The answer is the finding as it was before."""
+    finding = await get_finding(gateway, finding_id)
+    if finding.kind not in REFUTABLE:
+        raise ConflictError("a hang can't be refuted: it is over when something moves")
+    word = findings_pb2.Refutation(finding=finding.id, unix_ns=now)
+    await gateway.bus.publish(Topic.REFUTATIONS, finding.run, word.SerializeToString())
+    return finding

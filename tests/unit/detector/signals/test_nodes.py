@@ -1,0 +1,113 @@
+"""A node that is slow as a whole: one excursion, told once it outlives what ends by itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from megatronapp.detector.signals.nodes import Nodes
+from megatronapp.detector.statistics.excursions import PAGED, TOLD, USUAL_STEPS, Excursions
+from megatronapp.detector.statistics.monitor import Monitor, Noise
+from megatronapp.detector.steps import Floats, RankTable
+
+RANKS, PER_NODE, SLOWER = 64, 8, 0.05
+NOISE = Noise(floor=0.0033, prior=0.01, clip=4.5, allowance=0.05, smallest=0.02, peers=True)
+
+
+class Job:
+    """Of healthy ranks, but for what a step adds."""
+
+    def __init__(self, ranks: int = RANKS) -> None:
+        place = np.arange(ranks)
+        self.table = RankTable(
+            rank=place,
+            pipeline=np.zeros(ranks, np.int64),
+            data=place,
+            tensor=np.zeros(ranks, np.int64),
+            context=np.zeros(ranks, np.int64),
+            expert=np.zeros(ranks, np.int64),
+            node=np.array([f"node-{rank // PER_NODE}" for rank in place]),
+            gpu_uuid=np.full(ranks, ""),
+            device=np.full(ranks, ""),
+            on_cpu=np.zeros(ranks, bool),
+        )
+        self.nodes, self.monitor, self._step = Nodes(), Monitor(NOISE, log_threshold=16.0), 0
+        self._random = np.random.default_rng(3)
+
+    def run(self, steps: int, slower: Floats) -> None:
+        for _ in range(steps):
+            self._step += 1
+            self.monitor.observe(self._step, self.table.rank, slower + self._random.normal(0, 0.004, len(self.table)))
+            self.nodes.observe(self.table, {"compute_effect": self.monitor})
+
+
+def slow(*ranks: int, of: int = RANKS) -> Floats:
+    slower = np.zeros(of)
+    slower[list(ranks)] = SLOWER
+    return slower
+
+
+def test_a_node_that_is_slow_for_some_steps_is_told_to_nobody() -> None:
+    job = Job()
+    job.run(40, slow())
+
+    job.run(12, slow(*range(8, 16)))
+
+    assert set(job.nodes.slow["node-1"].ranks) == set(range(8, 16))
+    assert not job.nodes.slow["node-1"].opened
+    job.run(20, slow())
+    assert job.nodes.slow == {}
+
+
+def test_a_node_that_stays_slow_is_told_then_paged() -> None:
+    job, told = Job(), math.ceil(USUAL_STEPS * math.log(TOLD))
+    job.run(40, slow())
+
+    job.run(told, slow(*range(8, 16)))
+
+    assert (job.nodes.slow["node-1"].opened, job.nodes.slow["node-1"].paged) == (True, False)
+    job.run(math.ceil(USUAL_STEPS * math.log(PAGED)) - told, slow(*range(8, 16)))
+    assert job.nodes.slow["node-1"].paged
+
+
+@pytest.mark.parametrize("ranks", [(9,), (9, 10)])
+def test_one_or_two_slow_ranks_are_not_their_node(ranks: tuple[int, ...]) -> None:
+    job = Job()
+    job.run(40, slow())
+
+    job.run(12, slow(*ranks))
+
+    assert np.flatnonzero(job.monitor.alarmed).tolist() == list(ranks)
+    assert job.nodes.slow == {}
+
+
+def test_a_rank_that_stays_slow_when_its_node_is_fast_again_is_its_own() -> None:
+    job = Job()
+    job.run(40, slow())
+    job.run(8, slow(*range(8, 16)))
+
+    job.run(20, slow(9))
+
+    assert job.monitor.alarmed[9]
+    assert job.nodes.slow == {}
+
+
+def test_the_only_node_of_a_job_has_nobody_to_be_compared_with() -> None:
+    job = Job(PER_NODE)
+    job.run(40, slow(of=PER_NODE))
+
+    job.run(12, slow(0, 1, 2, of=PER_NODE))
+
+    assert job.nodes.slow == {}
+
+
+def test_patience_is_learnt_from_excursions_that_ended() -> None:
+    long, short = Excursions(), Excursions()
+    for _ in range(200):
+        long.learn(40)
+        short.learn(2)
+
+    assert long.outlived_by_one_in(PAGED) == pytest.approx(40 * math.log(PAGED), rel=0.05)
+    assert short.outlived_by_one_in(PAGED) < USUAL_STEPS * math.log(PAGED) < long.outlived_by_one_in(PAGED)

@@ -1,0 +1,48 @@
+"""By how much healthy items may differ for good."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from megatronapp.detector.statistics import offsets
+
+SPREAD, PRIOR, JOBS = 0.004, 0.05, 2000
+
+
+@pytest.mark.parametrize("items", [8, 16, 64, 1024])
+def test_about_one_job_in_a_hundred_has_a_healthy_item_beyond_the_allowance(items: int) -> None:
+    random = np.random.default_rng(items)
+
+    beyond = sum(bool(np.any(own > offsets.allowance(own, PRIOR))) for own in random.normal(0, SPREAD, (JOBS, items)))
+
+    assert 0.3 / offsets.SPREADS < beyond / JOBS < 3 / offsets.SPREADS
+
+
+@pytest.mark.parametrize("items", [8, 16, 64])
+def test_an_item_that_differs_is_no_measure_of_itself(items: int) -> None:
+    own = np.random.default_rng(1).normal(0, SPREAD, items)
+    own[3] = 10 * SPREAD
+
+    assert own[3] > offsets.allowance(own, PRIOR)[3]
+
+
+def test_many_devices_that_differ_much_are_allowed_more_than_the_prior_and_few_are_not() -> None:
+    random = np.random.default_rng(4)
+
+    assert np.all(offsets.allowance(random.normal(0, 0.02, 512), PRIOR) > 0.07)
+    assert np.all(offsets.allowance(random.normal(0, 0.02, 8), PRIOR) <= PRIOR)
+
+
+def test_three_items_show_too_little() -> None:
+    assert np.all(offsets.allowance(np.zeros(3), PRIOR) == PRIOR)
+
+
+def test_a_scale_is_known_after_a_few_steps_of_many_items_and_hardly_after_those_of_two() -> None:
+    random = np.random.default_rng(2)
+
+    many = offsets.early_scale(random.normal(0, 0.005, (512, 4)), prior=0.01)
+    two = offsets.early_scale(random.normal(0, 0.005, (2, 4)), prior=0.01)
+
+    assert many == pytest.approx(0.005, rel=0.1)
+    assert 0.008 < two < 0.0125
