@@ -62,8 +62,11 @@ class NoiseModel:
     """Host time to enqueue a pass over the device's time for it; above 1 the device starves."""
     launching_slow: float = 0.10
     """Standard deviation of its log, a first-order autoregression a rank with coefficient 0.9."""
+    starved: int = 0
+    """Of a step's passes: so many starve, and take HALF_AGAIN as long, while the host is ahead in the others."""
 
 
+HALF_AGAIN = 1.5
 GPU = NoiseModel()
 HOST_BOUND = NoiseModel(launching=1.3)
 """GPUs that wait for shared, wavering hosts: small kernels, one microbatch."""
@@ -72,8 +75,8 @@ CPU = NoiseModel(step=0.07, slow=0.03, offset=0.02, outliers=0.01, common=0.05, 
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: compute, launching, host, data, gc, link, optimizer, write; size: a ratio for compute, launching, optimizer
-    and write, else seconds a step (link: a message)."""
+    """kind: compute, launching, waiting, host, data, gc, link, optimizer, write; size: a ratio for compute, launching,
+    waiting (of all passes but the fastest), optimizer and write, else seconds a step (link: a message)."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -244,7 +247,10 @@ class Job:
         sends = shape.microbatches if shape.pp > 1 else 0
         sending = 0.0002 * np.exp(self.random.normal(0, 0.2, n)) + (late if sends else 0.0)
         sync = np.zeros(n) if sends else late
-        busy = compute + idle + host + loading + garbage + sending * sends + sync
+        some = noise.starved / shape.microbatches
+        waiting = self._fault("waiting", step, 1.0)
+        passes = compute * waiting * (1 + some * (HALF_AGAIN - 1))
+        busy = passes + idle + host + loading + garbage + sending * sends + sync
         bubble = 1 + (shape.pp - 1) / shape.microbatches
         replica = np.array([busy[data == d].max() * bubble for d in range(shape.dp)])[data]
         total = replica.max() + optimizer.max()
@@ -255,7 +261,9 @@ class Job:
                 "reduce": replica.max() - (replica[r] if sends else busy[r]) + 0.002, "duration": total + 0.002,
                 "squares": squares[r],
                 "load": load[r],
-                "starved": starved[r],
+                "starved": starved[r] or some,
+                "waiting": waiting[r],
+                "starved_longer": 1.0 if starved[r] else HALF_AGAIN,
             }
             for r in range(n)
         ]  # fmt: skip
@@ -290,7 +298,12 @@ class Job:
         count = np.array([t[4] for t in table], np.float64)
         duration = np.array([t[5] for t in table]) * 1e9
         used = np.array([t[6] for t in table]) * 1e9 * self.on_cpu
-        starved = np.array([t[0] in ("forward", "backward") for t in table]) * row["starved"]
+        passes = np.array([t[0] in ("forward", "backward") for t in table])
+        least, starved = duration / count, passes * row["starved"]
+        duration *= np.where(passes, row["waiting"], 1.0)
+        most = duration / count * row["starved_longer"]
+        starved_duration = duration * starved * row["starved_longer"]
+        duration += starved_duration - duration * starved
         tokens = np.array([1024 * t[4] * (t[7] > 0) for t in table])
         sent = np.array([4096 * t[4] * (1 + row["load"]) * (t[0] == "all_to_all") for t in table])
         squares = np.array([1024 * 512 * t[4] * t[7] for t in table])
@@ -299,10 +312,10 @@ class Job:
             {
                 "name": [NAMES.index(t[0]) for t in table], "kind": [KIND[t[0]] for t in table],
                 "chunk": [t[1] for t in table], "communicator": [t[2] for t in table], "peer": [t[3] for t in table],
-                "count": count, "duration_sum_ns": duration, "duration_min_ns": duration / count,
-                "duration_max_ns": duration / count, "cpu_sum_ns": used, "cpu_min_ns": used / count,
+                "count": count, "duration_sum_ns": duration, "duration_min_ns": least,
+                "duration_max_ns": np.where(starved > 0, most, least), "cpu_sum_ns": used, "cpu_min_ns": used / count,
                 "cpu_max_ns": used / count, "tokens": tokens, "length_squares": squares, "bytes": sent,
-                "starved_count": count * starved, "starved_sum_ns": duration * starved,
+                "starved_count": count * starved, "starved_sum_ns": starved_duration,
                 "starved_tokens": tokens * starved, "starved_length_squares": squares * starved,
             },
         )  # fmt: skip

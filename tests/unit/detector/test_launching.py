@@ -9,6 +9,8 @@ from tests.support.detecting import detect
 from tests.support.simulated import HOST_BOUND, Fault, Job, Layout, NoiseModel
 
 ONSET = 40
+SOME_STARVE = NoiseModel(starved=3)
+"""Of eight passes."""
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=1, dp=2), Layout(pp=2, dp=2), Layout(pp=2, dp=1), Layout(pp=1, dp=8)])
@@ -28,8 +30,31 @@ def test_a_slow_device_is_found_beside_devices_that_starve(layout: Layout) -> No
     assert abs(finding.since_step - ONSET) <= 1
 
 
+def test_a_slow_device_whose_host_is_late_for_some_of_its_passes_is_found() -> None:
+    job = Job(Layout(pp=1, dp=8), SOME_STARVE, (Fault("compute", (5,), ONSET, 1.08),), seed=7)
+
+    (finding,) = detect(job, ONSET + 10).paged()
+
+    assert (finding.kind, finding.ranks) == (Kind.SLOW_GPU, (5,))
+
+
+def test_passes_that_wait_a_little_for_their_host_make_no_slow_device() -> None:
+    job = Job(Layout(pp=1, dp=8), SOME_STARVE, (Fault("waiting", (5,), ONSET, 1.08),), seed=7)
+
+    assert detect(job, ONSET + 20).paged() == []
+
+
 def test_a_host_that_stays_late_is_named_in_the_end() -> None:
     job = Job(Layout(pp=1, dp=4), HOST_BOUND, (Fault("launching", (2,), ONSET, 2.0),), seed=4)
+
+    (finding,) = detect(job, ONSET + 60).paged()
+
+    assert (finding.kind, finding.cause, finding.ranks) == (Kind.SLOW_HOST, Cause.HOST_CPU, (2,))
+
+
+def test_a_host_of_its_own_need_not_be_much_later_to_be_named() -> None:
+    noise = NoiseModel(launching=1.3, launching_slow=0.02)
+    job = Job(Layout(pp=1, dp=4), noise, (Fault("launching", (2,), ONSET, 1.2),), seed=8)
 
     (finding,) = detect(job, ONSET + 60).paged()
 

@@ -229,7 +229,9 @@ def test_work_is_learnt_from_the_covariates() -> None:
         squares = random.uniform(1e5, 5e5, (8, 1))
         tokens = np.full((8, 1), 1024.0)
         seconds = 1e-3 + 2e-8 * squares
-        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)))
+        compute = Compute(
+            ("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)), seconds
+        )
         ratio = model.relative(compute, stage, load).total
         model.learn(compute, stage, load, healthy)
 
@@ -246,7 +248,9 @@ def test_what_experts_cost_is_learnt_apart_from_the_sequences() -> None:
         load /= load.mean()
         seconds = 1e-3 + 2e-8 * squares + 4e-3 * load[:, None]
         tokens = np.full((8, 1), 1024.0)
-        compute = Compute(("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)))
+        compute = Compute(
+            ("forward",), (0,), seconds, np.ones((8, 1)), tokens, squares, seconds, np.ones((8, 1)), seconds
+        )
         work = model.relative(compute, stage, load)
         model.learn(compute, stage, load, healthy)
 
@@ -259,7 +263,7 @@ def test_a_slow_rank_is_not_excused_by_a_load_that_is_a_little_larger_always() -
     model, stage, healthy = WorkModel(), np.zeros(2, np.int64), np.ones(2, bool)
     load, one = np.array([0.99, 1.01]), np.ones((2, 1))
     seconds = np.array([[1.0], [1.3]])
-    compute = Compute(("forward",), (0,), seconds, one, 1024 * one, one, seconds, one)
+    compute = Compute(("forward",), (0,), seconds, one, 1024 * one, one, seconds, one, seconds)
     for _ in range(2 * ENOUGH):
         model.learn(compute, stage, load, healthy)
 

@@ -216,7 +216,8 @@ class Judge:
     ) -> None:
         """pace: of the passes, since the attempt's start."""
         ranks, step = table.ranks.rank, table.step
-        self._watch_device("compute_effect", table, passes.trusted(effect.beside_peers), passes.starved)
+        beside_peers = passes.trusted_beside_peers(effect.beside_peers, equal_work=effect.equal_work)
+        self._watch_device("compute_effect", table, beside_peers, passes.starved)
         since_start = self._passes.since_start(ranks, effect.passes, healthy)
         # A device that had always waited for its host, and now sets the pace itself.
         self._starved.update(ranks[passes.starved].tolist())

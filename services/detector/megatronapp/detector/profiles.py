@@ -6,7 +6,7 @@ GPU: a worker's step varies by 0.33 to 0.64 % once its work is known (measured o
 of one job differ by 0.4 %, of a fleet by 8 % (Sinha et al., SC'22). CPU: the thread CPU time of a step varies by 5 to
 12 % on a host that others use too; caches and simultaneous multithreading make whole percents of constant offset.
 What CPU ranks spend in wall time alone is as much their neighbours' doing, so only large effects count there. How fast
-a host launches wavers by tens of percent (measured on a host that others share).
+a host launches wavers by tens of percent (measured on a host that others share) before a job has shown how much.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from megatronapp.detector.signals.launching import BLUR
 from megatronapp.detector.statistics.monitor import WARM_UP, Noise
 from megatronapp.detector.steps import RankTable
 from megatronapp.v1 import trace_pb2
@@ -34,7 +35,7 @@ _GPU_NOISE: dict[str, Noise] = {
     "data_wait": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
     "garbage_collection": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
     "sync_delay": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
-    "launching": Noise(floor=0.15, prior=0.20, clip=4, allowance=0.50, smallest=0.30),
+    "launching": Noise(floor=0.03, prior=0.20, clip=4, allowance=0.50, smallest=BLUR),
     "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
     "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10, together=True),
     "checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),

@@ -13,7 +13,8 @@ from megatronapp.detector.steps import Floats, Ints
 MOSTLY = 0.5
 """Above this share of its passes' time a rank counts as starved."""
 SOMETIMES = 0.1
-"""Above this share its other passes may be starved a little, too: as much as the recorder's mark leaves open."""
+"""Above this share its other passes may be starved a little, too: as much as the recorder's mark leaves open. The first
+pass of a step often is, and alone says nothing of the others: it is one of sixteen or so."""
 BLUR = 0.1
 """Effect that this alone may have. A pass is marked as starved when its device was behind its host by less than a tenth
 of it at the end (trainer.agent.summary): one that is not marked may hold that much of waiting."""
@@ -29,11 +30,21 @@ class Launching:
     """log of the mean seconds of the rank's passes, each operation weighing by its usual time."""
     beside_peers: Floats
     """pace less that of the median same-stage peer; nan without peers."""
+    fastest_beside_peers: Floats
+    """The same of the rank's fastest passes, which have waited least."""
 
     def trusted(self, log_effect: Floats) -> Floats:
-        """Where a rank is starved now and then, its other spans may be a little too, and small effects are none."""
-        blurred = (np.nan_to_num(self.share) > SOMETIMES) & (np.abs(log_effect) < BLUR)
-        return np.where(blurred, 0.0, log_effect)
+        """Where a rank is starved now and then, its other spans may be a little too, and small effects are unknown."""
+        return np.where(self._blurred(log_effect), np.nan, log_effect)
+
+    def trusted_beside_peers(self, log_effect: Floats, *, equal_work: bool) -> Floats:
+        """Small effects are what the fastest passes show of them, too: all ranks' take the same if their work does."""
+        shown = np.nan_to_num(self.fastest_beside_peers) if equal_work else np.zeros_like(log_effect)
+        both = np.sign(log_effect) * np.clip(np.sign(log_effect) * shown, 0.0, np.abs(log_effect))
+        return np.where(self._blurred(log_effect), both, log_effect)
+
+    def _blurred(self, log_effect: Floats) -> npt.NDArray[np.bool_]:
+        return (np.nan_to_num(self.share) > SOMETIMES) & (np.abs(log_effect) < BLUR)
 
     @property
     def late(self) -> bool:
@@ -49,14 +60,17 @@ def of_passes(compute: matrix.Compute, stage: Ints, healthy: npt.NDArray[np.bool
     """stage: of each rank; healthy: ranks that others may be compared with."""
     elapsed = np.nansum(compute.elapsed, axis=1)
     device = np.nansum(compute.seconds, axis=1)
-    mean = compute.elapsed / np.maximum(compute.passes, 1)
-    total = np.nansum(mean, axis=1)
-    reference = peers.beside_stage_peers(mean, stage, healthy)
-    beside = np.where(np.isfinite(mean) & np.isfinite(reference), reference, 0.0).sum(axis=1)
+    pace, beside_peers = _pace(compute.elapsed / np.maximum(compute.passes, 1), stage, healthy)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(elapsed > 0, 1 - device / elapsed, np.nan)
+    return Launching(share, pace, beside_peers, _pace(compute.fastest, stage, healthy)[1])
+
+
+def _pace(seconds: Floats, stage: Ints, healthy: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """log of the seconds (ranks × keys) of a pass of each key; and beside the median same-stage peer."""
+    total = np.nansum(seconds, axis=1)
+    reference = peers.beside_stage_peers(seconds, stage, healthy)
+    beside = np.where(np.isfinite(seconds) & np.isfinite(reference), reference, 0.0).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.where(total > 0, np.log(total), np.nan)
-        return Launching(
-            share=np.where(elapsed > 0, 1 - device / elapsed, np.nan),
-            pace=pace,
-            beside_peers=np.where(beside > 0, pace - np.log(beside), np.nan),
-        )
+        return pace, np.where(beside > 0, pace - np.log(beside), np.nan)

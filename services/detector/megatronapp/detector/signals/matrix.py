@@ -27,6 +27,8 @@ class Compute:
     """Self time of all spans, starved ones too."""
     passes: Floats
     """How many those are."""
+    fastest: Floats
+    """Self time by the clock of the shortest of them."""
 
 
 def measured(table: StepTable) -> Floats:
@@ -61,4 +63,11 @@ def compute(table: StepTable, operations: tuple[str, ...] = PASSES, *, clock: bo
         length_squares=total(rows.length_squares) - total(rows.starved_length_squares),
         elapsed=np.where(elapsed > 0, elapsed, np.nan),
         passes=passes,
+        fastest=_least(rows.duration_min[mine], cells, shape),
     )
+
+
+def _least(values: Floats, cells: Ints, shape: tuple[int, int]) -> Floats:
+    least = np.full(shape[0] * shape[1], np.inf)
+    np.minimum.at(least, cells, values)
+    return np.where(np.isfinite(least), least, np.nan).reshape(shape)
