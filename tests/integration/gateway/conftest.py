@@ -27,6 +27,7 @@ from tests.integration.gateway.support import CollectorAnswers, serve
 
 NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 VIEWER, OPERATOR = "viewer-token", "operator-token"
+ANSWER_SECONDS = 60.0
 
 
 @dataclass
@@ -43,9 +44,8 @@ class Served:
     def client(self, token: str = VIEWER, **options: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # No TLS here: by default each client would load the machine's certificates.
-        return httpx.AsyncClient(
-            base_url=self.url, headers=headers | options.pop("headers", {}), verify=NO_CERTIFICATES, **options
-        )
+        options = {"verify": NO_CERTIFICATES, "timeout": ANSWER_SECONDS} | options
+        return httpx.AsyncClient(base_url=self.url, headers=headers | options.pop("headers", {}), **options)
 
     def listen(self, token: str = VIEWER, **options: Any) -> connect:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
