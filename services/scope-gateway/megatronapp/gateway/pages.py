@@ -16,7 +16,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
@@ -35,13 +35,6 @@ NOT_BUILT = """<!doctype html>
 <a href="/api/v1/openapi.json">/api/v1/openapi.json</a>.</p>
 <p>To build the page, install Node 20, run <code>make ui</code> in the repository, and start the gateway again.
 A wheel from the package index carries the page already built.</p>
-</html>
-"""
-LINK_REFUSED = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>MegatronApp</title>
-<h1>This sign-in link is no longer valid</h1>
-<p>It has expired or was already used. On a laptop, <code>megatronapp token</code> prints a new link and a token;
-<a href="/">sign in with the token</a>.</p>
 </html>
 """
 
@@ -121,8 +114,14 @@ async def not_built() -> Response:
     return HTMLResponse(NOT_BUILT, status_code=503, headers={"Cache-Control": "no-store"})
 
 
-def link_refused() -> Response:
-    return HTMLResponse(LINK_REFUSED, status_code=401, headers={"Cache-Control": "no-store"})
+def link_refused(folder: Path | None) -> Response:
+    """The page, where a sign-in link was not accepted: it finds the link's token in its address, says so, and asks for
+    another. Where there is none, a line of text."""
+    index = (folder or UI) / "index.html"
+    headers = {"Cache-Control": "no-store"}
+    if not index.is_file():
+        return PlainTextResponse("This sign-in link has expired or was used already.\n", 401, headers)
+    return HTMLResponse(index.read_text("utf-8"), 401, headers)
 
 
 async def no_perfetto() -> None:
