@@ -201,13 +201,13 @@ def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
     outbox = Outbox([connect()])
     said = ""
 
-    def told() -> bool:
+    def reason_logged() -> bool:
         nonlocal said
         outbox.put(detail(1, LARGE_BYTES))
         said += capsys.readouterr().out
         return "no token" in said
 
-    eventually(told)
+    eventually(reason_logged)
     assert "Internal error" not in said
 
 
