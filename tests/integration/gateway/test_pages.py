@@ -91,6 +91,23 @@ async def test_built_assets_are_sent_compressed_and_kept_for_ever(
     assert answer.headers["vary"] == "Accept-Encoding"
 
 
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("", None)])
+async def test_a_file_that_is_stored_compressed_alone_is_sent_to_everybody(
+    with_page: Served, ui_folder: Path, accepted: str, encoding: str | None
+) -> None:
+    (ui_folder / "assets" / "alone.js.gz").write_bytes(gzip.compress(b"alone"))
+
+    async with with_page.client("", headers={"Accept-Encoding": accepted}) as client:
+        answer = await client.get("/assets/alone.js")
+        missing = await client.get("/assets/gone.js")
+
+    assert (answer.status_code, answer.text) == (200, "alone")
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert missing.status_code == 404
+
+
 async def test_an_unchanged_page_is_not_sent_again(with_page: Served) -> None:
     async with with_page.client("", headers=HTML) as client:
         first = await client.get("/")
