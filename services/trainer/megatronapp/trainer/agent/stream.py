@@ -27,7 +27,7 @@ from grpc import aio
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
+from megatronapp.core.tls import ClientTls, handshake_failure, open_channel
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.agent.access import Access
@@ -282,7 +282,7 @@ class CollectorStream:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
         token = read_token(self._access.token_file)
         if token:
-            tell_of_clear_text(self._address, self._access.tls)
+            self._access.clear_text.tell(self._address, self._access.tls)
         return [("authorization", f"Bearer {token}")] if token else []
 
 
