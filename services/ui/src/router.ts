@@ -4,7 +4,7 @@ import JobsView from './views/JobsView.vue'
 export const router = createRouter({
   history: createWebHistory(),
   routes: [
-    { path: '/', redirect: '/jobs' },
+    { path: '/', redirect: { path: '/jobs', query: {} } },
     { path: '/jobs', name: 'jobs', component: JobsView },
     { path: '/jobs/:run', name: 'job', component: () => import('./views/JobView.vue'), props: true },
     { path: '/jobs/:run/timeline', name: 'timeline', component: () => import('./views/TimelineView.vue'), props: true },

@@ -149,9 +149,10 @@ class Ranks:
         return batch
 
 
-def demo_job() -> simulated.Job:
-    fault = simulated.Fault("compute", (SLOW_RANK,), SLOW_FROM, 1.25)
-    return simulated.Job(faults=(fault,), run="run-demo", compute_seconds=0.4, ranks_per_node=2)
+def demo_job(*slow: int) -> simulated.Job:
+    """A job with these slow ranks; SLOW_RANK when none is named."""
+    faults = tuple(simulated.Fault("compute", (rank,), SLOW_FROM, 1.25) for rank in slow or (SLOW_RANK,))
+    return simulated.Job(faults=faults, run="run-demo", compute_seconds=0.4, ranks_per_node=2)
 
 
 async def tell_incidents(running: LocalStack) -> None:
@@ -202,14 +203,16 @@ async def feed(running: LocalStack, job: simulated.Job, *, live: bool) -> None:
 
 
 @asynccontextmanager
-async def stage(*, live: bool, port: int = 0, folder: Path | None = None) -> AsyncIterator[str]:
-    """The page's address, with a one-time token, while the platform runs."""
+async def stage(
+    *, live: bool, port: int = 0, folder: Path | None = None, job: simulated.Job | None = None
+) -> AsyncIterator[LocalStack]:
+    """The platform while it runs; its `link` is the page's address, with a one-time token."""
     with tempfile.TemporaryDirectory() as temporary:
         async with local_stack(Options(folder or Path(temporary), page_port=port)) as running:
             await tell_incidents(running)
-            feeding = asyncio.create_task(feed(running, demo_job(), live=live))
+            feeding = asyncio.create_task(feed(running, job or demo_job(), live=live))
             try:
-                yield running.link
+                yield running
             finally:
                 feeding.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -218,8 +221,8 @@ async def stage(*, live: bool, port: int = 0, folder: Path | None = None) -> Asy
 
 async def main() -> None:
     port, folder = (*sys.argv[1:], *("8090", "")[len(sys.argv) - 1 :])
-    async with stage(live=True, port=int(port), folder=Path(folder) if folder else None) as url:
-        print(url, flush=True)
+    async with stage(live=True, port=int(port), folder=Path(folder) if folder else None) as running:
+        print(running.link, flush=True)
         await asyncio.Event().wait()
 
 

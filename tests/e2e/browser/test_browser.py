@@ -12,8 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
-from tests.e2e.browser.stage import SLOW_RANK, stage
+from megatronapp.cli.local_stack import LocalStack
+from megatronapp.core.auth import StaticTokens
+from megatronapp.gateway.app import Gateway
+from megatronapp.gateway.settings import GatewaySettings
+from tests.e2e.browser.stage import SLOW_RANK, demo_job, stage
 
 HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -69,9 +75,24 @@ async def demo(folder: Path, slow_rank: int) -> AsyncIterator[str]:
     await reading
 
 
+@asynccontextmanager
+async def viewers_gateway(running: LocalStack, token: str) -> AsyncIterator[str]:
+    """A second gateway on the platform's bus, for people who may only look; yields its page's address."""
+    settings = GatewaySettings(
+        port=0, collector_addresses=(running.collector_address,), collector_token=running.operator_token
+    )
+    tokens = StaticTokens(viewer=SecretStr(token))
+    gateway = Gateway(settings, running.bus, CollectorRegistry(), tokens)
+    await gateway.start()
+    try:
+        yield f"http://127.0.0.1:{gateway.port}/"
+    finally:
+        await gateway.stop()
+
+
 async def test_a_person_finds_the_slow_rank_and_its_trace() -> None:
-    async with stage(live=True) as url:
-        code, report = await walk(url, SLOW_RANK, patience_seconds=60)
+    async with stage(live=True) as running:
+        code, report = await walk(running.link, SLOW_RANK, patience_seconds=60)
     assert code == 0, report
 
 
@@ -84,3 +105,17 @@ async def test_a_person_finds_the_slow_rank_of_the_demo(tmp_path: Path) -> None:
 async def test_a_page_that_loses_its_platform_says_so_and_finds_it_again(tmp_path: Path) -> None:
     code, report = await node("lost.test.mjs", PYTHON=sys.executable, FOLDER=str(tmp_path))
     assert code == 0, report
+
+
+async def test_a_person_calls_a_finding_not_slow_and_no_other_changes() -> None:
+    async with stage(live=True, job=demo_job(1, 3)) as running, viewers_gateway(running, "to-look") as viewers:
+        code, report = await node(
+            "refute.test.mjs",
+            PAGE_URL=running.link,
+            SLOW_RANKS="1,3",
+            VIEWER_URL=viewers,
+            VIEWER_TOKEN="to-look",
+        )
+        counted = running.registry.get_sample_value("megatronapp_findings_refuted_total", {"kind": "slow_gpu"})
+    assert code == 0, report
+    assert counted == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import socket
 import subprocess
@@ -69,18 +68,16 @@ def uid_of(jobs: Cluster, name: str) -> str:
 
 
 async def stream(address: str, who: trace_pb2.Identity, node: str, bearer: str) -> grpc.StatusCode:
-    """How the collector answers a rank that says hello."""
+    """How the collector answers a rank that says hello, and nothing else: a write that meets the end of its call would
+    be told as INTERNAL in place of the collector's answer."""
     rank = RankStream(address, bearer)
     sizes = trace_pb2.ParallelSizes(world=1, data=1, pipeline=1, tensor=1)
     hello = trace_pb2.Hello(identity=who, placement=trace_pb2.Placement(node=node, sizes=sizes))
-    closing = trace_pb2.TraceMessage(seq=1, heartbeat=trace_pb2.Heartbeat(closing=True))
     try:
         async with asyncio.timeout(60):
-            # A refusal may come before all is written: what counts is how the stream ends.
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await rank.send(trace_pb2.TraceMessage(hello=hello), closing)
-                await rank.call.done_writing()
-                await rank.status()
+            await rank.send(trace_pb2.TraceMessage(hello=hello))
+            await rank.call.done_writing()
+            await rank.status()
             return await rank.call.code()
     finally:
         await rank.channel.close(None)

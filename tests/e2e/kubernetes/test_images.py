@@ -11,8 +11,8 @@ from tests.support.cluster import PYTHON_IMAGE, Cluster, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
-BUDGET_MEGABYTES = {"operator": 120, "detector": 120, "scope-gateway": 170, "trace-collector": 200}
-"""Over the base. The collector has Arrow for its Parquet files (80 MB), the gateway Perfetto's page (48 MB)."""
+BUDGET_MEGABYTES = {"operator": 112, "detector": 101, "scope-gateway": 125, "trace-collector": 182}
+"""Over the base. The collector has Arrow for its Parquet files (75 MB), the gateway Perfetto's page (15 MB)."""
 
 
 @pytest.mark.parametrize("service", BUDGET_MEGABYTES)

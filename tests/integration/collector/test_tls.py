@@ -12,11 +12,17 @@ import structlog
 from grpc import aio
 from pydantic import SecretStr
 
-from megatronapp.core import tls as core_tls
 from megatronapp.core.auth import StaticTokens
 from megatronapp.core.errors import ConfigError, UnavailableError
 from megatronapp.core.probe import probe
-from megatronapp.core.tls import CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE, ClientTls, open_channel
+from megatronapp.core.tls import (
+    CA_FILE,
+    CLIENT_CERTIFICATE_FILE,
+    CLIENT_KEY_FILE,
+    ClearTextWarning,
+    ClientTls,
+    open_channel,
+)
 from megatronapp.gateway.collector import CollectorClient
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.outbox import Outgoing
@@ -241,16 +247,18 @@ async def test_a_proxy_of_the_environment_is_gone_through_unless_it_is_told_not_
     proxy.close()
 
 
-def test_a_token_in_clear_text_is_told_of_once_for_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_tls, "_told", set())
+def test_a_token_in_clear_text_is_told_of_once_for_each_address() -> None:
+    warning, another = ClearTextWarning(), ClearTextWarning("A_SETTING")
     with structlog.testing.capture_logs() as logs:
         for address in ("collector.example.com:7601", "collector.example.com:7601", "127.0.0.1:7601", "localhost:7601"):
-            core_tls.tell_of_clear_text(address, ClientTls())
-        core_tls.tell_of_clear_text("other.example.com:7601", ClientTls("ca.crt"))
+            warning.tell(address, ClientTls())
+        warning.tell("other.example.com:7601", ClientTls("ca.crt"))
+        another.tell("collector.example.com:7601", ClientTls())
 
     assert [(line["event"], line["address"]) for line in logs] == [
         ("token_in_clear_text", "collector.example.com:7601")
-    ]
+    ] * 2
+    assert logs[1]["help"].startswith("set A_SETTING")
 
 
 async def test_a_token_is_asked_for_behind_tls_as_well(start: Start, authority: Authority) -> None:

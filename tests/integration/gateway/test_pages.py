@@ -43,6 +43,25 @@ async def test_every_route_of_the_page_opens_it(with_page: Served, path: str) ->
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+async def test_a_used_sign_in_link_opens_the_page_which_is_not_kept(with_page: Served) -> None:
+    async with with_page.client("", headers=HTML) as client:
+        answer = await client.get("/", params={"token": "used"})
+
+    assert answer.status_code == 401
+    assert "id=app" in answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    assert "set-cookie" not in answer.headers
+
+
+async def test_a_used_sign_in_link_is_told_in_words_where_no_page_is_built(start: Start, tmp_path: Path) -> None:
+    served = await start(ui_folder=tmp_path)
+
+    async with served.client("", headers=HTML) as client:
+        answer = await client.get("/", params={"token": "used"})
+
+    assert (answer.status_code, answer.text) == (401, "This sign-in link has expired or was used already.\n")
+
+
 async def test_a_file_that_is_missing_is_not_the_page(with_page: Served) -> None:
     async with with_page.client("", headers={"Accept": "*/*"}) as client:
         answer = await client.get("/assets/gone.js")
@@ -70,6 +89,23 @@ async def test_built_assets_are_sent_compressed_and_kept_for_ever(
     assert answer.headers["content-type"].startswith("text/javascript")
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert answer.headers["vary"] == "Accept-Encoding"
+
+
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("", None)])
+async def test_a_file_that_is_stored_compressed_alone_is_sent_to_everybody(
+    with_page: Served, ui_folder: Path, accepted: str, encoding: str | None
+) -> None:
+    (ui_folder / "assets" / "alone.js.gz").write_bytes(gzip.compress(b"alone"))
+
+    async with with_page.client("", headers={"Accept-Encoding": accepted}) as client:
+        answer = await client.get("/assets/alone.js")
+        missing = await client.get("/assets/gone.js")
+
+    assert (answer.status_code, answer.text) == (200, "alone")
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert missing.status_code == 404
 
 
 async def test_an_unchanged_page_is_not_sent_again(with_page: Served) -> None:

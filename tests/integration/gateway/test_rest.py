@@ -67,6 +67,15 @@ async def test_jobs_of_the_collectors_records_are_listed_too(served: Served) -> 
     assert [(rank["rank"], rank["device"], rank["connected"]) for rank in ranks] == [(3, "cuda", False)]
 
 
+async def test_a_rank_that_said_that_it_ends_is_told_from_one_that_is_silent(served: Served) -> None:
+    await publish_job(served)
+    await served.publish(message(heartbeat(closing=True), identity(1)))
+
+    ranks = await served.until(f"/api/v1/jobs/{RUN}/ranks", lambda ranks: not ranks[1]["connected"])
+
+    assert [rank["ended"] for rank in ranks] == [False, True, False, False]
+
+
 async def test_ranks_tell_placement_activity_and_telemetry(served: Served) -> None:
     await publish_job(served)
     beat = heartbeat(

@@ -29,8 +29,6 @@ VARIABLES = (CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE)
 """What training pods and commands are told."""
 LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 
-_told: set[str] = set()
-
 Versions = tuple[tuple[int, int], ...]
 """Of files: when each was written, and which one it is."""
 
@@ -76,12 +74,20 @@ def open_channel(address: str, tls: ClientTls, options: Sequence[tuple[str, Any]
     return aio.secure_channel(address, credentials, list(options))
 
 
-def tell_of_clear_text(address: str, tls: ClientTls, setting: str = CA_FILE) -> None:
-    """Once for each address: a token goes there that everybody on the way can read."""
-    if tls.enabled or address.startswith(LOOPBACK) or address in _told:
-        return
-    _told.add(address)
-    log.warning("token_in_clear_text", address=address, help=f"set {setting} to encrypt, or leave it to the network")
+class ClearTextWarning:
+    """Said once of each address to which a token goes that everybody on the way can read."""
+
+    def __init__(self, setting: str = CA_FILE) -> None:
+        """setting: what to set to encrypt."""
+        self._setting = setting
+        self._addresses: set[str] = set()
+
+    def tell(self, address: str, tls: ClientTls) -> None:
+        if tls.enabled or address.startswith(LOOPBACK) or address in self._addresses:
+            return
+        self._addresses.add(address)
+        help_text = f"set {self._setting} to encrypt, or leave it to the network"
+        log.warning("token_in_clear_text", address=address, help=help_text)
 
 
 def handshake_failure(details: str, tls: ClientTls) -> str:

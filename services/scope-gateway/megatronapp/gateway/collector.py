@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
+from megatronapp.core.tls import ClearTextWarning, ClientTls, handshake_failure, open_channel
 from megatronapp.gateway.models import Clock
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
@@ -37,7 +37,7 @@ class CollectorClient:
         self._tls = tls
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
         if token:
-            tell_of_clear_text(address, tls, "MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE")
+            ClearTextWarning("MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE").tell(address, tls)
         self._open()
 
     async def close(self) -> None:

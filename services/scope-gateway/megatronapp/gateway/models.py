@@ -202,6 +202,7 @@ class Rank(Model):
     local_rank: int
     placement: RankPlacement
     connected: bool
+    ended: bool = Field(description="it has said that it ends; one that is not connected and has not is silent")
     step: int = Field(description="newest step that the rank has finished")
     activity: str = Field(description="innermost open span of the training thread; empty between steps")
     activity_seconds: float | None = Field(description="how long it had been open at the last heartbeat")

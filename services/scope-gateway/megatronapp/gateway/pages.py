@@ -6,6 +6,7 @@ The page is built from services/ui into the folder `_ui` of this package. Perfet
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import mimetypes
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
@@ -26,7 +27,8 @@ UI = Path(__file__).parent / "_ui"
 
 IMMUTABLE = "public, max-age=31536000, immutable"
 REVALIDATE = "no-cache"
-ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+GZIP = ".gz"
+ENCODINGS = (("br", ".br"), ("gzip", GZIP))
 
 NOT_BUILT = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>MegatronApp</title>
@@ -37,17 +39,11 @@ NOT_BUILT = """<!doctype html>
 A wheel from the package index carries the page already built.</p>
 </html>
 """
-LINK_REFUSED = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>MegatronApp</title>
-<h1>This sign-in link is no longer valid</h1>
-<p>It has expired or was already used. On a laptop, <code>megatronapp token</code> prints a new link and a token;
-<a href="/">sign in with the token</a>.</p>
-</html>
-"""
 
 
 class Files(StaticFiles):
-    """A folder whose files under `immutable` never change; a `.br` or `.gz` beside a file is sent in its place.
+    """A folder whose files under `immutable` never change; a `.br` or `.gz` beside a file is sent in its place, and a
+    `.gz` may be there alone, as in the images.
 
     headers: set on every answer.
     """
@@ -63,12 +59,21 @@ class Files(StaticFiles):
         response.headers.update(self._headers)
         return response
 
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        found = super().lookup_path(path)
+        if found[1] is not None:
+            return found
+        compressed, status = super().lookup_path(path + GZIP)
+        return compressed.removesuffix(GZIP), status
+
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
         request = Headers(scope=scope)
         path, encoding = _best_encoding(os.fspath(full_path), request.get("accept-encoding", ""))
         media_type = mimetypes.guess_type(full_path)[0] or "application/octet-stream"
+        if not Path(path).is_file():  # a tool that takes no gzip
+            return Response(gzip.decompress(Path(path + GZIP).read_bytes()), status_code, media_type=media_type)
         response = FileResponse(path, status_code, media_type=media_type, stat_result=Path(path).stat())
         response.headers["Vary"] = "Accept-Encoding"
         if encoding:
@@ -121,8 +126,14 @@ async def not_built() -> Response:
     return HTMLResponse(NOT_BUILT, status_code=503, headers={"Cache-Control": "no-store"})
 
 
-def link_refused() -> Response:
-    return HTMLResponse(LINK_REFUSED, status_code=401, headers={"Cache-Control": "no-store"})
+def link_refused(folder: Path | None) -> Response:
+    """The page, where a sign-in link was not accepted: it finds the link's token in its address, says so, and asks for
+    another. Where there is none, a line of text."""
+    index = (folder or UI) / "index.html"
+    headers = {"Cache-Control": "no-store"}
+    if not index.is_file():
+        return PlainTextResponse("This sign-in link has expired or was used already.\n", 401, headers)
+    return HTMLResponse(index.read_text("utf-8"), 401, headers)
 
 
 async def no_perfetto() -> None:

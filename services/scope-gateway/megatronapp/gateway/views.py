@@ -151,6 +151,7 @@ def rank_view(rank: Process, now_ns: int) -> models.Rank:
             expert=rank.placement.expert,
         ),
         connected=connected(rank, now_ns),
+        ended=rank.closed,
         step=rank.step,
         activity=heartbeat.activity if heartbeat else "",
         activity_seconds=_seconds(heartbeat.clock_ns - heartbeat.activity_since_ns) if heartbeat and busy else None,

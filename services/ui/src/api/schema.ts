@@ -1003,6 +1003,11 @@ export interface components {
             /** Connected */
             connected: boolean;
             /**
+             * Ended
+             * @description it has said that it ends; one that is not connected and has not is silent
+             */
+            ended: boolean;
+            /**
              * Step
              * @description newest step that the rank has finished
              */

@@ -16,14 +16,15 @@ export function useAllRanks(): ShallowRef<readonly RunRank[]> {
   const ranks = shallowRef<readonly RunRank[]>([])
   const stop = new AbortController()
 
+  /** Of a job that can't be asked now, what was known last. */
+  const known = (run: string): RunRank[] => ranks.value.filter((rank) => rank.run === run)
   const refresh = async (): Promise<void> => {
     // Without the platform what was known last stays, as such.
     if (live.lostSince.value !== null) return
     const runs = [...live.jobs.values()].filter(({ state }) => state === 'lost' || !isOver(state)).map(({ run }) => run)
-    const answers = await Promise.allSettled(
-      runs.map(async (run) => (await getRanks(run, stop.signal)).map((rank) => ({ ...rank, run }))),
-    )
-    if (live.lostSince.value === null) ranks.value = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []))
+    const ask = async (run: string): Promise<RunRank[]> => (await getRanks(run, stop.signal)).map((rank) => ({ ...rank, run }))
+    const answers = await Promise.all(runs.map((run) => ask(run).catch(() => known(run))))
+    if (live.lostSince.value === null) ranks.value = answers.flat()
   }
   useIntervalFn(() => void (document.hidden || refresh()), REFRESH_MS)
   watch(() => [...live.jobs.keys()].join(), () => void refresh(), { immediate: true })

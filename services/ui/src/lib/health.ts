@@ -1,11 +1,12 @@
 import type { Finding, Rank } from '@/api/types'
 import { wasOpenAtEnd } from '@/lib/jobs'
 
-export type Health = 'ok' | 'warn' | 'bad' | 'stale'
+export type Health = 'ok' | 'warn' | 'bad' | 'stale' | 'over'
 
 /** A paging finding is bad, advice is a warning, silence is no health at all; `lost`: nor is that of the platform. */
-export function rankHealth(rank: Pick<Rank, 'connected'>, finding: Finding | undefined, lost = false): Health {
+export function rankHealth(rank: Pick<Rank, 'connected' | 'ended'>, finding: Finding | undefined, lost = false): Health {
   if (finding?.page) return 'bad'
+  if (rank.ended) return 'over'
   if (lost || !rank.connected) return 'stale'
   return finding ? 'warn' : 'ok'
 }

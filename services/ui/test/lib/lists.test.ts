@@ -9,7 +9,7 @@ import { median, quantile } from '@/lib/statistics'
 const finding = (fields: Partial<Finding>): Finding =>
   ({ id: '', state: 'open', page: true, cost_ratio: 1, opened_unix_ns: 0, ranks: [], ...fields }) as Finding
 const job = (fields: Partial<Job>): Job => ({ run: '', state: 'running', attempt: 1, started_unix_seconds: 0, ...fields }) as Job
-const rank = (fields: Partial<Rank>): Rank => ({ connected: true, ...fields }) as Rank
+const rank = (fields: Partial<Rank>): Rank => ({ connected: true, ended: false, ...fields }) as Rank
 
 describe('byUrgency', () => {
   it('puts open before resolved, paging before advice, a hang before what is dear', () => {
@@ -130,5 +130,13 @@ describe('median and quantile', () => {
     expect(median([])).toBeNaN()
     expect(quantile([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.95)).toBe(10)
     expect(quantile([NaN], 0.5)).toBeNaN()
+  })
+})
+
+describe('rankHealth of a rank that has said that it ends', () => {
+  it('is over, not silent, unless a finding that pages names it', () => {
+    const over = rank({ connected: false, ended: true })
+    expect([rankHealth(over, undefined), rankHealth(over, undefined, true)]).toEqual(['over', 'over'])
+    expect(rankHealth(over, finding({ page: true }))).toBe('bad')
   })
 })

@@ -19,6 +19,8 @@ from megatronapp.v1 import trace_pb2
 
 SERVER = Path(__file__).with_name("server.py")
 PATIENCE_SECONDS = 60.0
+LARGE_BYTES = 3 << 20
+"""More than goes out at once: it is still being sent when the answer to what came before is there."""
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -190,6 +192,41 @@ def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
     outbox.close(PATIENCE_SECONDS)
     assert 2 not in received(tmp_path)
     assert stream.dropped == 100
+
+
+def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("refuse")
+    outbox = Outbox([connect()])
+    said = ""
+
+    def reason_logged() -> bool:
+        nonlocal said
+        outbox.put(detail(1, LARGE_BYTES))
+        said += capsys.readouterr().out
+        return "no token" in said
+
+    eventually(reason_logged)
+    assert "Internal error" not in said
+
+
+def test_a_refused_message_is_known_also_when_the_next_was_being_sent(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("picky")
+    stream = connect()
+    outbox = Outbox([stream])
+
+    for message in (summary(1), detail(2), *(detail(step, LARGE_BYTES) for step in range(3, 8))):
+        outbox.put(message)
+
+    eventually(lambda: 7 in received(tmp_path))
+    outbox.close(PATIENCE_SECONDS)
+    assert 2 not in received(tmp_path)
+    assert stream.dropped == 100
+    assert received(tmp_path).count(0) <= 3
+    assert "Internal error" not in capsys.readouterr().out
 
 
 def test_many_refused_messages_are_left_out_without_backing_off_ever_longer(

@@ -28,7 +28,7 @@ async def front_door(
         return await page.get_response("index.html", request.scope) if page else await pages.not_built()
     role = gateway.links.use(token)
     if role is None and (asking is None or asking.session is None):
-        return pages.link_refused()
+        return pages.link_refused(gateway.settings.ui_folder)
     response = RedirectResponse("/", status_code=303, headers={"Cache-Control": "no-store"})
     if role is not None:
         cookie, _ = gateway.sessions.open(role)

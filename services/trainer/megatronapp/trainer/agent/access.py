@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from megatronapp.core.tls import ClientTls
+from megatronapp.core.tls import ClearTextWarning, ClientTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class Access:
     token_file: str = ""
     """Read anew for each connection. Empty: no token."""
     tls: ClientTls = field(default_factory=ClientTls)
+    clear_text: ClearTextWarning = field(default_factory=ClearTextWarning, compare=False)
+    """One for the streams of all ranks."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Access:

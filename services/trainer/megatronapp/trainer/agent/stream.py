@@ -4,6 +4,10 @@ One thread serves the streams of all ranks; nobody waits for it. What the ranks 
 of its loop, and of one stream in one bundle, where the collector takes bundles: where each stream has threads of its
 own, or each message goes alone, the changes of threads cost more than the messages. While the collector is away
 messages gather in the bounded buffer, and connecting is tried with exponential back-off.
+
+What the collector says at a stream's end is lost where a message was just being sent: grpc.aio ends the call with the
+failure of that write, INTERNAL. The connection after such an end is a careful one, on which nothing is being sent when
+an answer may come: it hears why.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from grpc import aio
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.tls import ClientTls, handshake_failure, open_channel, tell_of_clear_text
+from megatronapp.core.tls import ClientTls, handshake_failure, open_channel
 from megatronapp.core.token_file import read_token
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.trainer.agent.access import Access
@@ -47,6 +51,9 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
 )
+REFUSAL_SECONDS = 1.0
+"""For which a careful connection waits for a refusal of its Hello, before it says anything else: a review of its token
+by the API server takes tens of milliseconds."""
 MAX_BUNDLE_BYTES = 256 << 10
 """Of the messages in a bundle. One that is larger goes alone."""
 _STREAM = f"/{trace_pb2.DESCRIPTOR.services_by_name['TraceIngest'].full_name}/Stream"
@@ -127,6 +134,8 @@ class CollectorStream:
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._ended = self._replied = self._takes_bundles = False
+        self._careful = False
+        """The last connection's end was not the collector's word."""
         self._reading: asyncio.Task[None] | None = None
         self._running = loop.start(self._run())
 
@@ -179,13 +188,13 @@ class CollectorStream:
         backoff = FIRST_BACKOFF_SECONDS
         logged = last = False
         while not (last or self._ended):
-            last = self._closing.is_set()
+            last, careful = self._closing.is_set(), self._careful
             try:
                 await self._connect()
             except (grpc.RpcError, OSError, MegatronAppError) as error:
                 if self._leave_out_refused(error):
                     self._replied = True
-                elif self._replied or not logged:
+                elif (careful or not self._careful) and (self._replied or not logged):
                     log.warning("collector_unreachable", address=self._address, reason=_reason(error, self._access.tls))
                     logged = True
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
@@ -210,22 +219,29 @@ class CollectorStream:
                 for task in (writing, reading):
                     task.cancel()
                 call.cancel()
-                await asyncio.gather(writing, reading, return_exceptions=True)
+                failure, _ = await asyncio.gather(writing, reading, return_exceptions=True)
+                self._careful = _hides_the_answer(failure)
             if not reading.cancelled():
                 reading.result()
 
     async def _write(self, call: Call) -> None:
         """What goes wrong here ends the call, and is told there to who reads."""
         await call.write(self._hello().SerializeToString())
+        if self._careful:
+            await asyncio.sleep(REFUSAL_SECONDS)
         while not self._ended:
             self._changed.clear()
-            with self._acknowledged:
-                messages = self._buffer.next_unsent(MAX_BUNDLE_BYTES if self._takes_bundles else 0)
-            if messages:
+            if messages := self._next_unsent():
                 await call.write(_on_the_wire(messages))
             else:
                 await self._changed.wait()
         await call.done_writing()
+
+    def _next_unsent(self) -> Sequence[Outgoing]:
+        with self._acknowledged:
+            if self._careful and self._buffer.sent_unacknowledged():
+                return []
+            return self._buffer.next_unsent(MAX_BUNDLE_BYTES if self._takes_bundles else 0)
 
     async def _read(self, call: Call) -> None:
         while (reply := await call.read()) is not _END:
@@ -257,13 +273,16 @@ class CollectorStream:
             self._takes_bundles = reply.ack.takes_bundles
             self._buffer.acknowledge(reply.ack.seq)
             if not len(self._buffer):
+                self._careful = False
                 self._acknowledged.notify_all()
+            if self._careful:
+                self._changed.set()
 
     def _metadata(self) -> list[tuple[str, str]]:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
         token = read_token(self._access.token_file)
         if token:
-            tell_of_clear_text(self._address, self._access.tls)
+            self._access.clear_text.tell(self._address, self._access.tls)
         return [("authorization", f"Bearer {token}")] if token else []
 
 
@@ -272,6 +291,11 @@ def _on_the_wire(messages: Sequence[Outgoing]) -> bytes:
         return messages[0].data
     bundle = trace_pb2.Bundle(messages=[message.data for message in messages])
     return trace_pb2.TraceMessage(bundle=bundle).SerializeToString()
+
+
+def _hides_the_answer(failure: BaseException | None) -> bool:
+    """Whether a write has failed in such a way that the end of its call is not the collector's word."""
+    return isinstance(failure, aio.AioRpcError) and failure.code() is grpc.StatusCode.INTERNAL
 
 
 def _reason(error: Exception, tls: ClientTls) -> str:
