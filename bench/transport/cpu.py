@@ -164,10 +164,10 @@ class Lane:
 
     def _tags(self, kind: int, count: int) -> list[Tag]:
         self.step += 1
-        return [Tag(kind, microbatch=i, step=self.step) for i in range(count)]
+        return [Tag(kind, microbatch=i, round=self.step) for i in range(count)]
 
     def _answer(self) -> None:
-        tag = Tag(2, step=self.step)
+        tag = Tag(2, round=self.step)
         if self.engine.rank == 0:
             self._wait(self.engine.irecv(Spec((1,), torch.uint8), 1, tag))
         else:

@@ -51,7 +51,7 @@ class Native:
         self.receiving = [buffer[:size] for buffer in self.received]
 
     def _tag(self, i: int) -> Tag:
-        return Tag(1, microbatch=i, step=self._step)
+        return Tag(1, microbatch=i, round=self._step)
 
     def _send(self, i: int) -> None:
         self._open.append(self._engine.isend(self.sending[i % WINDOW], self._other, self._tag(i)))

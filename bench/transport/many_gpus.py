@@ -46,7 +46,7 @@ class Native:
         for i in range(count):
             if len(rounds) == WINDOW:
                 self._await(rounds.pop(0))
-            tag, place = Tag(0, microbatch=i, step=step), i % WINDOW
+            tag, place = Tag(0, microbatch=i, round=step), i % WINDOW
             rounds.append(
                 [
                     self._engine.irecv(self._receiving[place][j], partner, tag)

@@ -67,7 +67,7 @@ def exchange(world: list[Engine], messages: list[tuple[int, int, int]], step: in
     received = {}
     for way, key in chance.sample([(way, key) for way in "sr" for key in plan], 2 * len(plan)):
         source, target, i = key
-        tag = Tag(1, microbatch=i, step=step)
+        tag = Tag(1, microbatch=i, round=step)
         if way == "s":
             handles.append(world[source].isend(sent[key], target, tag))
         else:

@@ -31,16 +31,16 @@ def rank(number: int, store: str, lane: str) -> None:
     print(f"rank {number}: {engine.lanes()[other]}", flush=True)
     for step in range(10):
         receives = [
-            engine.irecv(Spec((size,), torch.uint8), other, Tag(1, microbatch=i, step=step))
+            engine.irecv(Spec((size,), torch.uint8), other, Tag(1, microbatch=i, round=step))
             for i, size in enumerate(SIZES)
         ]
         for i, size in enumerate(SIZES):
             tensor = torch.full((size,), (step + i + number) % 251, dtype=torch.uint8)
-            engine.isend(tensor, other, Tag(1, microbatch=i, step=step))
+            engine.isend(tensor, other, Tag(1, microbatch=i, round=step))
         for i, receive in reversed(list(enumerate(receives))):
             receive.wait(60)
             assert (receive.tensor == (step + i + other) % 251).all()
-    engine.irecv(Spec((1,), torch.uint8), other, Tag(2, step=10))
+    engine.irecv(Spec((1,), torch.uint8), other, Tag(2, round=10))
     Path(f"{store}.ready{number}").touch()
     while not engine.failed():
         time.sleep(0.01)

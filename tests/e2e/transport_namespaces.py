@@ -39,14 +39,14 @@ def rank(number: int, store: str, lane: str) -> None:
         pairs = []
         for i, size in enumerate(SIZES):
             tensor = torch.full((size,), (step + i + number) % 251, dtype=torch.uint8)
-            send = engine.isend(tensor, other, Tag(1, microbatch=i, step=step))
-            pairs.append((send, engine.irecv(Spec((size,), torch.uint8), other, Tag(1, microbatch=i, step=step)), i))
+            send = engine.isend(tensor, other, Tag(1, microbatch=i, round=step))
+            pairs.append((send, engine.irecv(Spec((size,), torch.uint8), other, Tag(1, microbatch=i, round=step)), i))
         for send, receive, i in reversed(pairs):
             receive.wait(60)
             assert (receive.tensor == (step + i + other) % 251).all()
             send.wait(60)
     print("all bytes were right", flush=True)
-    waiting = engine.irecv(Spec((1,), torch.uint8), other, Tag(2, step=20))
+    waiting = engine.irecv(Spec((1,), torch.uint8), other, Tag(2, round=20))
     Path(f"{store}.ready{number}").touch()
     try:
         waiting.wait(30)

@@ -76,7 +76,7 @@ def exchange_sizes() -> str:
         other = 1 - mine.rank
         for step in range(3):  # the later ones find the memory opened
             for i, size in enumerate(SIZES):
-                tag = Tag(1, microbatch=i, step=step)
+                tag = Tag(1, microbatch=i, round=step)
                 receive = mine.irecv(Spec((size,), torch.uint8, "cuda"), other, tag)
                 send = mine.isend(content(size, 100 * mine.rank + i), other, tag)
                 receive.wait_stream()
@@ -94,7 +94,7 @@ def exchange_through_host_memory() -> str:
         for step in range(3):  # the later ones find the host memory there
             posted = []
             for i, size in enumerate(SIZES):
-                tag = Tag(1, microbatch=i, step=step)
+                tag = Tag(1, microbatch=i, round=step)
                 receive = mine.irecv(Spec((size,), torch.uint8, "cuda"), other, tag)
                 buffer = torch.zeros(size, dtype=torch.uint8, device="cuda")
                 slow = (slow @ slow).clamp_(-1, 1)
@@ -199,7 +199,7 @@ def exchange_around_a_ring(rounds: int = 6) -> None:
     with engine() as mine:
         beside = neighbours(range(mine.world_size), mine.rank)
         for step in range(rounds):
-            tag = Tag(1, step=step)
+            tag = Tag(1, round=step)
             receives = [(other, mine.irecv(Spec((64 << 20,), torch.uint8, "cuda"), other, tag)) for other in beside]
             sends = [mine.isend(content(64 << 20, 100 * mine.rank + other), other, tag) for other in beside]
             for other, receive in receives:

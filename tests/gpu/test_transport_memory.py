@@ -80,7 +80,7 @@ def receive_and_free(at_once: int) -> list[dict[str, int]]:
 
 
 def move(engine: Any, sent: torch.Tensor | None, step: int, numbers: range) -> None:
-    tags = [Tag(1, microbatch=number, step=step) for number in numbers]
+    tags = [Tag(1, microbatch=number, round=step) for number in numbers]
     if sent is not None:
         for handle in [engine.isend(sent, 0, tag) for tag in tags]:
             handle.wait(SECONDS)

@@ -51,12 +51,12 @@ def lane(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-_steps = iter(range(1, 4000))
+_rounds = iter(range(1, 4000))
 
 
 def new_tag(kind: int = Kind.FORWARD, **fields: int) -> Tag:
-    """Each test in a step of its own."""
-    return Tag(kind, step=next(_steps), **fields)
+    """Each test in a round of its own."""
+    return Tag(kind, round=next(_rounds), **fields)
 
 
 def content(size: int, seed: int) -> torch.Tensor:
@@ -106,8 +106,8 @@ def test_scalar_has_no_dimension(pair: list[Engine]) -> None:
 
 
 def test_messages_overtake_each_other(pair: list[Engine]) -> None:
-    step = next(_steps)
-    tags = [Tag(Kind.BACKWARD, microbatch=i, step=step) for i in range(50)]
+    number = next(_rounds)
+    tags = [Tag(Kind.BACKWARD, microbatch=i, round=number) for i in range(50)]
     tensors = {tag: content(random.Random(tag.microbatch).choice(SIZES), tag.microbatch) for tag in tags}
     order = random.Random(3).sample(tags, len(tags))
 
@@ -145,8 +145,8 @@ def test_message_moves_while_nobody_waits(pair: list[Engine]) -> None:
 
 
 def test_poll_tells_each_end_once_and_the_descriptor_announces_it(pair: list[Engine]) -> None:
-    step = next(_steps)
-    tags = {Tag(Kind.FORWARD, microbatch=i, step=step) for i in range(3)}
+    number = next(_rounds)
+    tags = {Tag(Kind.FORWARD, microbatch=i, round=number) for i in range(3)}
     receives = {tag: pair[1].irecv(Spec((10,), torch.int16), 0, tag) for tag in tags}
     for tag in tags:
         pair[0].isend(torch.arange(10, dtype=torch.int16), 1, tag).wait(SECONDS)
@@ -164,8 +164,8 @@ def test_poll_tells_each_end_once_and_the_descriptor_announces_it(pair: list[Eng
 
 
 def test_arrived_names_what_was_received_and_not_taken(pair: list[Engine]) -> None:
-    step = next(_steps)
-    tags = [Tag(Kind.FORWARD, chunk=2, microbatch=i, step=step) for i in range(4)]
+    number = next(_rounds)
+    tags = [Tag(Kind.FORWARD, chunk=2, microbatch=i, round=number) for i in range(4)]
     receives = [pair[1].irecv(Spec((3,), torch.uint8), 0, tag) for tag in tags]
     for i in (3, 1):
         pair[0].isend(content(3, i), 1, tags[i]).wait(SECONDS)
@@ -173,7 +173,7 @@ def test_arrived_names_what_was_received_and_not_taken(pair: list[Engine]) -> No
     while len(pair[1].arrived(Kind.FORWARD, 2)) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
 
-    assert pair[1].arrived(Kind.FORWARD, 2, step) == {1, 3}
+    assert pair[1].arrived(Kind.FORWARD, 2, number) == {1, 3}
     assert pair[1].arrived(Kind.FORWARD, 1) == set()
     receives[3].wait(SECONDS)
     assert pair[1].arrived(Kind.FORWARD, 2) == {1}
@@ -207,7 +207,7 @@ def test_different_tensors_are_an_error_on_both_sides(
         receive.wait(SECONDS)
 
 
-def test_tag_is_used_once_in_a_step(pair: list[Engine]) -> None:
+def test_tag_is_used_once_in_a_round(pair: list[Engine]) -> None:
     tag = new_tag()
     pair[0].isend(torch.zeros(1), 1, tag)
     receive = pair[1].irecv(Spec((1,), torch.float32), 0, tag)
@@ -221,27 +221,27 @@ def test_tag_is_used_once_in_a_step(pair: list[Engine]) -> None:
         pair[1].irecv(Spec((1,), torch.float32), 0, tag)
 
 
-def test_only_two_steps_are_open(pair: list[Engine]) -> None:
-    first, second, third = (next(_steps) for _ in range(3))
-    handles = [pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, step=step)) for step in (third, second)]
+def test_only_two_rounds_are_open(pair: list[Engine]) -> None:
+    first, second, third = (next(_rounds) for _ in range(3))
+    handles = [pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, round=number)) for number in (third, second)]
 
     with pytest.raises(TagError, match="older than the two newest"):
-        pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, step=first))
-    for step in (second, third):
-        pair[1].irecv(Spec((1,), torch.float32), 0, Tag(Kind.FORWARD, step=step)).wait(SECONDS)
+        pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, round=first))
+    for number in (second, third):
+        pair[1].irecv(Spec((1,), torch.float32), 0, Tag(Kind.FORWARD, round=number)).wait(SECONDS)
     for handle in handles:
         handle.wait(SECONDS)
 
 
 @pytest.mark.parametrize("first", [3000, 4093])
-def test_steps_begin_anywhere_and_count_on_past_their_range(first: int) -> None:
+def test_rounds_begin_anywhere_and_count_on_past_their_range(first: int) -> None:
     with engines("shm") as (sender, receiver):
-        for step in range(first, first + 6):
-            receive = receiver.irecv(Spec((1,), torch.int64), 0, Tag(Kind.FORWARD, step=step))
-            sender.isend(torch.tensor([step]), 1, Tag(Kind.FORWARD, step=step)).wait(SECONDS)
+        for number in range(first, first + 6):
+            receive = receiver.irecv(Spec((1,), torch.int64), 0, Tag(Kind.FORWARD, round=number))
+            sender.isend(torch.tensor([number]), 1, Tag(Kind.FORWARD, round=number)).wait(SECONDS)
             receive.wait(SECONDS)
 
-            assert receive.tensor.item() == step
+            assert receive.tensor.item() == number
 
 
 def test_wait_in_vain_leaves_the_message_under_way(pair: list[Engine]) -> None:

@@ -41,8 +41,8 @@ def stream_for_ever(engine: Engine, other: int) -> None:
     chance = random.Random(engine.rank)
     for step in range(1 << 30):
         size = (step * 7919) % (1 << 18)
-        receive = engine.irecv(Spec((size,), torch.uint8), other, Tag(Kind.FORWARD, step=step))
-        send = engine.isend(torch.full((size,), step % 251, dtype=torch.uint8), other, Tag(Kind.FORWARD, step=step))
+        receive = engine.irecv(Spec((size,), torch.uint8), other, Tag(Kind.FORWARD, round=step))
+        send = engine.isend(torch.full((size,), step % 251, dtype=torch.uint8), other, Tag(Kind.FORWARD, round=step))
         if chance.random() < 0.5:
             send.wait()
         receive.wait()

@@ -222,13 +222,13 @@ class Engine:
             completions.append(self._ended.popleft())
         return completions
 
-    def arrived(self, kind: int, chunk: int = 0, step: int | None = None) -> set[int]:
+    def arrived(self, kind: int, chunk: int = 0, in_round: int | None = None) -> set[int]:
         """Microbatches that were received well and that nobody has waited for yet."""
         self._reap()
         return {
             handle.tag.microbatch
             for handle in list(self._arrived)
-            if handle.tag.kind == kind and handle.tag.chunk == chunk and step in (None, handle.tag.step)
+            if handle.tag.kind == kind and handle.tag.chunk == chunk and in_round in (None, handle.tag.round)
         }
 
     def fileno(self) -> int:

@@ -4,7 +4,7 @@ TransportError
 ├── PeerLostError             the peer's process ended, stopped, closed its engine, or can't be reached any more
 ├── TransferTimeoutError      not in time; the peer may just be late
 ├── MismatchError             both ends mean different tensors by one tag
-├── TagError                  a tag was used twice, or its step is too old (also a ValueError)
+├── TagError                  a tag was used twice, or its round is too old (also a ValueError)
 ├── CancelledError            taken back by `cancel`
 ├── CorruptDataError          what arrived is not what was sent
 ├── EngineClosedError         the engine was closed or aborted

@@ -1,4 +1,8 @@
-"""Which message is meant. A tag is used once a step and direction; two steps may be open at once."""
+"""Which message is meant. A tag is used once a round and direction; two rounds may be open at once.
+
+A round is whatever the program repeats with the same tags: in pipeline training one run of the schedule, of which a
+step has one and an evaluation several.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ class Kind(IntEnum):
 
 
 class Tag(NamedTuple):
-    """Fields and their ranges: kind 0-15, chunk 0-255, microbatch 0-1048575, slot 0-15; step counts modulo 4096."""
+    """Fields and their ranges: kind 0-15, chunk 0-255, microbatch 0-1048575, slot 0-15; round counts modulo 4096."""
 
     kind: int
     chunk: int = 0
     microbatch: int = 0
-    step: int = 0
+    round: int = 0
     slot: int = 0
 
     def pack(self, source: int) -> int:
-        """64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Raises ValueError."""
+        """64 bits: kind 4 | round 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Raises ValueError."""
         try:
             return _native.pack_tag(self, source)
         except ValueError:

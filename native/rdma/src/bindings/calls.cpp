@@ -10,7 +10,7 @@ namespace megatronapp::rdma {
 
 namespace {
 
-constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its step
+constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its round
 constexpr Py_ssize_t kPostArguments = 11, kWaitArguments = 3;
 
 long long integer(py::handle object) {
@@ -148,8 +148,8 @@ std::uint64_t pack_tag(const py::tuple& tag, int source) {
     if (!fits) {
         throw py::value_error("does not fit");
     }
-    const auto [kind, chunk, microbatch, step, slot] = fields;
-    return kind << 60 | (step % kSteps) << kStepShift | chunk << 40 | microbatch << 20 | slot << 16 |
+    const auto [kind, chunk, microbatch, round, slot] = fields;
+    return kind << 60 | (round % kRounds) << kRoundShift | chunk << 40 | microbatch << 20 | slot << 16 |
            static_cast<std::uint64_t>(source);
 }
 

@@ -8,7 +8,7 @@
 
 namespace megatronapp::rdma {
 
-// 64 bits: kind 4 | step 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Throws pybind11::value_error.
+// 64 bits: kind 4 | round 12 | chunk 8 | microbatch 20 | slot 4 | source rank 16. Throws pybind11::value_error.
 std::uint64_t pack_tag(const pybind11::tuple& tag, int source);
 
 // Adds the methods `post` and `wait` to the type; _native.pyi says what they take.

@@ -69,13 +69,13 @@ void Peer::post(const OperationPtr& operation) {
     if (lane == nullptr) {
         throw std::runtime_error("no lane moves GPU memory to or from this rank");
     }
-    StepWindow& window = sends ? sent_ : received_;
+    RoundWindow& window = sends ? sent_ : received_;
     const Verdict verdict = window.admit(operation->tag);
     if (verdict == Verdict::kDuplicate) {
-        throw std::invalid_argument("this tag was used already in its step");
+        throw std::invalid_argument("this tag was used already in its round");
     }
     if (verdict == Verdict::kStale) {
-        throw std::invalid_argument("its step is older than the two newest steps, which alone may be open");
+        throw std::invalid_argument("its round is older than the two newest rounds, which alone may be open");
     }
     try {
         if (sends) {

@@ -109,7 +109,7 @@ private:
     std::unique_ptr<UcxLane> ucx_;
     std::unique_ptr<StagedLane> staged_;
 
-    StepWindow sent_, received_;
+    RoundWindow sent_, received_;
     std::unordered_map<std::uint64_t, OperationPtr> sends_;  // by tag: not matched yet
     std::unordered_map<std::uint64_t, Message> readies_;     // by tag: not matched yet
     std::unordered_map<std::uint64_t, OperationPtr> pending_;  // by id: both directions

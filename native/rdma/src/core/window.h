@@ -1,4 +1,4 @@
-// Which tags were used in the two newest steps: each may be used once.
+// Which tags were used in the two newest rounds: each may be used once.
 #pragma once
 
 #include <cstdint>
@@ -6,27 +6,27 @@
 
 namespace megatronapp::rdma {
 
-constexpr int kStepShift = 48;
-constexpr std::uint32_t kSteps = 4096;
+constexpr int kRoundShift = 48;
+constexpr std::uint32_t kRounds = 4096;
 
-inline std::uint32_t step_of(std::uint64_t tag) { return static_cast<std::uint32_t>(tag >> kStepShift) % kSteps; }
+inline std::uint32_t round_of(std::uint64_t tag) { return static_cast<std::uint32_t>(tag >> kRoundShift) % kRounds; }
 
 enum class Verdict { kNew, kDuplicate, kStale };
 
-class StepWindow {
+class RoundWindow {
 public:
     Verdict admit(std::uint64_t tag) {
-        if (!started_) {  // a restarted run begins at any step
+        if (!started_) {  // a restarted run begins at any round
             started_ = true;
-            newest_ = step_of(tag);
+            newest_ = round_of(tag);
         }
-        const std::uint32_t ahead = (step_of(tag) + kSteps - newest_) % kSteps;
-        if (ahead != 0 && ahead < kSteps / 2) {
-            advance(step_of(tag), ahead == 1);
-        } else if (ahead != 0 && ahead != kSteps - 1) {
+        const std::uint32_t ahead = (round_of(tag) + kRounds - newest_) % kRounds;
+        if (ahead != 0 && ahead < kRounds / 2) {
+            advance(round_of(tag), ahead == 1);
+        } else if (ahead != 0 && ahead != kRounds - 1) {
             return Verdict::kStale;
         }
-        auto& used = step_of(tag) == newest_ ? current_ : previous_;
+        auto& used = round_of(tag) == newest_ ? current_ : previous_;
         return used.insert(tag).second ? Verdict::kNew : Verdict::kDuplicate;
     }
 
@@ -37,13 +37,13 @@ public:
     }
 
 private:
-    void advance(std::uint32_t step, bool by_one) {
+    void advance(std::uint32_t round, bool by_one) {
         previous_.clear();
         if (by_one) {
             previous_.swap(current_);
         }
         current_.clear();
-        newest_ = step;
+        newest_ = round;
     }
 
     bool started_ = false;

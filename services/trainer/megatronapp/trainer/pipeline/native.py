@@ -61,11 +61,11 @@ class NativeTransport:
         self.engine = engine
         self.errors: tuple[type[Exception], ...] = (module.TransportError,)
         self._tag: Any = module.Tag
-        self._pass = 0
+        self._round = 0
         self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
 
     def begin(self) -> None:
-        self._pass += 1
+        self._round += 1
 
     def end(self) -> None:
         while self._receives:
@@ -86,7 +86,7 @@ class NativeTransport:
 
     def tag(self, message: Message) -> rdma.Tag:
         direction, microbatch, chunk, part = message.id
-        tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, step=self._pass, slot=part)
+        tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, round=self._round, slot=part)
         return tag
 
     def _send(self, post: Post) -> SendHandle:
