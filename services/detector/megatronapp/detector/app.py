@@ -239,25 +239,25 @@ class Detector:
             return 0
         who = message.identity
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message)
+            self._judge(value, message, who.run)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.RankMessage) -> None:
+    def _judge(self, value: bytes, message: trace_pb2.RankMessage, run: str) -> None:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
-        who = message.identity
         try:
             self._note(self._engines.feed(message))
-            self._take_over(who.run)
+            self._take_over(run)
             if not self._backlog and message.message.HasField("summary"):
-                self._exposition.observe(self._engines.running.get(who.run))
+                self._exposition.observe(self._engines.running.get(run))
         except Exception as error:
+            who = message.identity
             log.exception("message_not_judged", job=who.job, run=who.run, rank=who.rank)
             self._set_aside(value, message, error)
             self._failed(who.run, who.job, who.attempt)
             return
         age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
-        self._heard_at[who.run] = time.monotonic() - age_seconds
-        if over := self._suspensions.end(who.run):
+        self._heard_at[run] = time.monotonic() - age_seconds
+        if over := self._suspensions.end(run):
             self._exposition.resume(over.job)
 
     def _set_aside(self, value: bytes, message: trace_pb2.RankMessage, error: Exception) -> None:
@@ -370,6 +370,8 @@ class Detector:
         self._note([over])
 
     def _note(self, findings: list[Finding]) -> None:
+        if not findings:
+            return
         findings = [finding for finding in findings if self._ownership.owns(finding.run)]
         if self._backlog:
             self._backlog.note(findings)
