@@ -49,14 +49,15 @@ HEARTBEATS = st.builds(
 
 
 @dataclass(frozen=True)
-class Heard:
+class Arrival:
     rank: int
     heartbeat: trace_pb2.Heartbeat
     after_seconds: int
 
 
 SEQUENCES = st.lists(
-    st.builds(Heard, rank=st.integers(0, WORLD - 1), heartbeat=HEARTBEATS, after_seconds=st.integers(0, 9)), max_size=20
+    st.builds(Arrival, rank=st.integers(0, WORLD - 1), heartbeat=HEARTBEATS, after_seconds=st.integers(0, 9)),
+    max_size=20,
 )
 
 
@@ -94,17 +95,17 @@ def test_positions_that_are_worked_out_later_are_those_of_their_time(heartbeats:
 
 
 @given(SEQUENCES)
-def test_stalls_do_not_depend_on_when_positions_are_worked_out(sequence: list[Heard]) -> None:
+def test_stalls_do_not_depend_on_when_positions_are_worked_out(sequence: list[Arrival]) -> None:
     assert stalls(sequence, eagerly=False) == stalls(sequence, eagerly=True)
 
 
-def stalls(sequence: list[Heard], *, eagerly: bool) -> list[tuple[float, Stall | None]]:
+def stalls(sequence: list[Arrival], *, eagerly: bool) -> list[tuple[float, Stall | None]]:
     """After each heartbeat."""
     progress, members, now_ns, found = Progress(5.0), [member(rank) for rank in range(WORLD)], NS, []
-    for heard in sequence:
-        now_ns += heard.after_seconds * NS
-        members[heard.rank].name(heard.heartbeat.communicators)
-        progress.beat(members[heard.rank], heard.heartbeat, now_ns)
+    for arrival in sequence:
+        now_ns += arrival.after_seconds * NS
+        members[arrival.rank].name(arrival.heartbeat.communicators)
+        progress.beat(members[arrival.rank], arrival.heartbeat, now_ns)
         if eagerly:
             progress.lags()
         found.append((progress.stalled_seconds, progress.stall()))

@@ -59,7 +59,7 @@ class Engine:
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
-        """Take one message; returns the findings that are new or have changed."""
+        """Take one message, which must not change afterwards; returns the findings that are new or have changed."""
         now, process, body = message.received_unix_ns, self.membership.apply(message), message.message
         if process is None:
             return []
