@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.core.trace.membership import copied
 from megatronapp.detector.engine import Engine
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import GPU, START_UNIX_NS, Job, Layout, NoiseModel
@@ -200,7 +201,7 @@ class PausingJob:
             sent = heartbeat.frontiers[1]
             sent.enqueued = sent.started = sent.completed = self._count(at)
         message.received_unix_ns = self._unix_ns(at)
-        self._feed(message, at)
+        self._feed(copied(message), at)  # an engine keeps what it is fed with
 
     def _feed(self, message: trace_pb2.RankMessage, at: float) -> None:
         self.found += [(at, finding) for finding in self.engine.feed(message)]

@@ -28,6 +28,7 @@ from megatronapp.detector.outbox import FindingsOutbox
 from megatronapp.detector.ownership import ROUND_SECONDS, Ownership
 from megatronapp.detector.refutations import Refutations
 from megatronapp.detector.settings import DetectorSettings
+from megatronapp.detector.share import Share
 from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
@@ -68,11 +69,7 @@ class Detector:
         self._suspensions = Suspensions()
         self._heard_at: dict[str, float] = {}
         """When each run was heard of last, of the monotonic clock."""
-        self._ownership = ownership or Ownership()
-        self._runs: dict[str, float] = {}
-        """Where runs are shared, all that are on the bus: when they were there last, of the monotonic clock."""
-        self._gained: set[str] = set()
-        """Runs that are this replica's, and whose past is not read yet."""
+        self._share = Share(ownership or Ownership(), 2 * settings.keep_silent_seconds)
         self._reading = asyncio.Lock()
         """Held by who judges messages: those that come, or those that are kept of runs that were gained."""
         self._backlog: Backlog | None = None
@@ -100,8 +97,8 @@ class Detector:
             asyncio.create_task(self._take_refutations(), name="refutations"),
             asyncio.create_task(self._outbox.expire_for_ever(), name="expire"),
         ]
-        if self._ownership.shared:
-            self.tasks.append(asyncio.create_task(self._share(), name="share"))
+        if self._share.of_many:
+            self.tasks.append(asyncio.create_task(self._keep_share(), name="share"))
 
     async def stop(self) -> None:
         # More than once: asyncio.wait_for, in which redis-py writes, may lose a cancellation (Python 3.11, bpo-37658).
@@ -111,14 +108,14 @@ class Detector:
             await asyncio.wait(going, timeout=RETRY_SECONDS)
         self.tasks = []
         await self._outbox.send()
-        await self._ownership.leave()
+        await self._share.leave()
 
     def ready(self) -> bool:
         going = bool(self.tasks) and not any(task.done() for task in self.tasks)
         return going and time.monotonic() - self._ticked < STUCK_SECONDS
 
     async def _read(self) -> None:
-        newest = "" if self._ownership.shared else await self._begin()
+        newest = "" if self._share.of_many else await self._begin()
         async for messages in self._bus.follow(Topic.STEPS):
             async with self._reading:
                 await self._take_all(messages, newest)
@@ -127,7 +124,7 @@ class Detector:
         """Judge those that are for this detector; newest: the last one of the backlog."""
         turn_until = 0.0
         for message in messages:
-            arrived_unix_ns = self._take(message.value) if self._judges(message.key) else 0
+            arrived_unix_ns = self._take(message.value) if self._share.note(message.key) else 0
             self._read_id, self._arrived_unix_ns = message.id, max(arrived_unix_ns, self._arrived_unix_ns)
             if self._backlog and (message.id == newest or arrived_unix_ns >= self._started_unix_ns):
                 self._settle(self._backlog)
@@ -141,25 +138,14 @@ class Detector:
             # All there is has been read, also where the newest was lost meanwhile and clocks were set back.
             self._settle(self._backlog)
 
-    def _judges(self, run: str) -> bool:
-        """Whether a run is for this detector, and not another replica's."""
-        if not self._ownership.shared:
-            return True
-        self._runs[run] = time.monotonic()
-        return self._owns(run)
-
-    def _owns(self, run: str) -> bool:
-        """Whether a run is this replica's, and its past is known."""
-        return self._ownership.owns(run) and run not in self._gained
-
     async def _take_refutations(self) -> None:
-        if not self._ownership.shared:
+        if not self._share.of_many:
             await self._caught_up.wait()
         await self._refutations.follow()
 
     def _is_shown(self, run: str) -> bool:
         """Whether what is known of the run is of now."""
-        return self._backlog is None or (self._ownership.shared and run not in self._gained)
+        return self._backlog is None or (self._share.of_many and run not in self._share.gained)
 
     async def _begin(self, runs: Collection[str] | None = None) -> str:
         """Learn what was published before, of these runs or of all, and ask who is there: of large jobs the bus does
@@ -179,29 +165,20 @@ class Detector:
                 self._settle(self._backlog)
             return newest
 
-    async def _share(self) -> None:
+    async def _keep_share(self) -> None:
         """Judge this replica's share of the runs, as it grows and shrinks."""
         async with asyncio.TaskGroup() as tasks:
             catching_up = tasks.create_task(self._find_open())
             while True:
-                await self._share_once()
-                if self._gained and catching_up.done():
-                    catching_up = tasks.create_task(self._catch_up(frozenset(self._gained)))
+                for run in await self._share.renew():
+                    self._drop(run)
+                if self._share.gained and catching_up.done():
+                    catching_up = tasks.create_task(self._catch_up(self._share.gained))
                 await asyncio.sleep(ROUND_SECONDS)
 
     async def _find_open(self) -> None:
         """Runs of which something is open are somebody's, also where the bus holds nothing of them."""
-        self._runs |= dict.fromkeys(await self._outbox.open_runs(), time.monotonic())
-
-    async def _share_once(self) -> None:
-        forgotten = time.monotonic() - 2 * self._settings.keep_silent_seconds
-        self._runs = {run: heard_at for run, heard_at in self._runs.items() if heard_at > forgotten}
-        gained, lost = await self._ownership.renew(sorted(self._runs))
-        for run in lost:
-            self._drop(run)
-        self._gained = self._gained - lost | gained
-        if gained or lost:
-            log.info("runs_shared", gained=sorted(gained), lost=sorted(lost))
+        self._share.know(await self._outbox.open_runs())
 
     async def _catch_up(self, runs: frozenset[str]) -> None:
         """Read what the bus keeps of runs that were gained, as at a start; what comes meanwhile waits."""
@@ -209,13 +186,13 @@ class Detector:
             await self._begin(runs)
             try:
                 async for message in read_kept(self._bus, Topic.STEPS):
-                    if message.key in runs and self._ownership.owns(message.key):
+                    if message.key in runs and self._share.owns(message.key):
                         self._take(message.value)
             except UnavailableError as error:
                 log.warning("past_not_read", error=str(error))
             if self._backlog:
                 self._settle(self._backlog)
-            self._gained -= runs
+            self._share.catch_up(runs)
         with contextlib.suppress(UnavailableError):
             await self._refutations.read_again(runs)
 
@@ -239,25 +216,25 @@ class Detector:
             return 0
         who = message.identity
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message)
+            self._judge(value, message, who.run)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.RankMessage) -> None:
+    def _judge(self, value: bytes, message: trace_pb2.RankMessage, run: str) -> None:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
-        who = message.identity
         try:
             self._note(self._engines.feed(message))
-            self._take_over(who.run)
+            self._take_over(run)
             if not self._backlog and message.message.HasField("summary"):
-                self._exposition.observe(self._engines.running.get(who.run))
+                self._exposition.observe(self._engines.running.get(run))
         except Exception as error:
+            who = message.identity
             log.exception("message_not_judged", job=who.job, run=who.run, rank=who.rank)
             self._set_aside(value, message, error)
             self._failed(who.run, who.job, who.attempt)
             return
         age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
-        self._heard_at[who.run] = time.monotonic() - age_seconds
-        if over := self._suspensions.end(who.run):
+        self._heard_at[run] = time.monotonic() - age_seconds
+        if over := self._suspensions.end(run):
             self._exposition.resume(over.job)
 
     def _set_aside(self, value: bytes, message: trace_pb2.RankMessage, error: Exception) -> None:
@@ -309,7 +286,7 @@ class Detector:
                 continue
             read_until_unix_ns = await self._read_until()
             for engine in list(self._engines.running.values()):
-                if self._ownership.owns(engine.run):
+                if self._share.owns(engine.run):
                     self._let_time_pass(engine, read_until_unix_ns)
             await self._resume()
             self._note(self._awaited.give_up(time.monotonic(), time.time_ns()))
@@ -353,14 +330,14 @@ class Detector:
                 continue
             for released in await asyncio.to_thread(self._quarantine.take_released):
                 who = released.entry
-                if self._ownership.owns(who.run) and not self._suspensions.covers(who.run, who.job, who.attempt):
+                if self._share.owns(who.run) and not self._suspensions.covers(who.run, who.job, who.attempt):
                     self._take(released.record)
                     released.done()
 
     def _refute(self, finding: Finding) -> None:
         """Accuse its devices of the like only where they are clearly worse, and resolve it where it is judged here."""
         self._engines.gates.of(finding.job).shut(finding)
-        if not self._owns(finding.run):
+        if not self._share.judges(finding.run):
             return
         engine, now = self._engines.running.get(finding.run), time.time_ns()
         over = engine.refute(finding, now) if engine is not None else refuted(finding, now, None)
@@ -370,7 +347,9 @@ class Detector:
         self._note([over])
 
     def _note(self, findings: list[Finding]) -> None:
-        findings = [finding for finding in findings if self._ownership.owns(finding.run)]
+        if not findings:
+            return
+        findings = [finding for finding in findings if self._share.owns(finding.run)]
         if self._backlog:
             self._backlog.note(findings)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +30,9 @@ class Member:
     process: Process
     known: dict[str, Group]
     """All communicators of the job by id, which is the same on all members: each is kept once."""
-    groups: dict[int, Group] = field(default_factory=dict)
+    groups: Mapping[int, Group] = field(default_factory=dict)
+    """Those that it has named, by its own indices: never changed but replaced, for who keeps what was named until then.
+    """
     newest: int = 0
     """Largest number seen."""
     seen: int = 0
@@ -49,11 +52,13 @@ class Member:
         self.seen |= 1 << behind
         return known
 
-    def name(self, communicators: list[trace_pb2.Communicator]) -> None:
+    def name(self, communicators: Sequence[trace_pb2.Communicator]) -> None:
+        if not communicators:
+            return
         for c in communicators:
             if c.id not in self.known:
                 self.known[c.id] = Group(c.id, c.kind, tuple(c.ranks))
-            self.groups[c.index] = self.known[c.id]
+        self.groups = {**self.groups, **{c.index: self.known[c.id] for c in communicators}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Assembler:
         """Take one message of a rank's process; returns the steps that it completes."""
         body = message.message
         if body.HasField("hello"):
-            self._apply_hello(process, list(body.hello.communicators))
+            self._apply_hello(process, body.hello.communicators)
         member = self.member(process)
         if member is None or not body.HasField("summary") or member.repeats(body.seq):
             return []
@@ -112,7 +117,7 @@ class Assembler:
         overdue = [s for s, got in self._steps.items() if unix_ns - _first(got) > patience]
         return [self._emit(s) for s in sorted(self._steps) if overdue and s <= max(overdue)]
 
-    def _apply_hello(self, process: Process, communicators: list[trace_pb2.Communicator]) -> None:
+    def _apply_hello(self, process: Process, communicators: Sequence[trace_pb2.Communicator]) -> None:
         known = self.members.get(process.rank)
         if known is None or known.process is not process:
             known = self.members[process.rank] = Member(process, self._communicators)
@@ -122,7 +127,7 @@ class Assembler:
 
     def _take(self, member: Member, message: trace_pb2.RankMessage) -> None:
         summary, rank = message.message.summary, member.process.rank
-        member.name(list(summary.communicators))
+        member.name(summary.communicators)
         member.missed = 0
         if summary.step <= self._emitted:
             self.late += 1

@@ -59,14 +59,14 @@ class Engine:
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
-        """Take one message; returns the findings that are new or have changed."""
-        now, process = message.received_unix_ns, self.membership.apply(message)
+        """Take one message, which must not change afterwards; returns the findings that are new or have changed."""
+        now, process, body = message.received_unix_ns, self.membership.apply(message), message.message
         if process is None:
             return []
         if process.lost:
             self.progress.lose(process.rank)
-        if message.message.HasField("heartbeat"):
-            return self._beat(process, message.message, now)
+        if body.HasField("heartbeat"):
+            return self._beat(process, body, now)
         return self._judge(self.assembler.feed(process, message), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
@@ -137,10 +137,11 @@ class Engine:
         member = self.assembler.member(process)
         if member is None:
             return []
-        member.name(list(message.heartbeat.communicators))
+        heartbeat = message.heartbeat
+        member.name(heartbeat.communicators)
         if message.seq < process.heartbeat_seq:
             return []
-        self.progress.beat(member, message.heartbeat, unix_ns)
+        self.progress.beat(member, heartbeat, unix_ns)
         return self._hang(process, unix_ns)
 
     def _hang(self, process: Process, unix_ns: int) -> list[Finding]:

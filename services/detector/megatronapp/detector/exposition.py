@@ -159,8 +159,9 @@ class Exposition(Collector):
         families["job_slowdown_ratio"].add_metric(labels, max([1.0, *costs]))
         hangs = any(f.kind is Kind.HANG for f in found)
         families["hang_seconds"].add_metric(labels, engine.progress.stalled_seconds if hangs else 0.0)
+        lags = engine.progress.lags()
         for kind in GROUP_KINDS:
-            families["progress_lag_operations"].add_metric((*labels, kind), engine.progress.lag(kind))
+            families["progress_lag_operations"].add_metric((*labels, kind), lags.get(kind, 0))
         self._add_findings(engine, found, labels, families)
         for (src, dst, kind), speed in _bandwidths(engine, found).items():
             families["link_bandwidth_bytes_per_second"].add_metric((*labels, src, dst, kind), speed)

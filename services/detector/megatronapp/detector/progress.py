@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import patience, profiles
 from megatronapp.detector.assemble import Member
 from megatronapp.detector.patience import Patience
-from megatronapp.detector.signals.frontier import Blame, Message, Position, Side, blame
+from megatronapp.detector.positions import Positions
+from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -30,7 +31,8 @@ BUSY_SHARE = 0.2
 
 @dataclass(slots=True)
 class _Rank:
-    frontier: dict[str, Position] = field(default_factory=dict)
+    positions: Positions | None = None
+    """As its newest heartbeat tells; None before the first."""
     step: int = 0
     activity: str = ""
     phase: int = patience.START
@@ -64,7 +66,6 @@ class Progress:
     def __init__(self, start_patience_seconds: float = patience.START_SECONDS) -> None:
         self.stalled_seconds = 0.0
         self._ranks: dict[int, _Rank] = {}
-        self._members: dict[str, tuple[int, ...]] = {}
         self._heard_unix_ns = 0
         self._patience = Patience(start_patience_seconds)
         self._step = 0
@@ -80,14 +81,17 @@ class Progress:
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
         return {rank: state.telemetry for rank, state in self._ranks.items() if state.telemetry is not None}
 
-    def lag(self, kind: str) -> int:
-        """Completed operations between first and last member, the largest of all communicators of a kind."""
-        return max((self._lag(c) for c in self._members if c.partition(":")[0] == kind), default=0)
-
-    def _lag(self, communicator: str) -> int:
-        ranks = (self._ranks.get(rank) for rank in self._members[communicator])
-        done = [rank.frontier[communicator].completed for rank in ranks if rank and communicator in rank.frontier]
-        return max(done) - min(done) if done else 0
+    def lags(self) -> Mapping[str, int]:
+        """By kind of communicator: completed operations between first and last member, the largest of its kind."""
+        done: dict[str, list[int]] = {}
+        for state in self._ranks.values():
+            for communicator, position in _frontier(state).items():
+                done.setdefault(communicator, []).append(position.completed)
+        lags: dict[str, int] = {}
+        for communicator, completed in done.items():
+            kind = communicator.partition(":")[0]
+            lags[kind] = max(lags.get(kind, 0), max(completed) - min(completed))
+        return lags
 
     def lose(self, rank: int) -> None:
         """The rank's stream ended without a goodbye."""
@@ -98,22 +102,17 @@ class Progress:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._known(process.rank)
-        frontier, phase = self._positions(member, heartbeat), _phase(heartbeat, member)
-        moved = (frontier, heartbeat.step, phase, process.closed) != (
-            state.frontier,
-            state.step,
-            state.phase,
-            state.closing,
-        )
-        self._pass_time(unix_ns, moved=moved or not state.heard_unix_ns)
-        state.frontier, state.step, state.activity = frontier, heartbeat.step, heartbeat.activity
+        positions, step, phase = Positions(member, heartbeat), heartbeat.step, _phase(heartbeat, member)
+        moved = (step, phase, process.closed) != (state.step, state.phase, state.closing) or not state.heard_unix_ns
+        self._pass_time(unix_ns, moved=moved or state.positions is None or not positions.equal(state.positions))
+        state.positions, state.step, state.activity = positions, step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = _computes(state, heartbeat) and profiles.of_device(process.device).thread_computes
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
-        if heartbeat.step > self._step:
-            self._step = heartbeat.step
+        if step > self._step:
+            self._step = step
             self._patience.ends(patience.STEP, len(self._ranks))
             self._allowed_seconds = self._patience.of(self._phases)
 
@@ -139,11 +138,12 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
-        frontiers = {rank: state.frontier for rank, state in living.items()}
+        frontiers = {rank: _frontier(state) for rank, state in living.items()}
+        members = {name: ranks for s in living.values() if s.positions for name, ranks in s.positions.members.items()}
         activities = {rank: state.activity for rank, state in living.items()}
-        blamed = blame(frontiers, self._members, silent, activities)
+        blamed = blame(frontiers, members, silent, activities)
         if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
-            blamed = blame(frontiers, self._members, silent | computing, activities)
+            blamed = blame(frontiers, members, silent | computing, activities)
         blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
         foremost = max(living.values(), key=lambda s: s.step)
         usual = self._patience.usual(foremost.phase)
@@ -188,29 +188,9 @@ class Progress:
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
-    def _positions(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> dict[str, Position]:
-        rank, positions = member.process.rank, {}
-        for f in heartbeat.frontiers:
-            if f.peer >= 0 and (f.sending or f.peer != rank):
-                ranks: tuple[int, ...] = (rank, f.peer) if f.sending else (f.peer, rank)
-                name = f"p2p:{ranks[0]}-{ranks[1]}"
-            elif f.communicator in member.groups:
-                group = member.groups[f.communicator]
-                name, ranks = group.id, group.ranks
-            else:
-                continue
-            self._members[name] = ranks
-            positions[name] = Position(
-                f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open)
-            )
-        return positions
 
-
-def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
-    """None of them where one has no name: the others do not tell what is open."""
-    if not messages:
-        return ()
-    return tuple((m.step, m.message) for m in messages) if all(m.message for m in messages) else ()
+def _frontier(state: _Rank) -> Mapping[str, Position]:
+    return state.positions.by_communicator if state.positions else {}
 
 
 def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:

@@ -17,7 +17,7 @@ from megatronapp.core.errors import (
     NotFoundError,
     UnavailableError,
 )
-from megatronapp.core.trace.validate import ImplausibleError
+from megatronapp.core.trace.ranges import ImplausibleError
 
 STATUS: dict[type[MegatronAppError], tuple[grpc.StatusCode, str]] = {
     AuthError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),

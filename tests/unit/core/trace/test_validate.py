@@ -19,7 +19,8 @@ from megatronapp.core.trace.message_id import (
     Direction,
     MessageId,
 )
-from megatronapp.core.trace.validate import ImplausibleError, check_message, check_rank_message
+from megatronapp.core.trace.ranges import ImplausibleError
+from megatronapp.core.trace.validate import check_message, check_rank_message
 from megatronapp.v1 import trace_pb2
 
 NOW_NS = 1_760_000_000_000_000_000

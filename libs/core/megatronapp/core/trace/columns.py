@@ -136,11 +136,11 @@ class Columns(Mapping[str, Column]):
         """Whether no column was sent."""
         return not self._data
 
-    def wide(self) -> Iterator[tuple[str, Column]]:
-        """The columns that came in four bytes a value or more, as they came."""
-        for name, data in self._data.items():
-            if len(data) >= 4 * self.rows > 0 and (sent := self.sent(name)) is not None:
-                yield name, sent
+    def widths(self) -> Iterator[tuple[str, int]]:
+        """Of the columns that came: in how many bytes a value did."""
+        if self.rows:
+            for name, data in self._data.items():
+                yield name, len(data) // self.rows
 
     def take(self, name: str, rows: npt.NDArray[np.integer]) -> Column:
         """The values of some rows, without decoding the others."""

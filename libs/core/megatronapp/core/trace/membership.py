@@ -47,10 +47,10 @@ class Process:
     """It has ended in good order."""
     lost_unix_ns: int = 0
     """When its stream was last seen to end without a goodbye; 0: never."""
+    rank: int = field(init=False)
 
-    @property
-    def rank(self) -> int:
-        return self.identity.rank
+    def __post_init__(self) -> None:
+        self.rank = self.identity.rank
 
     @property
     def lost(self) -> bool:
@@ -166,13 +166,14 @@ class Membership:
         return self.recipe if self._recipe_of[0] == -rank else None
 
     def _sender(self, identity: trace_pb2.Identity) -> Process | None:
-        self.begin(identity.attempt)
-        if identity.attempt < self.attempt:
+        attempt, rank, incarnation = identity.attempt, identity.rank, identity.incarnation
+        self.begin(attempt)
+        if attempt < self.attempt:
             return None
-        known = self._processes.setdefault(identity.rank, {})
-        if identity.incarnation not in known:
-            known[identity.incarnation] = Process(copied(identity))
-        return known[identity.incarnation]
+        known = self._processes.setdefault(rank, {})
+        if incarnation not in known:
+            known[incarnation] = Process(copied(identity))
+        return known[incarnation]
 
     def _elected(self, process: Process) -> Process | None:
         """The process, if it is its rank's."""

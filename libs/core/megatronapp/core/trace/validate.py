@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter, gt, lt
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,40 +29,11 @@ from megatronapp.core.trace.columns import (
     summary_columns,
 )
 from megatronapp.core.trace.message_id import MAX_PACKED
+from megatronapp.core.trace.ranges import ImplausibleError, Range, Ranges
 from megatronapp.v1 import trace_pb2
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}/[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-
-Range = tuple[str, int, int]
-"""A field, its least and its largest value."""
-
-
-class _Ranges:
-    """Fields of one kind of message with their ranges, compared without a loop in Python: a heartbeat has fifty."""
-
-    def __init__(self, what: str, *ranges: Range) -> None:
-        self._what, self._ranges = what, ranges
-        fields, self._low, self._high = zip(*ranges, *ranges[:1], strict=True)  # one field alone would be no tuple
-        self._values = attrgetter(*fields)
-
-    def check(self, message: Any) -> None:
-        values = self._values(message)
-        if any(map(lt, values, self._low)) or any(map(gt, values, self._high)):
-            raise self._told(message)
-
-    def _told(self, message: Any) -> ImplausibleError:
-        field, low, high = next(r for r in self._ranges if not r[1] <= getattr(message, r[0]) <= r[2])
-        text = f"{self._what}: {field} is {getattr(message, field)}; it must be from {low} to {high}"
-        return ImplausibleError("number", text)
-
-
-class ImplausibleError(DataError):
-    """A field whose value can't be true; `reason` is a short word for counting."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
 
 
 def check_identity(identity: trace_pb2.Identity) -> None:
@@ -113,14 +84,15 @@ def implausible_columns(columns: Mapping[str, Column], bounds: npt.NDArray[np.in
 
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
     """The same for a message on the bus, where one that tells of a lost rank has no body. Raises DataError."""
-    check_identity(message.identity)
+    identity, body = message.identity, message.message
+    check_identity(identity)
     _RANK_MESSAGE.check(message)
-    if message.lost and message.message.WhichOneof("body") is None:
+    kind = body.WhichOneof("body")
+    if kind is None and message.lost:
         return
-    body = message.message
-    if body.HasField("hello") and body.hello.HasField("identity") and body.hello.identity != message.identity:
+    if kind == "hello" and body.hello.HasField("identity") and body.hello.identity != identity:
         raise _identity("a Hello of another rank than the message's sender")
-    _understand(body)
+    _understand(body, kind)
 
 
 def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
@@ -128,13 +100,13 @@ def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
 
     Raises DataError as check_message does.
     """
-    if message.HasField("hello"):
-        check_identity(message.hello.identity)
-    return _understand(message)
-
-
-def _understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     kind = message.WhichOneof("body")
+    if kind == "hello":
+        check_identity(message.hello.identity)
+    return _understand(message, kind)
+
+
+def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if kind == "bundle":
@@ -213,21 +185,21 @@ def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
     _HEARTBEAT.check(beat)
     _phase(beat.phase)
     _parts(beat, _HEARTBEAT_PARTS)
-    frontiers, texts = beat.frontiers, [beat.activity]
-    _at_most("frontiers", len(frontiers), limits.MAX_FRONTIERS)
-    for frontier in frontiers:
-        _FRONTIER.check(frontier)
-        texts.append(frontier.operation)
-        if opened := frontier.open:
+    texts = [beat.activity]
+    if frontiers := list(beat.frontiers):
+        _at_most("frontiers", len(frontiers), limits.MAX_FRONTIERS)
+        _FRONTIER.check_all(frontiers)
+        texts += map(_OPERATION, frontiers)
+        for opened in filter(len, map(_OPEN_MESSAGES, frontiers)):
             _at_most("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
-            for message in opened:
-                _OPEN.check(message)
+            _OPEN.check_all(opened)
     _texts("activity or operation", texts, limits.MAX_NAME)
     _communicators(beat.communicators)
-    _at_most("evaluations", len(beat.evaluations), limits.MAX_EVALUATIONS)
-    for evaluation in beat.evaluations:
-        _EVALUATION.check(evaluation)
-        _texts("evaluation", [evaluation.split])
+    if evaluations := beat.evaluations:
+        _at_most("evaluations", len(evaluations), limits.MAX_EVALUATIONS)
+        _EVALUATION.check_all(evaluations)
+        for evaluation in evaluations:
+            _texts("evaluation", [evaluation.split])
 
 
 def _communicators(communicators: Sequence[trace_pb2.Communicator]) -> None:
@@ -263,8 +235,9 @@ def _names(names: Sequence[str]) -> None:
 
 def _check_columns(columns: Columns) -> None:
     """Only what is sent wide can be out of the range of a time or a count."""
-    for name, sent in columns.wide():
-        if name in _WIDE_32 or sent.itemsize == 8:
+    for name, width in columns.widths():
+        in_question = width == 8 or (width == 4 and name in _WIDE_32)
+        if in_question and (sent := columns.sent(name)) is not None:
             _column(name, sent, *_column_range(name))
 
 
@@ -283,7 +256,7 @@ def _phase(phase: int) -> None:
         raise ImplausibleError("phases", f"phase {phase}; phases are numbered from 0 to {limits.MAX_PHASE}")
 
 
-def _parts(message: Any, parts: Mapping[str, _Ranges]) -> None:
+def _parts(message: Any, parts: Mapping[str, Ranges]) -> None:
     """Those of a message's parts that it has."""
     for name, ranges in parts.items():
         if message.HasField(name):
@@ -315,30 +288,75 @@ def _to(high: int, *fields: str) -> list[Range]:
     return [(field, 0, high) for field in fields]
 
 
+_OPERATION, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("open")
 _OPEN_ENUM = 31
 """A newer sender may name values that are not known here."""
 
-_RANK_MESSAGE = _Ranges(
+_TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
+
+
+def _rank_message_holds(message: trace_pb2.RankMessage) -> bool:
+    return (
+        0 <= message.received_unix_ns <= _TIME_NS
+        and message.clock_offset_ns >= -_COUNT
+        and message.clock_error_ns >= -1
+    )  # fmt: skip
+
+
+def _heartbeat_holds(beat: trace_pb2.Heartbeat) -> bool:
+    return (
+        beat.step <= limits.MAX_STEP
+        and beat.dropped <= limits.MAX_DROPPED
+        and 0 <= beat.unix_ns <= _TIME_NS
+        and 0 <= beat.thread_cpu_ns <= _TIME_NS
+        and 0 <= beat.thread_wait_ns <= _TIME_NS
+        and -_TIME_NS <= beat.clock_ns <= _TIME_NS
+        and -_TIME_NS <= beat.activity_since_ns <= _TIME_NS
+    )
+
+
+def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
+    return (
+        frontier.communicator <= limits.MAX_COMMUNICATORS
+        and frontier.enqueued <= _COUNT
+        and frontier.started <= _COUNT
+        and frontier.completed <= _COUNT
+        and -_TIME_NS <= frontier.enqueued_at_ns <= _TIME_NS
+        and -_TIME_NS <= frontier.completed_at_ns <= _TIME_NS
+        and -1 <= frontier.peer < limits.MAX_WORLD
+    )
+
+
+def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
+    return (
+        message.step <= limits.MAX_STEP
+        and message.message <= MAX_PACKED
+        and -_TIME_NS <= message.posted_at_ns <= _TIME_NS
+    )
+
+
+_RANK_MESSAGE = Ranges(
     "message",
     *_to(limits.MAX_TIME_NS, "received_unix_ns"),
     ("clock_offset_ns", -limits.MAX_COUNT, limits.MAX_COUNT),
     ("clock_error_ns", -1, limits.MAX_COUNT),
+    hold=_rank_message_holds,
 )
-_HELLO = _Ranges("Hello", *_to(_OPEN_ENUM, "device"))
-_PLACEMENT = _Ranges(
+_HELLO = Ranges("Hello", *_to(_OPEN_ENUM, "device"))
+_PLACEMENT = Ranges(
     "placement",
     *_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
     *_to(limits.MAX_PIPELINE - 1, "pipeline"),
     *_to(limits.MAX_TIME_NS, "host_unix_ns"),
     *_times("host_clock_ns"),
 )
-_SIZES = _Ranges(
+_SIZES = Ranges(
     "sizes",
     *_to(limits.MAX_WORLD, "world", "tensor", "data", "context", "expert"),
     *_to(limits.MAX_PIPELINE, "pipeline"),
     *_to(limits.MAX_VIRTUAL_PIPELINE, "virtual_pipeline"),
 )
-_SCHEDULE = _Ranges(
+_SCHEDULE = Ranges(
     "schedule",
     *_to(limits.MAX_MICROBATCHES, "microbatches"),
     *_to(limits.MAX_STEP, "total_steps", "first_step"),
@@ -346,7 +364,7 @@ _SCHEDULE = _Ranges(
     *_to(limits.MAX_MICRO_BATCH_SIZE, "micro_batch_size"),
     *_to(limits.MAX_PARAMETERS, "parameters"),
 )
-_BATCH = _Ranges(
+_BATCH = Ranges(
     "batch",
     *_to(limits.MAX_BATCH_ROWS, "count"),
     *_to(limits.MAX_STEP, "step"),
@@ -354,7 +372,7 @@ _BATCH = _Ranges(
     *_to(limits.MAX_DURATION_NS, "reference_error_ns"),
     *_times("reference_host_ns", "base_ns"),
 )
-_SUMMARY = _Ranges(
+_SUMMARY = Ranges(
     "summary",
     *_to(limits.MAX_SUMMARY_ROWS, "rows"),
     *_to(limits.MAX_STEP, "step"),
@@ -362,35 +380,43 @@ _SUMMARY = _Ranges(
     *_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
     *_times("start_ns"),
 )
-_PROGRESS = _Ranges("progress", *_to(limits.MAX_STEP, "total_steps"))
-_HEARTBEAT = _Ranges(
+_PROGRESS = Ranges("progress", *_to(limits.MAX_STEP, "total_steps"))
+_HEARTBEAT = Ranges(
     "heartbeat",
     *_to(limits.MAX_STEP, "step"),
     *_to(limits.MAX_DROPPED, "dropped"),
     *_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
     *_times("clock_ns", "activity_since_ns"),
+    hold=_heartbeat_holds,
 )
-_CONTROL = _Ranges(
+_CONTROL = Ranges(
     "trace control",
     *_to(limits.MAX_TRACE_INTERVAL, "interval", "continuous_iterations"),
     *_to(_OPEN_ENUM, "granularity"),
 )
-_GPU = _Ranges("gpu", *_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
-_FRONTIER = _Ranges(
+_GPU = Ranges("gpu", *_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
+_FRONTIER = Ranges(
     "frontier",
     *_to(limits.MAX_COMMUNICATORS, "communicator"),
     *_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
     *_times("enqueued_at_ns", "completed_at_ns"),
     ("peer", -1, limits.MAX_WORLD - 1),
+    hold=_frontier_holds,
 )
-_OPEN = _Ranges("open message", *_to(limits.MAX_STEP, "step"), *_to(MAX_PACKED, "message"), *_times("posted_at_ns"))
-_MEMORY = _Ranges(
+_OPEN = Ranges(
+    "open message",
+    *_to(limits.MAX_STEP, "step"),
+    *_to(MAX_PACKED, "message"),
+    *_times("posted_at_ns"),
+    hold=_open_message_holds,
+)
+_MEMORY = Ranges(
     "memory",
     *_to(limits.MAX_COUNT, "allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes"),
 )
 _SUMMARY_PARTS = {"progress": _PROGRESS, "memory": _MEMORY}
 _HEARTBEAT_PARTS = {"control": _CONTROL, "gpu": _GPU, "memory": _MEMORY}
-_EVALUATION = _Ranges("evaluation", *_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches"))
+_EVALUATION = Ranges("evaluation", *_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches"))
 _TIME = (-limits.MAX_TIME_NS, limits.MAX_TIME_NS)
 _DURATION = (-limits.MAX_DURATION_NS, limits.MAX_DURATION_NS)
 _WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME, "message": (0, MAX_PACKED)} | {

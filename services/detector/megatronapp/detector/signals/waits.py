@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.detector.steps import Floats, Ints, StepTable
 from megatronapp.v1 import trace_pb2
 
 
@@ -45,27 +45,36 @@ def waited_for_untold(table: StepTable) -> Floats:
     late, would have waited less. Only communicators within one pipeline stage count. nan: in no such one, or another of
     its members has not told either.
     """
-    ranks, spent = table.ranks, _spent(table)
+    ranks, (cells, spent) = table.ranks, _spent(table)
     waited = np.full(len(ranks), np.nan)
     by_size = sorted(range(len(table.communicators)), key=lambda each: -len(table.communicators[each].ranks))
     for group in by_size:
-        members = np.flatnonzero(np.isin(ranks.rank, table.communicators[group].ranks))
-        whole = len(members) == len(table.communicators[group].ranks) > 1
-        if whole and len(np.unique(ranks.pipeline[members])) == 1:
-            waited[members] = _least_of_others(
-                np.array([spent.get((group, rank), np.nan) for rank in members.tolist()])
-            )
+        members = _members(table, group)
+        if members is not None and (ranks.pipeline[members] == ranks.pipeline[members[0]]).all():
+            cell = group * len(ranks) + members
+            place = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
+            waited[members] = _least_of_others(np.where(cells[place] == cell, spent[place], np.nan))
     return waited
 
 
-def _spent(table: StepTable) -> dict[tuple[int, int], float]:
-    """Seconds in collectives of each communicator and rank (indices)."""
+def _members(table: StepTable, group: int) -> Ints | None:
+    """Indices of a communicator's ranks; None where it has one alone, or one that is not known or named twice."""
+    known, named = table.ranks.rank, np.sort(np.array(table.communicators[group].ranks, np.int64))
+    places = np.searchsorted(known, named)
+    if len(named) < 2 or places[-1] == len(known) or (known[places] != named).any() or (named[1:] == named[:-1]).any():
+        return None
+    return places
+
+
+def _spent(table: StepTable) -> tuple[Ints, Floats]:
+    """Seconds in collectives of each communicator and rank, which stand as one number; ascending, one at least."""
     rows = table.rows
     mine = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
-    n = len(table.ranks)
-    cells, cell = np.unique(rows.communicator[mine] * n + rows.rank[mine], return_inverse=True)
-    seconds = np.bincount(cell, rows.duration[mine])
-    return {(int(c) // n, int(c) % n): float(s) for c, s in zip(cells, seconds, strict=True)}
+    if not mine.any():
+        return np.full(1, -1), np.full(1, np.nan)
+    cells, cell = np.unique(rows.communicator[mine] * len(table.ranks) + rows.rank[mine], return_inverse=True)
+    spent: Floats = np.bincount(cell, rows.duration[mine]).astype(np.float64)
+    return cells.astype(np.int64), spent
 
 
 def _least_of_others(values: Floats) -> Floats:

@@ -211,7 +211,8 @@ class Monitor:
     def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> Floats:
         sums = sequential.sums(self._change.rows)
         if not self.noise.together:
-            self._widening.observe((sums / np.sqrt(sequential.WINDOWS))[measured & self.ready & ~self.alarmed])
+            usual = sums.T[:, measured & self.ready & ~self.alarmed].T
+            self._widening.observe(usual / np.sqrt(sequential.WINDOWS))
         return sequential.evidence(sums / self._widening.factors)
 
     def _resume(self, step: int, x: Floats) -> None:

@@ -68,13 +68,15 @@ def correlation_factor(residuals: Floats) -> float:
     """
     spread = MAD_TO_SIGMA * _median_rows(np.abs(residuals))
     bounded = np.clip(residuals / np.where(spread > 0, spread, np.nan)[:, None], -3.0, 3.0)
-    before, after = bounded[:, :-1], bounded[:, 1:]
-    both = np.isfinite(before) & np.isfinite(after)
-    if not both.any():
-        return 1.0
+    seen = np.isfinite(bounded)
+    both = seen[:, :-1] & seen[:, 1:]
     pairs = both.sum(axis=1)
-    product = np.where(both, before * after, 0.0).sum(axis=1)
-    power = np.where(both, before * before, 0.0).sum(axis=1)
+    if not pairs.any():
+        return 1.0
+    filled = np.where(seen, bounded, 0.0)
+    before, after = filled[:, :-1], filled[:, 1:]
+    product = np.einsum("ij,ij->i", before, after)
+    power = np.einsum("ij,ij->i", before, before * both)
     known = (pairs >= KNOWN_PAIRS) & (power > 0)
     if not known.any():
         return 1.0

@@ -10,8 +10,8 @@ alarms above n. The start that wins is the estimate of the onset.
 
 Why an e-process: E_w is the likelihood of the residuals under a shift of unknown size (normal with deviation tau)
 over that under none. Under none its mean is at most 1 at every step, whenever one looks; a test with a fixed number
-of steps would have to be corrected for each look. Only starts in WINDOWS are tried, so that a step costs one matrix
-product for all items.
+of steps would have to be corrected for each look. Only starts in WINDOWS are tried, so that a step costs a few sums
+for all items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from megatronapp.detector.steps import Floats, Ints
 
 WINDOWS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64])
 """Starts that are tried, in steps ago; within the last a shift that shows in every fourth step alone is found."""
-_WINDOW_SUMS = (np.arange(WINDOWS[-1])[:, None] < WINDOWS).astype(np.float64)
 TAU = 2.0
 """Expected size of a shift in standard deviations: the smallest worth a finding is 2 % where a step varies by 1 %, as
 on GPUs before their own scale is known (profiles.py). The mixture is over all sizes, so that it hardly matters."""
@@ -33,13 +32,17 @@ def sums(residuals: Floats) -> Floats:
 
     residuals (items × WINDOWS[-1]): standardised, winsorised, the newest first; 0 where nothing was measured.
     """
-    of_windows: Floats = residuals @ _WINDOW_SUMS
-    return of_windows
+    newest_first, of_windows = residuals.T, np.empty((len(WINDOWS), len(residuals)))
+    total, begin = np.zeros(len(residuals)), 0
+    for row, end in zip(of_windows, WINDOWS.tolist(), strict=True):
+        total = np.add(total, newest_first[begin:end].sum(axis=0), out=row)
+        begin = end
+    return of_windows.T
 
 
 def evidence(sums: Floats) -> Floats:
     """Log evidence of a rise, one for each item, by its sums over WINDOWS."""
-    log_e: Floats = _log_mixture(sums, WINDOWS).max(axis=1)
+    log_e: Floats = _log_mixture(sums.T, WINDOWS[:, None]).max(axis=0)
     return log_e
 
 
@@ -59,7 +62,10 @@ def onset(residuals: Floats) -> int:
 
 def _log_mixture(sums: Floats, steps: Ints) -> Floats:
     spread = 1.0 + steps * TAU**2
-    mixture: Floats = np.where(sums > 0, TAU**2 * sums**2 / (2 * spread), 0.0) - np.log(spread) / 2
+    mixture: Floats = np.fmax(sums, 0.0)
+    mixture *= mixture
+    mixture *= TAU**2 / (2 * spread)
+    mixture -= np.log(spread) / 2
     return mixture
 
 

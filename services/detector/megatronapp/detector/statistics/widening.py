@@ -56,5 +56,5 @@ class Widening:
 def spread_of(sums: Floats) -> Floats:
     """Standard deviation of each column, by a quantile of the absolute values."""
     place = int(QUANTILE * len(sums))
-    spread: Floats = np.partition(np.abs(sums), place, axis=0)[place] / NORMAL
+    spread: Floats = np.partition(np.abs(sums.T), place, axis=1)[:, place] / NORMAL
     return spread

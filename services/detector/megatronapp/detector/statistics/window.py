@@ -11,37 +11,43 @@ SPARE = 2
 
 
 class Window:
-    """`rows` is items × width, the newest value first; what was never measured is `fill`."""
+    """`rows` is items × width, the newest value first; what was never measured is `fill`. The values of one step lie
+    together, as steps come and are summed up for all items at once."""
 
     def __init__(self, width: int, fill: float) -> None:
         self.width, self._fill = width, fill
-        self._memory: Floats = np.full((0, SPARE * width), fill)
-        self._first = self._memory.shape[1] - width
+        self._memory: Floats = np.full((SPARE * width, 0), fill)
+        self._first = len(self._memory) - width
 
     @property
     def rows(self) -> Floats:
         """A view: assigning to it changes the window."""
-        return self._memory[:, self._first : self._first + self.width]
+        return self._newest_first.T
+
+    @property
+    def _newest_first(self) -> Floats:
+        return self._memory[self._first : self._first + self.width]
 
     def push(self, newest: Floats) -> None:
         """One more value for every item; the oldest ones go."""
         if self._first == 0:
-            home = self._memory.shape[1] - self.width
-            self._memory[:, home:] = self.rows
+            home = len(self._memory) - self.width
+            self._memory[home:] = self._newest_first
             self._first = home
         self._first -= 1
-        self._memory[:, self._first] = newest
+        self._memory[self._first] = newest
 
     def push_some(self, items: np.ndarray, newest: Floats) -> None:
         """One more value for some items; the others keep what they have."""
-        if len(items) == len(self._memory):
+        if len(items) == self._memory.shape[1]:
             self.push(newest)
             return
-        rows = self.rows
-        rows[items, 1:] = rows[items, :-1]
-        rows[items, 0] = newest
+        steps = self._newest_first
+        for older, newer in zip(steps[:0:-1], steps[-2::-1], strict=True):
+            older[items] = newer[items]
+        steps[0, items] = newest
 
     def grow(self, more: int) -> None:
         """Room for further items."""
-        fresh = np.full((more, self._memory.shape[1]), self._fill)
-        self._memory = np.concatenate([self._memory, fresh])
+        fresh = np.full((len(self._memory), more), self._fill)
+        self._memory = np.concatenate([self._memory, fresh], axis=1)

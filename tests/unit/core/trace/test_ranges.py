@@ -1,0 +1,46 @@
+"""Ranges that are written out refuse what those that are looked up do, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.protobuf.message import Message
+
+from megatronapp.core.trace import validate
+from megatronapp.core.trace.ranges import ImplausibleError, Ranges
+from megatronapp.v1 import trace_pb2
+
+WRITTEN_OUT: dict[type[Message], Ranges] = {
+    trace_pb2.RankMessage: validate._RANK_MESSAGE,
+    trace_pb2.Heartbeat: validate._HEARTBEAT,
+    trace_pb2.Frontier: validate._FRONTIER,
+    trace_pb2.OpenMessage: validate._OPEN,
+}
+
+
+def at_the_borders(kind: type[Message], ranges: Ranges) -> Iterator[Message]:
+    """Messages with one field at an end of its range, or one beyond it where the field can hold that."""
+    for field, low, high in ranges._ranges:
+        for value in (low - 1, low, high, high + 1):
+            try:
+                yield kind(**{field: value})
+            except ValueError:
+                continue
+
+
+@pytest.mark.parametrize("kind", WRITTEN_OUT, ids=lambda kind: kind.DESCRIPTOR.name)
+def test_what_is_written_out_is_what_the_ranges_say(kind: type[Message]) -> None:
+    ranges = WRITTEN_OUT[kind]
+    messages = list(at_the_borders(kind, ranges))
+
+    assert ranges.hold != ranges.looked_up
+    assert [ranges.hold(message) for message in messages] == [ranges.looked_up(message) for message in messages]
+    assert {ranges.hold(message) for message in messages} == {True, False}
+
+
+def test_the_first_message_that_does_not_hold_is_named() -> None:
+    ranges = Ranges("frontier", ("peer", -1, 7))
+
+    with pytest.raises(ImplausibleError, match="frontier: peer is 9; it must be from -1 to 7"):
+        ranges.check_all([trace_pb2.Frontier(peer=3), trace_pb2.Frontier(peer=9)])

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from megatronapp.core.trace.membership import Membership
+from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.signals.waits import waited_for_untold
+from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.v1 import trace_pb2
+from tests.support.simulated import GPU, Job, Layout
+
+LATE_NS = 10**12
+
+
+def table_of(layout: Layout, untold: set[int]) -> StepTable:
+    """A step of which these ranks have not told."""
+    job, membership, assembler = Job(layout, GPU, (), seed=1), Membership(1), Assembler()
+    tables = list[StepTable]()
+    for message in [*job.hellos(), *(m for m in job.step(1) if m.identity.rank not in untold)]:
+        process = membership.apply(message)
+        assert process is not None
+        tables += assembler.feed(process, message)
+    return [*tables, *assembler.expire(job.clock_ns + LATE_NS)][0]
+
+
+def as_defined(table: StepTable, rank: int) -> float:
+    """Of the rank with this index."""
+    rows, stage = table.rows, table.ranks.pipeline
+    collective = table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE
+    found = np.nan
+    for group in sorted(range(len(table.communicators)), key=lambda each: -len(table.communicators[each].ranks)):
+        members = [list(table.ranks.rank).index(each) for each in table.communicators[group].ranks]
+        if rank not in members or len(members) < 2 or len({stage[member] for member in members}) > 1:
+            continue
+        of_group = collective & (rows.communicator == group)
+        spent = [rows.duration[of_group & (rows.rank == other)] for other in members if other != rank]
+        found = min(each.sum() for each in spent) if all(map(len, spent)) else np.nan
+    return found
+
+
+@pytest.mark.parametrize("untold", [set(), {3}, {0, 5}], ids=str)
+@pytest.mark.parametrize("layout", [Layout(pp=1, dp=8), Layout(pp=2, dp=2, tp=2), Layout(pp=4, dp=2)], ids=str)
+def test_a_rank_is_waited_for_as_long_as_the_others_of_its_smallest_communicator_wait(
+    layout: Layout, untold: set[int]
+) -> None:
+    table = table_of(layout, untold)
+
+    waited: Floats = waited_for_untold(table)
+
+    expected = [as_defined(table, rank) for rank in range(len(table.ranks))]
+    np.testing.assert_allclose(waited, expected)
+    assert len(untold) > 1 or np.isfinite(waited).any()
