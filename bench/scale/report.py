@@ -14,6 +14,7 @@ from bench.scale.scenarios import Trial
 from bench.scale.scoring import Outcome
 
 PER_GPU_DAYS = 10_000.0
+JOB_YEAR_DAYS = 365.0
 
 
 @dataclass
@@ -36,6 +37,12 @@ class Line(Outcome):
         low, high = intervals.poisson(events)
         return events * per, (low * per, high * per)
 
+    def a_year(self, events: int) -> tuple[float, Interval]:
+        """Events in a year of one job: who has a small job has few GPU-days, and is woken as often as anybody."""
+        per = JOB_YEAR_DAYS / self.job_days if self.job_days else math.nan
+        low, high = intervals.poisson(events)
+        return events * per, (low * per, high * per)
+
     @property
     def found(self) -> int:
         return sum(detection.found for detection in self.detections)
@@ -55,6 +62,7 @@ class Line(Outcome):
         faults, right = len(self.detections), self.pages - self.wrong_culprits - self.false_pages
         numbers: dict[str, object] = {name: getattr(self, name) for name in ("name", "trials", *_SUMMED)}
         numbers |= {"false_pages_per_10000_gpu_days": false, "false_openings_per_10000_gpu_days": openings}
+        numbers |= {"false_pages_per_job_year": self.a_year(self.false_pages)}
         if faults:
             numbers |= {
                 "faults": faults,
@@ -76,8 +84,8 @@ class Line(Outcome):
 
 
 _SUMMED = (
-    "gpu_days", "rank_steps", "pages", "false_pages", "wrong_culprits", "wrong_causes", "false_openings", "advice",
-    "errors", "generation_seconds", "engine_seconds",
+    "gpu_days", "job_days", "rank_steps", "pages", "false_pages", "wrong_culprits", "wrong_causes", "false_openings",
+    "advice", "errors", "generation_seconds", "engine_seconds",
 )  # fmt: skip
 
 
@@ -110,14 +118,16 @@ def pooled(parts: Sequence[Line], name: str = "all") -> Line:
 
 def healthy_table(parts: Sequence[Line]) -> str:
     head = f"{'model':18} {'GPU-days':>9} {'rank-steps':>10} {'false pages':>11} {'per 10,000 GPU-days':>26}"
+    head += f" {'a job-year':>26}"
     head += f" {'false openings':>14} {'per 10,000 GPU-days':>26} {'advice':>6} {'errors':>6}"
     return "\n".join([head, *(_healthy_line(line) for line in [*parts, pooled(parts)])])
 
 
 def _healthy_line(line: Line) -> str:
     pages, openings = (_with_interval(*line.rate(n), ",.1f") for n in (line.false_pages, line.false_openings))
+    year = _with_interval(*line.a_year(line.false_pages), ",.1f")
     return (
-        f"{line.name:18} {line.gpu_days:9,.0f} {line.rank_steps:10.2e} {line.false_pages:11} {pages:>26}"
+        f"{line.name:18} {line.gpu_days:9,.0f} {line.rank_steps:10.2e} {line.false_pages:11} {pages:>26} {year:>26}"
         f" {line.false_openings:14} {openings:>26} {line.advice:6} {line.errors:6}"
     )
 

@@ -37,6 +37,7 @@ class Outcome:
     """Of one job."""
 
     gpu_days: float = 0.0
+    job_days: float = 0.0
     rank_steps: int = 0
     pages: int = 0
     false_pages: int = 0
@@ -66,7 +67,9 @@ class Score:
         self._since: dict[Fault, int] = {}
 
     def pass_step(self, step: Step) -> None:
-        self.outcome.gpu_days += self._world * (int(step.ended_unix_ns.max()) - step.began_unix_ns) * NS / DAY
+        days = (int(step.ended_unix_ns.max()) - step.began_unix_ns) * NS / DAY
+        self.outcome.job_days += days
+        self.outcome.gpu_days += self._world * days
         self.outcome.rank_steps += self._world
         for fault in self._faults:
             if step.number >= self._counted_from and fault.size(step.number):

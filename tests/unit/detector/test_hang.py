@@ -224,10 +224,10 @@ def test_whoever_did_not_post_a_message_is_blamed_in_whatever_order_the_others_w
 
 
 class Beating:
-    """A job of two replicas whose heartbeats the test writes."""
+    """A job of replicas whose heartbeats the test writes: of the first two, unless it says otherwise."""
 
-    def __init__(self) -> None:
-        self.job = Job(Layout(pp=1, dp=2), CPU, on_cpu=True)
+    def __init__(self, replicas: int = 2) -> None:
+        self.job = Job(Layout(pp=1, dp=replicas), CPU, on_cpu=True)
         self.engine = Engine(self.job.run, "test/simulated", 1)
         self.said: list[Finding] = []
         for hello in self.job.hellos():
@@ -245,6 +245,11 @@ class Beating:
     def train(self, seconds: int) -> None:
         for second in range(seconds):
             self.beat((second, second), (second, second))
+
+    def lose(self, rank: int) -> None:
+        identity = self.job.heartbeat(rank, 6, []).identity
+        gone = trace_pb2.RankMessage(identity=identity, received_unix_ns=self.job.clock_ns, lost=True)
+        self.said += self.engine.feed(gone)
 
 
 def test_a_hang_is_named_within_ten_seconds_and_resolved_when_things_move() -> None:
@@ -322,13 +327,22 @@ def test_a_long_checkpoint_is_no_hang() -> None:
     assert job.said == []
 
 
+FORWARD, BACKWARD = (MessageId(way, 0).pack() for way in (Direction.FORWARD, Direction.BACKWARD))
+CROSSING = {0: ("backward_recv", BACKWARD), 1: ("forward_recv", FORWARD)}
+
+
 def deadlocked(job: Beating, activities: tuple[str, str], **used: object) -> list[Finding]:
     """Both ranks wait for a message that the other has not posted; `used`: what grows on rank 0."""
     job.train(20)
-    forward, backward = (MessageId(way, 0).pack() for way in (Direction.FORWARD, Direction.BACKWARD))
-    for second in range(8):
+    stand(job, (0, 1), 8, activities, **used)
+    return list({f.id: f for f in job.said}.values())
+
+
+def stand(job: Beating, ranks: tuple[int, ...], seconds: int, activities: tuple[str, str], **used: object) -> None:
+    """These of the ranks that wait for each other's messages are heard; a third one waits for the first."""
+    for second in range(seconds):
         job.job.clock_ns += SECOND
-        for rank, (name, packed) in enumerate([("backward_recv", backward), ("forward_recv", forward)]):
+        for rank, (name, packed) in ((rank, CROSSING[rank]) for rank in ranks if rank in CROSSING):
             waits = trace_pb2.Frontier(
                 enqueued=5,
                 started=5,
@@ -340,7 +354,8 @@ def deadlocked(job: Beating, activities: tuple[str, str], **used: object) -> lis
             told = {"activity": activities[rank], "clock_ns": second * SECOND + 1}
             told |= dict.fromkeys(used, second * SECOND) if rank == 0 else {}
             job.said += job.engine.feed(job.job.heartbeat(rank, 6, [waits], **told))
-    return list({f.id: f for f in job.said}.values())
+        if 2 in ranks:
+            job.said += job.engine.feed(job.job.heartbeat(2, 6, []))
 
 
 def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -> None:
@@ -353,6 +368,46 @@ def test_two_ranks_that_wait_for_each_others_messages_are_told_as_a_deadlock() -
         "rank 1 for rank 0 to enter forward_send (forward of microbatch 0, step 6) of p2p:0-1. "
         "Its longest usual pause is 1.0 s."
     )
+
+
+def test_who_is_ended_after_a_deadlock_was_told_takes_nothing_back() -> None:
+    """A watchdog aborts the ranks one after the other, while a third one is still heard."""
+    job = Beating(replicas=3)
+    job.train(20)
+    stand(job, (0, 1, 2), 8, ("backward_recv", "forward_recv"))
+    (told,) = job.engine.ledger.open
+    for ended, left in ((0, (1, 2)), (1, (2,))):
+        job.lose(ended)
+        stand(job, left, 8, ("backward_recv", "forward_recv"))
+
+    (after,) = job.engine.ledger.open
+    assert (told.cause, told.ranks) == (Cause.DEADLOCK, (0, 1))
+    assert (after.id, after.cause, after.ranks) == (told.id, Cause.DEADLOCK, (0, 1))
+    assert {f.id for f in job.said} == {told.id}
+
+
+@pytest.mark.parametrize("ends", ["falls silent", "says goodbye"])
+def test_a_blamed_rank_that_ends_later_stays_the_one_to_blame(ends: str) -> None:
+    """Rank 1 has not entered what rank 0 is in; what becomes of rank 0, which waits, tells nothing of that."""
+    job = Beating(replicas=3)
+    job.train(20)
+    waits = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=21, started=21, completed=20)
+    stands = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=20, started=20, completed=20)
+
+    def beats(seconds: int, frontiers: Mapping[int, trace_pb2.Frontier], **fields: object) -> None:
+        for _ in range(seconds):
+            job.job.clock_ns += SECOND
+            for rank, frontier in frontiers.items():
+                job.said += job.engine.feed(job.job.heartbeat(rank, 6, [frontier], **fields))
+
+    beats(8, {0: waits, 1: stands, 2: waits})
+    (told,) = job.engine.ledger.open
+    job.lose(0)
+    beats(1, {1: stands}, closing=ends == "says goodbye")
+    beats(8, {2: waits})
+
+    assert told.ranks == (1,)
+    assert [(f.id, f.ranks) for f in job.engine.ledger.open] == [(told.id, (1,))]
 
 
 def test_a_circle_whose_threads_are_not_known_to_wait_names_no_cause() -> None:

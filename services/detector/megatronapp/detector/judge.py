@@ -50,6 +50,7 @@ from megatronapp.detector.signals.compute import ComputeEffect
 from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.nodes import Nodes
+from megatronapp.detector.signals.outrun import Outrun
 from megatronapp.detector.signals.processor import ProcessorModel
 from megatronapp.detector.signals.saves import Saves
 from megatronapp.detector.signals.transfers import Transfers
@@ -90,6 +91,7 @@ class Judge:
         self._passes = PassHistory()
         self._saves = Saves()
         self._nodes = Nodes()
+        self._outrun = Outrun()
         self._starved: set[int] = set()
         """Ranks whose device has waited for its host for most of a step."""
         self._durations: deque[float] = deque(maxlen=USUAL_STEPS)
@@ -227,6 +229,7 @@ class Judge:
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
         centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)
         self._watch_device("own_history", table, centred, passes.starved)
+        self._outrun.observe(ranks, since_start, {signal: self.monitors[signal] for signal in SPEED})
         job = float(np.median(since_start[np.isfinite(since_start)])) if np.isfinite(since_start).any() else np.nan
         self.monitors["job_compute"].observe(step, np.zeros(1, np.int64), np.array([job]))
         optimizer = matrix.compute(table, (SpanName.OPTIMIZER,)).seconds

@@ -27,8 +27,8 @@ RARE = frozenset({"checkpoint", "job_checkpoint", "expert_imbalance"})
 """Judged only at saves, or only in jobs with experts: they take no share of every step's false alarms."""
 
 _GPU_NOISE: dict[str, Noise] = {
-    "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02, peers=True),
-    "own_history": Noise(floor=0.005, prior=0.01, clip=10, allowance=NEVER, smallest=0.02),
+    "compute_effect": Noise(floor=0.0033, prior=0.01, clip=10, allowance=0.05, smallest=0.02, peers=True, wanders=True),
+    "own_history": Noise(floor=0.005, prior=0.01, clip=10, allowance=NEVER, smallest=0.02, wanders=True),
     "optimizer": Noise(floor=0.01, prior=0.02, clip=8, allowance=0.10, smallest=0.02),
     "job_compute": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.05),
     "host_gap": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
@@ -36,7 +36,7 @@ _GPU_NOISE: dict[str, Noise] = {
     "garbage_collection": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
     "sync_delay": Noise(floor=0.01, prior=0.03, clip=6, allowance=0.05, smallest=0.02, bursts=True),
     "launching": Noise(floor=0.03, prior=0.20, clip=4, allowance=0.50, smallest=BLUR),
-    "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02),
+    "wait": Noise(floor=0.01, prior=0.02, clip=8, allowance=NEVER, smallest=0.02, wanders=True),
     "transfer": Noise(floor=0.05, prior=0.10, clip=8, allowance=NEVER, smallest=0.10, together=True),
     "checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),
     "job_checkpoint": Noise(floor=0.20, prior=0.40, clip=6, allowance=SLOW_SAVE, smallest=SLOW_SAVE),

@@ -58,6 +58,8 @@ class Stall:
     """The foremost rank's."""
     usual_seconds: float | None = None
     """The job's longest usual pause in that phase, where it is known."""
+    gone: frozenset[int] = frozenset()
+    """Ranks that had ended, or were silent, when it was looked who holds the others up."""
 
 
 class Progress:
@@ -103,7 +105,8 @@ class Progress:
         process = member.process
         state = self._known(process.rank)
         positions, step, phase = Positions(member, heartbeat), heartbeat.step, _phase(heartbeat, member)
-        moved = (step, phase, process.closed) != (state.step, state.phase, state.closing) or not state.heard_unix_ns
+        # A goodbye moves nobody who waits.
+        moved = step != state.step or (phase != state.phase and not process.closed) or not state.heard_unix_ns
         self._pass_time(unix_ns, moved=moved or state.positions is None or not positions.equal(state.positions))
         state.positions, state.step, state.activity = positions, step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)
@@ -130,11 +133,19 @@ class Progress:
         if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._allowed_seconds:
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
-            self._stall = self._locate_stall()
+            self._stall = self._renewed_stall()
         return self._stall
 
+    def _renewed_stall(self) -> Stall:
+        """Who is ended while the others stand (by a watchdog, a person, one after the other) has not brought them to a
+        stand: what was seen while they all were there holds. Costs as much as there are ranks."""
+        known = self._stall
+        gone = frozenset(r for r, s in self._ranks.items() if s.closing or s.lost or self._silent(s))
+        if known is not None and known.blamed and not gone <= known.gone:
+            return replace(known, seconds=self.stalled_seconds)
+        return replace(self._locate_stall(), gone=gone)
+
     def _locate_stall(self) -> Stall:
-        """Costs as much as there are ranks."""
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.detector.statistics import effects, offsets, scale, sequential
-from megatronapp.detector.statistics.widening import Widening
+from megatronapp.detector.statistics.widening import MANY, Widening
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
 
@@ -69,6 +69,8 @@ class Noise:
     """Values are offsets from peers that do the same work: their spread says what is usual (offsets.py)."""
     together: bool = False
     """A fault may make most items slow at once, as a switch does its links: that most are slow does not excuse them."""
+    wanders: bool = False
+    """Without a fault it is off for tens of steps by as much as a fault: few items wait until they know by how much."""
     bursts: bool = False
     """Nothing in most steps and much in some: the upper tail is the scale."""
 
@@ -94,6 +96,7 @@ class Monitor:
         """Mean excess since the onset, while alarmed."""
         self.since: Ints = np.zeros(0, np.int64)
         self.log_evidence: Floats = np.zeros(0)
+        self._suspicion: Floats = np.zeros(0)
         self.baseline: Floats = np.zeros(0)
         """What the item's history says, 0 while it is too short."""
         self.sigma: Floats = np.zeros(0)
@@ -110,7 +113,11 @@ class Monitor:
         self._offset = Window(int(sequential.WINDOWS[-1]), 0.0)
         self._clean = Window(CLEAN, np.nan)
         self._cleaned: Ints = np.zeros(0, np.int64)
-        self._widening = Widening(len(sequential.WINDOWS))
+        windows = sequential.WINDOWS
+        self._many = False
+        """Whether so many items have been known at once that one step tells of them."""
+        widening = Widening(windows, log_threshold, certain=noise.wanders)
+        self._widening = Widening.none(windows) if noise.together else widening
         self._steps: list[int] = []
         self._resumed: dict[int, float] = {}
         self._until_refresh = WARM_UP
@@ -130,7 +137,7 @@ class Monitor:
         self._resume(step, x)
         if self.noise.changes:
             change = np.where(self.ready, (x - self.baseline) / self.sigma, 0.0)
-            self._change.push(self._bounded(change))
+            self._change.push(self._bounded(change, self._widening.least))
         if np.isfinite(self.noise.allowance):
             self._compare(x)
         self._judge(x)
@@ -146,6 +153,13 @@ class Monitor:
         for item in np.flatnonzero(self.alarmed):
             self._clear(int(item))
         self._change.rows[:], self._offset.rows[:] = 0.0, 0.0
+
+    def forget(self, items: Ints) -> None:
+        """What was usual of them is so no longer, through no doing of theirs: they begin a new history."""
+        for item in items:
+            self._clear(int(item))
+        self.ready[items], self._cleaned[items], self._clean.rows[items] = False, 0, np.nan
+        self.baseline[items] = 0.0
 
     def fading(self, item: int) -> bool:
         """Whether the newest steps hardly show what the item is alarmed for."""
@@ -192,14 +206,15 @@ class Monitor:
                 self.sigma[~self.ready] = max(self.noise.floor, offsets.early_scale(newest, self.noise.prior))
         self._offset.push(self._bounded((x - self._allowed) / self.sigma))
 
-    def _bounded(self, z: Floats) -> Floats:
-        clip = self._clip
+    def _bounded(self, z: Floats, widening: float = 1.0) -> Floats:
+        clip = self._clip * widening
         return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
-        change = self._evidence_of_change(np.isfinite(x)) if self.noise.changes else none
+        change, suspicion = self._evidence_of_change(np.isfinite(x)) if self.noise.changes else (none, none)
         offset = sequential.evidence(sequential.sums(self._offset.rows)) if np.isfinite(self.noise.allowance) else none
+        self._suspicion = np.maximum(suspicion, offset)
         by_change = change >= offset
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
         alarmed_before = self.alarmed.copy()
@@ -208,12 +223,21 @@ class Monitor:
             self._raise(int(item), by_change=bool(by_change[item]))
         self._follow(x, alarmed_before & np.isfinite(x))
 
-    def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> Floats:
-        sums = sequential.sums(self._change.rows)
-        if not self.noise.together:
-            usual = sums.T[:, measured & self.ready & ~self.alarmed].T
-            self._widening.observe(usual / np.sqrt(sequential.WINDOWS))
-        return sequential.evidence(sums / self._widening.factors)
+    def _evidence_of_change(self, measured: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """And what it would be if how usual sums are were known for certain. Many items tell that in the same step, few
+        by earlier ones."""
+        sums, known = self._sums_of_change(), measured & self.ready & ~self.alarmed
+        many = bool(np.count_nonzero(known) >= MANY)
+        self._many = self._many or many
+        if many and not self.noise.together:
+            self._widening.observe(sums.T[:, known].T / np.sqrt(sequential.WINDOWS))
+        evidence = sequential.evidence(sums / self._widening.factors)
+        return evidence, evidence if self._many else sequential.evidence(sums / self._widening.spread)
+
+    def _sums_of_change(self) -> Floats:
+        """Of few items what is winsorised changes with how well they are known."""
+        rows = self._change.rows
+        return sequential.sums(rows if self._many else self._bounded(rows, self._widening.least))
 
     def _resume(self, step: int, x: Floats) -> None:
         for item in [item for item in self._resumed if item < len(x) and np.isfinite(x[item])]:
@@ -255,15 +279,20 @@ class Monitor:
                 self._share[item] = effects.share(excess, float(self.effect[item]))
 
     def _clear(self, item: int) -> None:
-        self.alarmed[item], self.log_evidence[item] = False, 0.0
+        self.alarmed[item], self.log_evidence[item], self._suspicion[item] = False, 0.0, 0.0
         self._change.rows[item], self._offset.rows[item] = 0.0, 0.0
 
     @property
     def _unsuspected(self) -> npt.NDArray[np.bool_]:
-        return ~self.alarmed & (self.log_evidence < SUSPICIOUS * self.log_threshold)
+        return ~self.alarmed & (np.maximum(self.log_evidence, self._suspicion) < SUSPICIOUS * self.log_threshold)
 
     def _learn(self, x: Floats) -> None:
-        items = np.flatnonzero(np.isfinite(x) & self._unsuspected)
+        unsuspected = np.isfinite(x) & self._unsuspected
+        if self.noise.changes and not self.noise.together and not self._many:
+            known = np.isfinite(x) & self.ready & ~self.alarmed
+            sums = self._sums_of_change() / np.sqrt(sequential.WINDOWS)
+            self._widening.learn(sums[known & unsuspected], suspected=bool(np.any(known & ~unsuspected)))
+        items = np.flatnonzero(unsuspected)
         self._clean.push_some(items, x[items])
         self._cleaned[items] += 1
         self._until_refresh -= 1
@@ -313,7 +342,7 @@ class Monitor:
         self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
         self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
         self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
-        for name in ("effect", "log_evidence", "baseline", "_recovery", "_normal", "_share"):
+        for name in ("effect", "log_evidence", "_suspicion", "baseline", "_recovery", "_normal", "_share"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])
         self._allowed = np.concatenate([self._allowed, np.full(more, self.noise.allowance)])

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from megatronapp.detector.statistics import scale
+from megatronapp.detector.statistics import scale, student
 from megatronapp.detector.statistics.widening import MANY, spread_of
 from megatronapp.detector.steps import Floats
 
@@ -30,13 +30,8 @@ def allowance(offsets: Floats, prior: float) -> Floats:
         return np.full(n, prior)
     deviation = offsets - np.median(offsets)
     others = np.sqrt((np.sum(deviation**2) - deviation**2) / freedom)
-    allowed: Floats = np.minimum(_student(usual, freedom) * others, prior)
+    allowed: Floats = np.minimum(student.quantile(usual, freedom) * others, prior)
     return allowed
-
-
-def _student(normal: float, freedom: int) -> float:
-    """Quantile of Student's t from the normal one (Gaver & Kafadar, 1984: within 2 % from 3 degrees of freedom on)."""
-    return float(np.sqrt(freedom * np.expm1(normal**2 * (freedom - 1.5) / (freedom - 1) ** 2)))
 
 
 def early_scale(values: Floats, prior: float) -> float:

@@ -1,0 +1,66 @@
+"""Outrun: ranks that look slower beside others since these have become faster, and are as fast as ever themselves.
+
+Of two nodes nobody can tell which is usual where one of them was slow in all of the job's first steps: both are
+compared with the middle between them. When that one recovers, the other looks slower by as much. What tells is the
+rank's own passes, against nothing but their past: they do not take longer. Such a rank has no past to be compared with,
+and begins one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from megatronapp.detector.statistics.monitor import LASTING, RECENT, Monitor
+from megatronapp.detector.statistics.scale import location
+from megatronapp.detector.statistics.window import Window
+from megatronapp.detector.steps import Floats, Ints
+
+OWN = 0.3
+"""A rank must have become slower by at least this share of what it is slower than others (slow_gpu.AGREE)."""
+KNOWN_STEPS = 3
+"""Before the onset that tell what was usual: their median is no outlier."""
+
+
+class Outrun:
+    def __init__(self) -> None:
+        self._passes = Window(RECENT, np.nan)
+        self._alarmed: dict[str, npt.NDArray[np.bool_]] = {}
+
+    def observe(self, ranks: Ints, since_start: Floats, monitors: Mapping[str, Monitor]) -> None:
+        """since_start: what each rank's passes take against its own first ones (log-ratio), by the step that the
+        monitors of the ranks' speed have seen last. Ranks that were outrun are taken from them."""
+        self._grow(int(ranks.max(initial=-1)) + 1)
+        values = np.full(len(self._passes.rows), np.nan)
+        values[ranks] = since_start
+        self._passes.push(values)
+        outrun = {
+            rank
+            for signal, monitor in monitors.items()
+            for rank in self._newly_alarmed(signal, monitor)
+            if self._is_outrun(rank, monitor)
+        }
+        for monitor in monitors.values() if outrun else ():
+            monitor.forget(np.array([rank for rank in sorted(outrun) if rank < len(monitor)], np.int64))
+
+    def _newly_alarmed(self, signal: str, monitor: Monitor) -> list[int]:
+        now, before = monitor.alarmed.copy(), self._alarmed.get(signal, np.zeros(0, bool))
+        self._alarmed[signal] = now
+        new = now.copy()
+        new[: len(before)] &= ~before
+        return [rank for rank in np.flatnonzero(new).tolist() if rank < len(self._passes.rows)]
+
+    def _is_outrun(self, rank: int, monitor: Monitor) -> bool:
+        steps = monitor.steps_since(rank)
+        after, before = self._passes.rows[rank, :steps], self._passes.rows[rank, steps : steps + LASTING]
+        if np.count_nonzero(np.isfinite(before)) < KNOWN_STEPS or not np.isfinite(after).any():
+            return False
+        slower = location(after[None])[0] - location(before[None])[0]
+        return bool(slower < OWN * float(monitor.effect[rank]))
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self._passes.rows)
+        if more > 0:
+            self._passes.grow(more)

@@ -1,0 +1,31 @@
+"""Two nodes, of which one was slow in the job's first steps: when it recovers, the other one is not slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.detecting import detect
+from tests.support.simulated import Fault, Job, Layout
+
+TWO_NODES = Layout(pp=1, dp=16)
+SECOND_NODE = tuple(range(8, 16))
+
+
+@pytest.mark.parametrize("until", [24, 50])
+@pytest.mark.parametrize("ratio", [1.03, 1.05])
+def test_that_others_recover_is_no_slowness_of_those_that_were_never_slow(until: int, ratio: float) -> None:
+    burst = Fault("compute", SECOND_NODE, 1, ratio, to_step=until)
+
+    found = detect(Job(TWO_NODES, faults=(burst,), seed=3), until + 130)
+
+    assert not found.opened()
+
+
+def test_a_rank_of_those_that_were_never_slow_is_found_when_it_becomes_so() -> None:
+    burst = Fault("compute", SECOND_NODE, 1, 1.05, to_step=24)
+    slow = Fault("compute", (3,), 90, 1.06)
+
+    found = detect(Job(TWO_NODES, faults=(burst, slow), seed=3), 130)
+
+    assert [finding.ranks for _, finding in found.opened().values()] == [(3,)]
+    assert found.paged_ranks() == {3}
