@@ -218,14 +218,16 @@ class Judge:
     ) -> None:
         """pace: of the passes, since the attempt's start."""
         ranks, step = table.ranks.rank, table.step
-        beside_peers = passes.trusted_beside_peers(effect.beside_peers, equal_work=effect.equal_work)
+        fastest = passes.fastest_beside_peers if effect.equal_work else np.full(len(ranks), np.nan)
+        beside_peers = passes.trusted(effect.beside_peers, fastest)
         self._watch_device("compute_effect", table, beside_peers, passes.starved)
         since_start = self._passes.since_start(ranks, effect.passes, healthy)
         # A device that had always waited for its host, and now sets the pace itself.
         self._starved.update(ranks[passes.starved].tolist())
         fresh = ~np.isfinite(since_start) & effect.passes.known & ~passes.starved
         fresh &= np.isin(ranks, list(self._starved))
-        since_start = passes.trusted(np.where(fresh, np.maximum(pace, 0.0), since_start))
+        fastest = self._anchored("fastest", table, passes.fastest)
+        since_start = passes.trusted(np.where(fresh, np.maximum(pace, 0.0), since_start), fastest)
         everybody = peers.median_of_others(since_start[:, None], healthy)[:, 0]
         centred = since_start - np.where(np.isfinite(everybody), everybody, 0.0)
         self._watch_device("own_history", table, centred, passes.starved)

@@ -30,18 +30,15 @@ class Launching:
     """log of the mean seconds of the rank's passes, each operation weighing by its usual time."""
     beside_peers: Floats
     """pace less that of the median same-stage peer; nan without peers."""
+    fastest: Floats
+    """As pace, of the rank's fastest passes, which have waited least."""
     fastest_beside_peers: Floats
-    """The same of the rank's fastest passes, which have waited least."""
 
-    def trusted(self, log_effect: Floats) -> Floats:
-        """Where a rank is starved now and then, its other spans may be a little too, and small effects are unknown."""
-        return np.where(self._blurred(log_effect), np.nan, log_effect)
-
-    def trusted_beside_peers(self, log_effect: Floats, *, equal_work: bool) -> Floats:
-        """Small effects are what the fastest passes show of them, too: all ranks' take the same if their work does."""
-        shown = np.nan_to_num(self.fastest_beside_peers) if equal_work else np.zeros_like(log_effect)
-        both = np.sign(log_effect) * np.clip(np.sign(log_effect) * shown, 0.0, np.abs(log_effect))
-        return np.where(self._blurred(log_effect), both, log_effect)
+    def trusted(self, log_effect: Floats, fastest: Floats) -> Floats:
+        """Where a rank is starved now and then, its other spans may be a little, too: small effects are none, beyond the
+        slowness that its fastest passes show as well. fastest: their log-effect, nan: not known."""
+        shown = np.clip(np.nan_to_num(fastest), 0.0, np.maximum(log_effect, 0.0))
+        return np.where(self._blurred(log_effect), shown, log_effect)
 
     def _blurred(self, log_effect: Floats) -> npt.NDArray[np.bool_]:
         return (np.nan_to_num(self.share) > SOMETIMES) & (np.abs(log_effect) < BLUR)
@@ -63,7 +60,7 @@ def of_passes(compute: matrix.Compute, stage: Ints, healthy: npt.NDArray[np.bool
     pace, beside_peers = _pace(compute.elapsed / np.maximum(compute.passes, 1), stage, healthy)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(elapsed > 0, 1 - device / elapsed, np.nan)
-    return Launching(share, pace, beside_peers, _pace(compute.fastest, stage, healthy)[1])
+    return Launching(share, pace, beside_peers, *_pace(compute.fastest, stage, healthy))
 
 
 def _pace(seconds: Floats, stage: Ints, healthy: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
