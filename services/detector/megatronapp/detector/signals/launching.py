@@ -35,8 +35,8 @@ class Launching:
     fastest_beside_peers: Floats
 
     def trusted(self, log_effect: Floats, fastest: Floats) -> Floats:
-        """Where a rank is starved now and then, its other spans may be a little, too: small effects are none, beyond the
-        slowness that its fastest passes show as well. fastest: their log-effect, nan: not known."""
+        """Where a rank is starved now and then, its other spans may be a little, too: small effects are none, beyond
+        the slowness that its fastest passes show as well. fastest: their log-effect, nan: not known."""
         shown = np.clip(np.nan_to_num(fastest), 0.0, np.maximum(log_effect, 0.0))
         return np.where(self._blurred(log_effect), shown, log_effect)
 
