@@ -29,3 +29,9 @@ def test_a_rank_of_those_that_were_never_slow_is_found_when_it_becomes_so() -> N
 
     assert [finding.ranks for _, finding in found.opened().values()] == [(3,)]
     assert found.paged_ranks() == {3}
+
+
+def test_a_rank_that_is_slow_in_every_fourth_step_alone_is_not_outrun() -> None:
+    slow = Fault("compute", (3,), 40, 1.20, every=4)
+
+    assert detect(Job(TWO_NODES, faults=(slow,), seed=3), 100).paged_ranks() == {3}

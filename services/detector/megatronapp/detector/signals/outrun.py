@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from megatronapp.detector.statistics import effects
 from megatronapp.detector.statistics.monitor import LASTING, RECENT, Monitor
 from megatronapp.detector.statistics.scale import location
 from megatronapp.detector.statistics.window import Window
@@ -57,8 +58,8 @@ class Outrun:
         after, before = self._passes.rows[rank, :steps], self._passes.rows[rank, steps : steps + LASTING]
         if np.count_nonzero(np.isfinite(before)) < KNOWN_STEPS or not np.isfinite(after).any():
             return False
-        slower = location(after[None])[0] - location(before[None])[0]
-        return bool(slower < OWN * float(monitor.effect[rank]))
+        slower = effects.typical(after - location(before[None])[0], monitor.noise.smallest)
+        return slower < OWN * float(monitor.effect[rank])
 
     def _grow(self, size: int) -> None:
         more = size - len(self._passes.rows)
