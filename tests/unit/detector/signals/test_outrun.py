@@ -8,6 +8,7 @@ from tests.support.detecting import detect
 from tests.support.simulated import Fault, Job, Layout
 
 TWO_NODES = Layout(pp=1, dp=16)
+FIVE_NODES = Layout(pp=1, dp=40)
 SECOND_NODE = tuple(range(8, 16))
 
 
@@ -34,4 +35,4 @@ def test_a_rank_of_those_that_were_never_slow_is_found_when_it_becomes_so() -> N
 def test_a_rank_that_is_slow_in_every_fourth_step_alone_is_not_outrun() -> None:
     slow = Fault("compute", (3,), 40, 1.20, every=4)
 
-    assert detect(Job(TWO_NODES, faults=(slow,), seed=3), 100).paged_ranks() == {3}
+    assert detect(Job(FIVE_NODES, faults=(slow,), seed=3), 110).paged_ranks() == {3}
