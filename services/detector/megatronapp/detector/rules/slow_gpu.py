@@ -19,11 +19,10 @@ from megatronapp.detector.rules.base import (
     percent,
 )
 from megatronapp.detector.signals.nodes import SlowNode
+from megatronapp.detector.signals.outrun import AGREE
 from megatronapp.detector.statistics.monitor import Monitor
 
 SIGNALS = ("compute_effect", "own_history")
-AGREE = 0.3
-"""The other signal must show at least this share of the effect, where it can speak."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 SHOWN_RANKS = 4

@@ -19,8 +19,9 @@ from megatronapp.detector.statistics.scale import location
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
 
-OWN = 0.3
-"""A rank must have become slower by at least this share of what it is slower than others (slow_gpu.AGREE)."""
+AGREE = 0.3
+"""Of what a rank is slower than others it must have become slower itself by at least this share, and the other way
+round."""
 KNOWN_STEPS = 3
 """Before the onset that tell what was usual: their median is no outlier."""
 
@@ -59,7 +60,7 @@ class Outrun:
         if np.count_nonzero(np.isfinite(before)) < KNOWN_STEPS or not np.isfinite(after).any():
             return False
         slower = effects.typical(after - location(before[None])[0], monitor.noise.smallest)
-        return slower < OWN * float(monitor.effect[rank])
+        return slower < AGREE * float(monitor.effect[rank])
 
     def _grow(self, size: int) -> None:
         more = size - len(self._passes.rows)
