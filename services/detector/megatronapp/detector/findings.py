@@ -99,7 +99,10 @@ class Ledger:
         cost_of: Callable[[Suspicion], float],
         now: Moment,
     ) -> list[Finding]:
-        """Take what one source suspects now and resolve what it no longer does; returns new and changed findings."""
+        """Take what one source suspects now and resolve what it no longer does; returns new and changed findings.
+
+        What fades keeps its finding open, but opens and renames none: the newest steps do not show what it says.
+        """
         cases, changed, seen = self._open.setdefault(source, {}), list[Finding](), set[Key]()
         if not cases and not suspicions:
             return changed
@@ -111,6 +114,8 @@ class Ledger:
             case = cases.get(key)
             if case is not None:
                 case.held_updates = case.held_until_unix_ns = 0
+            if suspicion.fading and not _says_the_same(case, suspicion):
+                continue
             if case is not None and _settled(case, suspicion, now):
                 continue
             before = case.finding if case else None
@@ -228,8 +233,13 @@ def _continued(evidence: Evidence, before: Finding | None, since: int | None) ->
 def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
     """Whether nothing new is to be expected of an open finding: it has paged or never will, and was told lately."""
     known = case.finding
-    same = (known.kind, known.cause) == (suspicion.kind, suspicion.cause)
-    return same and (known.page or not suspicion.pages) and now.step - case.told_step < REFRESH_STEPS
+    quiet = known.page or not suspicion.pages
+    return _says_the_same(case, suspicion) and quiet and now.step - case.told_step < REFRESH_STEPS
+
+
+def _says_the_same(case: _Case | None, suspicion: Suspicion) -> bool:
+    known = case.finding if case else None
+    return known is not None and (known.kind, known.cause) == (suspicion.kind, suspicion.cause)
 
 
 def key_of(what: Suspicion | Finding) -> Key:

@@ -1,0 +1,69 @@
+"""What becomes of suspicions over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.detector.findings import Ledger, Moment
+from megatronapp.detector.rules.base import Suspicion
+
+SLOW_GPU = Suspicion(
+    kind=Kind.SLOW_GPU,
+    cause=Cause.INTERFERENCE,
+    ranks=(3,),
+    since_step=10,
+    effect_ratio=1.5,
+    evidence=(),
+    summary="Rank 3 is slow.",
+    advice="Look at it.",
+    confidence=0.99,
+    slow_steps=9,
+    cost_ratio=1.4,
+)
+SLOW_HOST = replace(SLOW_GPU, kind=Kind.SLOW_HOST, cause=Cause.UNKNOWN, summary="The host of rank 3 is slow.")
+
+
+def test_what_fades_opens_nothing() -> None:
+    ledger = Ledger("run", "team/job", 1)
+
+    told = _told(ledger, [replace(SLOW_GPU, fading=True)], step=20)
+
+    assert told == []
+    assert ledger.open == []
+
+
+def test_what_fades_does_not_rename_what_was_found() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    _told(ledger, [SLOW_GPU], step=20)
+
+    told = _told(ledger, [replace(SLOW_HOST, fading=True)], step=21)
+
+    (finding,) = ledger.open
+    assert told == []
+    assert (finding.kind, finding.cause) == (Kind.SLOW_GPU, Cause.INTERFERENCE)
+
+
+def test_what_fades_is_open_until_it_is_no_longer_suspected() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    _told(ledger, [SLOW_GPU], step=20)
+    _told(ledger, [replace(SLOW_GPU, fading=True)], step=21)
+
+    (over,) = _told(ledger, [], step=22)
+
+    assert (over.state, over.resolved_step) == (State.RESOLVED, 22)
+
+
+def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
+    ledger = Ledger("run", "team/job", 1)
+    _told(ledger, [SLOW_GPU], step=20)
+
+    (renamed,) = _told(ledger, [SLOW_HOST], step=21)
+
+    assert renamed.kind == Kind.SLOW_HOST
+
+
+def _told(ledger: Ledger, suspicions: Sequence[Suspicion], step: int) -> list[Finding]:
+    moment = Moment(step, step * 10**9, lambda at: at * 10**9)
+    return ledger.update("steps", suspicions, None, lambda suspicion: suspicion.cost_ratio, moment)
