@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.detector.engine import Engine
+from megatronapp.detector.patience import START_SECONDS
 from megatronapp.detector.signals.frontier import Frontier, Position, Side, _circles, _reached, blame
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import CPU, Job, Layout
@@ -430,6 +431,25 @@ def test_a_job_that_ends_in_good_order_is_no_hang() -> None:
         job.beat((20, 20), (20, 20), closing=True)
 
     assert job.said == []
+
+
+def test_who_is_left_standing_long_after_another_has_ended_hangs() -> None:
+    job = Beating()
+    job.train(20)
+    waits = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=21, started=21, completed=20)
+
+    def stand_alone(seconds: float) -> None:
+        for _ in range(int(seconds)):
+            job.job.clock_ns += SECOND
+            job.said += job.engine.feed(job.job.heartbeat(0, 6, [waits]))
+
+    job.beat((20, 20), (21, 20))
+    job.said += job.engine.feed(job.job.heartbeat(1, 6, [], closing=True))
+    stand_alone(START_SECONDS - 60)
+    assert job.said == [], "the others may still be writing"
+    stand_alone(120)
+
+    assert {(f.kind, f.page) for f in job.said} == {(Kind.HANG, True)}
 
 
 def test_a_rank_that_died_is_blamed() -> None:

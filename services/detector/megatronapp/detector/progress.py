@@ -129,12 +129,18 @@ class Progress:
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""
-        ending = self._closed and not self._lost
-        if ending or self._closed == len(self._ranks) or self.stalled_seconds <= self._allowed_seconds:
+        if self._closed == len(self._ranks) or self.stalled_seconds <= self._patience_seconds:
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
+
+    @property
+    def _patience_seconds(self) -> float:
+        """A job that ends in good order does not do so at once: who is left may write what the others wait for no more,
+        for as long as in a phase of which nothing is known."""
+        ends = self._closed and not self._lost
+        return max(self._allowed_seconds, self._patience.of((patience.START,))) if ends else self._allowed_seconds
 
     def _renewed_stall(self) -> Stall:
         """Who is ended while the others stand (by a watchdog, a person, one after the other) has not brought them to a
