@@ -28,6 +28,7 @@ from megatronapp.core.trace.columns import (
     span_columns,
     summary_columns,
 )
+from megatronapp.core.trace.extents import Extent
 from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.core.trace.ranges import ImplausibleError, Range, Ranges
 from megatronapp.v1 import trace_pb2
@@ -68,18 +69,13 @@ def check_fields(message: trace_pb2.TraceMessage) -> None:
         _batch_fields(message.batch)
 
 
-def implausible_columns(columns: Mapping[str, Column], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Of messages whose rows stand one behind the other in the columns, int64: those whose columns check_message would
-    refuse. Of message i are rows bounds[i] to bounds[i + 1]."""
-    ranges = {name: _column_range(name) for name in columns if name in _WIDE_32 or _WIDTHS[name] == 8}
-    filled = np.flatnonzero(np.diff(bounds))
-    wrong = np.zeros(len(bounds) - 1, np.bool_)
-    if len(filled):
-        table = np.array([columns[name] for name in ranges], np.int64)
-        least, most = np.array(list(ranges.values()), np.int64).T[:, :, None]
-        outside = ((table < least) | (table > most)).any(axis=0)
-        wrong[filled] = np.logical_or.reduceat(outside, bounds[filled])
-    return wrong
+def implausible_columns(extents: Mapping[str, Extent]) -> npt.NDArray[np.bool_]:
+    """Of messages: those whose columns check_message would refuse."""
+    ranges = {name: _column_range(name) for name in extents if name in _WIDE_32 or _WIDTHS[name] == 8}
+    low, high = (np.array(each) for each in zip(*(extents[name] for name in ranges), strict=True))
+    least, most = np.array(list(ranges.values()), np.int64).T[:, :, None]
+    implausible: npt.NDArray[np.bool_] = ((low < least) | (high > most)).any(axis=0)
+    return implausible
 
 
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
