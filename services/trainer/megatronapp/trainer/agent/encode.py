@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -132,10 +133,15 @@ def _summary(end: StepEnd, names: SpanNames) -> trace_pb2.StepSummary:
         duration_ns=end.duration_ns,
         cpu_ns=end.cpu_ns,
         names=names.names,
-        phases=[phase for phase in range(32) if end.phases >> phase & 1],  # type: ignore[misc]  # numbers will do
+        phases=_phases(end.phases),  # type: ignore[arg-type]  # numbers will do
         progress=_progress(end),
         traced=bool(end.traced),
     )
+
+
+@lru_cache(maxsize=64)
+def _phases(bits: int) -> tuple[int, ...]:
+    return tuple(phase for phase in range(32) if bits >> phase & 1)
 
 
 def _batch(end: StepEnd, names: SpanNames, *, last: bool) -> trace_pb2.TraceMessage:
