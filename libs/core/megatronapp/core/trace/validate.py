@@ -73,7 +73,7 @@ def implausible_columns(extents: Mapping[str, Extent]) -> npt.NDArray[np.bool_]:
     """Of messages: those whose columns check_message would refuse."""
     names, least, most = _column_ranges(tuple(extents))
     low, high = (np.array(each) for each in zip(*(extents[name] for name in names), strict=True))
-    implausible: npt.NDArray[np.bool_] = np.logical_or(low < least, high > most).any(axis=0)
+    implausible: npt.NDArray[np.bool_] = np.logical_or.reduce((low < least) | (high > most), axis=0)
     return implausible
 
 
