@@ -18,7 +18,14 @@ Tree = tuple[Operation, int, list["Tree"]]
 """A span: its name, its own nanoseconds, what lies inside it."""
 
 NAMES = SpanNames.parse(json.loads(json.dumps(document())))
-LEAVES = (Operation.FORWARD, Operation.ALL_REDUCE, Operation.DATA, Operation.GC, Operation.GRAD_SYNC)
+LEAVES = (
+    Operation.FORWARD,
+    Operation.ALL_REDUCE,
+    Operation.DATA,
+    Operation.GC,
+    Operation.GRAD_SYNC,
+    Operation.LAYER_FORWARD,
+)
 
 
 def trees() -> st.SearchStrategy[Tree]:
@@ -78,6 +85,31 @@ def test_self_time_is_what_nested_blocking_spans_leave(forest: list[Tree]) -> No
     recorded, expected = rows_of(forest)
 
     assert self_time(recorded, NAMES, recorded.exposed).tolist() == expected
+
+
+@given(st.lists(st.lists(trees(), max_size=4), min_size=2, max_size=2))
+def test_summaries_of_two_steps_hold_the_self_time_of_their_spans(forests: list[list[Tree]]) -> None:
+    """Also where layers, which have no rows of their own, stand around and between the others."""
+    (first, first_times), (second, second_times) = map(rows_of, forests)
+    columns = {key: np.concatenate([first.columns[key], second.columns[key]]) for key in COLUMNS}
+    columns["first"][len(first) :] += len(first)
+    recorded = Spans(columns, np.array([0, len(first), len(first) + len(second)]))
+    expected = [
+        (step, name, own)
+        for step, (spans, times) in enumerate([(first, first_times), (second, second_times)])
+        for name, own in zip(spans.columns["name"].tolist(), times, strict=True)
+        if NAMES.summarized[name]
+    ]
+
+    rows, bounds = summarize(recorded, NAMES)
+
+    steps = np.repeat([0, 1], np.diff(bounds)).tolist()
+    found = {
+        (step, name): time
+        for step, name, time in zip(steps, rows["name"].tolist(), rows["duration_sum_ns"].tolist(), strict=True)
+    }
+    keys = {(step, name) for step, name, _ in expected}
+    assert found == {key: sum(own for step, name, own in expected if (step, name) == key) for key in keys}
 
 
 def test_rows_are_told_apart_by_name_chunk_communicator_and_peer() -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace.extents import Extent, Ints, extents_of
 from megatronapp.core.trace.limits import MAX_ROWS
 from megatronapp.v1 import trace_pb2
 
@@ -71,6 +72,8 @@ SUMMARY_DTYPES: dict[str, Dtype] = {
         "starved_length_squares": "<u8",
     }.items()
 }
+
+_DTYPES = SPAN_DTYPES | SUMMARY_DTYPES
 
 NONE = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 """Value of a column that was left empty, where it is not 0."""
@@ -241,53 +244,50 @@ def summary_columns(summary: trace_pb2.StepSummary) -> Columns:
 
 def fill_spans(batch: trace_pb2.TraceBatch, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write columns into the batch and set its count and base_ns; one that says "none everywhere" is left empty."""
-    arrays = _arrays(SPAN_DTYPES, columns)
-    fill_batches([batch], arrays, _whole(arrays))
+    fill_batches([batch], *_table(SPAN_DTYPES, columns))
 
 
 def fill_summary(summary: trace_pb2.StepSummary, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write columns into the summary and set its rows."""
-    arrays = _arrays(SUMMARY_DTYPES, columns)
-    fill_summaries([summary], arrays, _whole(arrays))
+    fill_summaries([summary], *_table(SUMMARY_DTYPES, columns))
 
 
 def fill_batches(
-    batches: Sequence[trace_pb2.TraceBatch], columns: Mapping[str, npt.ArrayLike], bounds: npt.NDArray[np.int64]
+    batches: Sequence[trace_pb2.TraceBatch],
+    columns: Mapping[str, Column],
+    bounds: Ints,
+    extents: Mapping[str, Extent],
 ) -> None:
-    """As fill_spans, for many at once: of batch i are rows bounds[i] to bounds[i + 1], the first bound being 0."""
-    arrays = _arrays(SPAN_DTYPES, columns)
-    filled = [batch for batch, rows in zip(batches, np.diff(bounds), strict=True) if rows]
-    bounds = np.unique(bounds)
-    if filled and "start_ns" in arrays:
-        start, enqueue = arrays["start_ns"], arrays.get("enqueue_ns", np.zeros(len(arrays["start_ns"]), np.int64))
-        bases = _bases_ns(start, enqueue, bounds)
-        base_ns = np.repeat(bases, np.diff(bounds))
-        arrays["start_ns"] = np.subtract(start, base_ns)
-        if "enqueue_ns" in arrays:
-            arrays["enqueue_ns"] = np.where(enqueue != 0, np.subtract(enqueue, base_ns), 0)
-        for batch, base in zip(filled, bases, strict=True):
+    """As fill_spans, for many at once: of batch i are rows bounds[i] to bounds[i + 1], the first bound being 0.
+
+    Columns may be of any integers, as long as their values fit their own type; `extents` is that of each.
+    """
+    if "start_ns" in columns:
+        bases = _bases_ns(columns, bounds, extents)
+        columns, extents = _from_bases(columns, bounds, extents, bases)
+        for batch, base in zip(batches, bases, strict=True):
             batch.base_ns = base
-    for batch, rows in zip(filled, np.diff(bounds).tolist(), strict=True):
+    for batch, rows in zip(batches, np.diff(bounds).tolist(), strict=True):
         batch.count = rows
-    _encode(filled, arrays, bounds)
+    _encode(batches, columns, bounds, extents)
 
 
 def fill_summaries(
-    summaries: Sequence[trace_pb2.StepSummary], columns: Mapping[str, npt.ArrayLike], bounds: npt.NDArray[np.int64]
+    summaries: Sequence[trace_pb2.StepSummary],
+    columns: Mapping[str, Column],
+    bounds: Ints,
+    extents: Mapping[str, Extent],
 ) -> None:
-    """As fill_summary, for many at once: of summary i are rows bounds[i] to bounds[i + 1], the first bound being 0."""
-    filled = [summary for summary, rows in zip(summaries, np.diff(bounds), strict=True) if rows]
-    bounds = np.unique(bounds)
-    for summary, rows in zip(filled, np.diff(bounds).tolist(), strict=True):
+    """As fill_summary, for many at once; arguments as of fill_batches."""
+    for summary, rows in zip(summaries, np.diff(bounds).tolist(), strict=True):
         summary.rows = rows
-    _encode(filled, _arrays(SUMMARY_DTYPES, columns), bounds)
+    _encode(summaries, columns, bounds, extents)
 
 
-def _whole(arrays: Mapping[str, Column]) -> npt.NDArray[np.int64]:
-    return np.array([0, len(next(iter(arrays.values()), ()))])
-
-
-def _arrays(dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]) -> dict[str, Column]:
+def _table(
+    dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]
+) -> tuple[dict[str, Column], Ints, dict[str, Extent]]:
+    """The columns in their own types, the bounds of the one message that they become, and their extents."""
     unknown = columns.keys() - dtypes.keys()
     if unknown:
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
@@ -295,49 +295,81 @@ def _arrays(dtypes: Mapping[str, Dtype], columns: Mapping[str, npt.ArrayLike]) -
     lengths = {len(array) for array in arrays.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns differ in length: {sorted(lengths)}")
-    return arrays
+    bounds = np.array([0, *lengths]) if lengths else np.zeros(2, np.int64)
+    return arrays, bounds, extents_of(arrays, bounds)
 
 
-def _bases_ns(start: Column, enqueue: Column, bounds: npt.NDArray[np.int64]) -> list[int]:
+def _bases_ns(columns: Mapping[str, Column], bounds: Ints, extents: Mapping[str, Extent]) -> list[int]:
     """Of each batch one less than its earliest time, so that none becomes 0; 0 where it would make nothing narrower."""
-    enqueue = np.where(enqueue != 0, enqueue, start)
-    first = np.minimum.reduceat(np.minimum(start, enqueue), bounds[:-1]).tolist()
-    last = np.maximum.reduceat(np.maximum(start, enqueue), bounds[:-1]).tolist()
-    return [low - 1 if high - low < 2**31 - 1 and low > -(2**63) else 0 for low, high in zip(first, last, strict=True)]
+    low, high = extents["start_ns"]
+    if "enqueue_ns" in columns and _any(extents["enqueue_ns"]):
+        times = np.where(columns["enqueue_ns"] != 0, columns["enqueue_ns"], columns["start_ns"])
+        enqueue = extents_of({"": times}, bounds)[""]
+        low, high = np.minimum(low, enqueue.low), np.maximum(high, enqueue.high)
+    return [
+        first - 1 if rows and last - first < 2**31 - 1 and first > -(2**63) else 0
+        for rows, first, last in zip(np.diff(bounds).tolist(), low.tolist(), high.tolist(), strict=True)
+    ]
 
 
-def _encode(messages: Sequence[Message], arrays: Mapping[str, Column], bounds: npt.NDArray[np.int64]) -> None:
-    """`bounds` ascend: each message has rows. What is narrow in one of them is made narrow once for all."""
-    if not messages:
-        return
-    # One table, since a call per column costs more than the work in it. What is above int64 shows as negative.
-    table = np.array(list(arrays.values()), np.int64)
-    low, high = (ufunc.reduceat(table, bounds[:-1], axis=1).tolist() for ufunc in (np.minimum, np.maximum))
+def _from_bases(
+    columns: Mapping[str, Column], bounds: Ints, extents: Mapping[str, Extent], bases: Sequence[int]
+) -> tuple[Mapping[str, Column], Mapping[str, Extent]]:
+    """With times that count from their batch's base."""
+    base_ns = spread(bases, np.diff(bounds).tolist(), np.int64)
+    low, high = extents["start_ns"]
+    columns = {**columns, "start_ns": columns["start_ns"] - base_ns}
+    extents = {**extents, "start_ns": Extent(low - bases, high - bases)}
+    if "enqueue_ns" in columns and _any(extents["enqueue_ns"]):
+        enqueue = columns["enqueue_ns"]
+        columns["enqueue_ns"] = np.where(enqueue != 0, enqueue - base_ns, 0)
+        extents |= extents_of({"enqueue_ns": columns["enqueue_ns"]}, bounds)
+    return columns, extents
+
+
+def _any(extent: Extent) -> bool:
+    """Whether a value is not 0."""
+    return bool(extent.low.any() or extent.high.any())
+
+
+def _encode(
+    messages: Sequence[Message], columns: Mapping[str, Column], bounds: Ints, extents: Mapping[str, Extent]
+) -> None:
+    """What is narrow in one of the messages is made narrow once for all."""
     rows = list(pairwise(bounds.tolist()))
-    for (name, array), lows, highs in zip(arrays.items(), low, high, strict=True):
-        nothing, narrowed = NONE.get(name, 0), dict[Dtype, bytes]()
-        for message, (begin, end), least, most in zip(messages, rows, lows, highs, strict=True):
-            if name == ALWAYS_SENT or not least == most == nothing:
-                dtype = _narrowest(array.dtype, least, most)
-                data = narrowed.get(dtype)
-                if data is None:
-                    data = narrowed[dtype] = array.astype(dtype).tobytes()
-                setattr(message, name, data[begin * dtype.itemsize : end * dtype.itemsize])
+    widths = _widths([extents[name] for name in columns], tuple(columns), np.diff(bounds) > 0)
+    for (name, column), own_widths in zip(columns.items(), widths, strict=True):
+        for width in set(own_widths) - {0}:
+            data = column.astype(_narrow_type(_DTYPES[name].kind, width)).tobytes()
+            for message, (begin, end), own in zip(messages, rows, own_widths, strict=True):
+                if own == width:
+                    setattr(message, name, data[begin * width : end * width])
 
 
-def _narrowest(dtype: Dtype, low: int, high: int) -> Dtype:
-    """Of the types of one sign that take values from `low` to `high`."""
-    for narrow, least, most in _narrower(dtype):
-        if least <= low and high <= most:
-            return narrow
-    return dtype
+def _widths(extents: Sequence[Extent], names: tuple[str, ...], filled: npt.NDArray[np.bool_]) -> list[list[int]]:
+    """In how many bytes a value of each column goes in each message; 0: the column is left empty."""
+    if not names:
+        return []
+    low, high = (np.array(each) for each in zip(*extents, strict=True))
+    least, most, widest, nothing, always = _limits(names)
+    # A narrower type takes no value that an even narrower one does not: those that don't do are the first of them.
+    narrower = ((low < least) | (high > most)).sum(axis=0)
+    empty = (low == nothing) & (high == nothing) & ~always | ~filled
+    widths: list[list[int]] = np.where(empty, 0, np.minimum(1 << narrower, widest)).tolist()
+    return widths
 
 
 @lru_cache(maxsize=64)
-def _narrower(dtype: Dtype) -> tuple[tuple[Dtype, int, int], ...]:
-    """The types of the same sign with fewer bytes, narrowest first, with their least and greatest values."""
-    types = [_narrow_type(dtype.kind, width) for width in _WIDTHS if width < dtype.itemsize]
-    return tuple((narrow, int(np.iinfo(narrow).min), int(np.iinfo(narrow).max)) for narrow in types)
+def _limits(names: tuple[str, ...]) -> tuple[npt.NDArray[Any], ...]:
+    """Of columns, each along the last axis but one: least and greatest values of the types of 1, 2, 4 bytes, which
+    stand along the first axis; bytes of their own type; the value that says none; whether that is sent, too."""
+    types = [[np.iinfo(_narrow_type(_DTYPES[name].kind, width)) for name in names] for width in _WIDTHS[:-1]]
+    least = np.array([[each.min for each in row] for row in types], np.int64)
+    most = np.array([[each.max for each in row] for row in types], np.int64)
+    widest = np.array([_DTYPES[name].itemsize for name in names])
+    nothing = np.array([NONE.get(name, 0) for name in names])
+    always = np.array([name == ALWAYS_SENT for name in names])
+    return tuple(each[..., None] for each in (least, most, widest, nothing, always))
 
 
 @lru_cache(maxsize=64)

@@ -28,6 +28,7 @@ from megatronapp.core.trace.columns import (
     span_columns,
     summary_columns,
 )
+from megatronapp.core.trace.extents import Extent, Ints
 from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.core.trace.ranges import ImplausibleError, Range, Ranges
 from megatronapp.v1 import trace_pb2
@@ -68,18 +69,12 @@ def check_fields(message: trace_pb2.TraceMessage) -> None:
         _batch_fields(message.batch)
 
 
-def implausible_columns(columns: Mapping[str, Column], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Of messages whose rows stand one behind the other in the columns, int64: those whose columns check_message would
-    refuse. Of message i are rows bounds[i] to bounds[i + 1]."""
-    ranges = {name: _column_range(name) for name in columns if name in _WIDE_32 or _WIDTHS[name] == 8}
-    filled = np.flatnonzero(np.diff(bounds))
-    wrong = np.zeros(len(bounds) - 1, np.bool_)
-    if len(filled):
-        table = np.array([columns[name] for name in ranges], np.int64)
-        least, most = np.array(list(ranges.values()), np.int64).T[:, :, None]
-        outside = ((table < least) | (table > most)).any(axis=0)
-        wrong[filled] = np.logical_or.reduceat(outside, bounds[filled])
-    return wrong
+def implausible_columns(extents: Mapping[str, Extent]) -> npt.NDArray[np.bool_]:
+    """Of messages: those whose columns check_message would refuse."""
+    names, least, most = _column_ranges(tuple(extents))
+    low, high = (np.array(each) for each in zip(*(extents[name] for name in names), strict=True))
+    implausible: npt.NDArray[np.bool_] = np.logical_or.reduce((low < least) | (high > most), axis=0)
+    return implausible
 
 
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
@@ -243,6 +238,14 @@ def _check_columns(columns: Columns) -> None:
 
 def _column_range(name: str) -> tuple[int, int]:
     return _WIDE_32.get(name) or _WIDE.get(name) or (0, limits.MAX_COUNT)
+
+
+@lru_cache(maxsize=64)
+def _column_ranges(names: tuple[str, ...]) -> tuple[tuple[str, ...], Ints, Ints]:
+    """Those columns that can be out of their range, with its least and its largest value."""
+    ranges = {name: _column_range(name) for name in names if name in _WIDE_32 or _WIDTHS[name] == 8}
+    least, most = np.array(list(ranges.values()), np.int64).T
+    return tuple(ranges), least[:, None], most[:, None]
 
 
 def _column(name: str, values: Column, low: int, high: int) -> None:

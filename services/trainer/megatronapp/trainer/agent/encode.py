@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import columns
+from megatronapp.core.trace.columns import Column
+from megatronapp.core.trace.extents import Extent, extents_of
 from megatronapp.core.trace.validate import implausible_columns
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import State
-from megatronapp.trainer.agent.span_table import Flags, Spans, joined
+from megatronapp.trainer.agent.span_table import Flags, Ints, Spans, joined
 from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.trainer.agent.steps import Step
 from megatronapp.trainer.agent.summary import summarize
@@ -26,18 +27,23 @@ log = get_logger(__name__)
 MAX_BATCH_ROWS = 16_384
 """Keeps a message below the 4 MiB that a gRPC server takes by default."""
 
-_COPIED = (
-    "communicator",
-    "microbatch",
-    "chunk",
-    "layer",
-    "peer",
-    "sequence",
-    "bytes",
-    "tokens",
-    "length_squares",
-    "message",
-)
+_TAKEN = {"start_ns": "issue", "enqueue_ns": "enqueue", "cpu_ns": "cpu"} | {
+    name: name
+    for name in (
+        "name",
+        "communicator",
+        "microbatch",
+        "chunk",
+        "layer",
+        "peer",
+        "sequence",
+        "bytes",
+        "tokens",
+        "length_squares",
+        "message",
+    )
+}
+"""Columns of a batch that are one of a rank's as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +92,10 @@ def _summaries(
 ) -> list[trace_pb2.TraceMessage]:
     """Adds to the reasons."""
     rows, bounds = summarize(spans, names)
+    extents = extents_of(rows, bounds)
     messages = [trace_pb2.TraceMessage(summary=_summary(step.end, names)) for step in steps]
-    columns.fill_summaries([message.summary for message in messages], rows, bounds)
-    _add_reasons(reasons, range(len(steps)), implausible_columns(rows, bounds))
+    columns.fill_summaries([message.summary for message in messages], rows, bounds, extents)
+    _add_reasons(reasons, range(len(steps)), implausible_columns(extents))
     return messages
 
 
@@ -101,13 +108,15 @@ def _batches(
     if not traced:
         return messages
     spans = spans if len(traced) == len(steps) else spans.of(traced)
-    table, bounds = _table(spans, names), [0]
-    for at, begin, end in zip(traced, spans.bounds, spans.bounds[1:], strict=False):
+    ends, of_step = [0], list[int]()
+    for at, begin, end in zip(traced, spans.bounds.tolist(), spans.bounds[1:].tolist(), strict=False):
         for part in range(begin, max(end, begin + 1), MAX_BATCH_ROWS):
-            bounds.append(min(part + MAX_BATCH_ROWS, end))
-            messages[at].append(_batch(steps[at].end, names, last=bounds[-1] == end))
-    columns.fill_batches([message.batch for at in traced for message in messages[at]], table, np.array(bounds))
-    _add_reasons(reasons, traced, implausible_columns(table, spans.bounds))
+            ends.append(min(part + MAX_BATCH_ROWS, end))
+            of_step.append(at)
+            messages[at].append(_batch(steps[at].end, names, last=ends[-1] == end))
+    table, extents = _table(spans, names, bounds := np.array(ends))
+    columns.fill_batches([message.batch for at in traced for message in messages[at]], table, bounds, extents)
+    _add_reasons(reasons, of_step, implausible_columns(extents))
     return messages
 
 
@@ -124,10 +133,15 @@ def _summary(end: StepEnd, names: SpanNames) -> trace_pb2.StepSummary:
         duration_ns=end.duration_ns,
         cpu_ns=end.cpu_ns,
         names=names.names,
-        phases=[phase for phase in range(32) if end.phases >> phase & 1],  # type: ignore[misc]  # numbers will do
+        phases=_phases(end.phases),  # type: ignore[arg-type]  # numbers will do
         progress=_progress(end),
         traced=bool(end.traced),
     )
+
+
+@lru_cache(maxsize=64)
+def _phases(bits: int) -> tuple[int, ...]:
+    return tuple(phase for phase in range(32) if bits >> phase & 1)
 
 
 def _batch(end: StepEnd, names: SpanNames, *, last: bool) -> trace_pb2.TraceMessage:
@@ -151,18 +165,18 @@ def memory_of(state: State, host_bytes: int) -> trace_pb2.Memory:
     )
 
 
-def _table(spans: Spans, names: SpanNames) -> dict[str, npt.NDArray[Any]]:
-    stream = spans.columns["stream"]
-    return {
-        "start_ns": spans.start,
-        "duration_ns": spans.duration,
-        "enqueue_ns": spans.enqueue,
-        "cpu_ns": spans.cpu,
-        "name": spans.columns["name"],
-        "kind": names.kinds[spans.columns["name"]],
-        "stream": np.where(stream > 0, stream, (spans.enqueue > 0).astype(np.int64)),
-        **{name: spans.columns[name] for name in _COPIED},
-    }
+def _table(spans: Spans, names: SpanNames, bounds: Ints) -> tuple[dict[str, Column], dict[str, Extent]]:
+    """The columns of the spans' batches, of which each holds the rows between two bounds, and their extents."""
+    name, stream = spans.columns["name"], spans.columns["stream"]
+    if spans.enqueue.any():
+        stream = np.where(stream > 0, stream, spans.enqueue > 0)
+    taken: dict[str, Column] = {wire: spans.columns[own] for wire, own in _TAKEN.items()}
+    made: dict[str, Column] = {"duration_ns": spans.duration, "kind": names.kinds[name], "stream": stream}
+    if len(bounds) == len(spans.bounds):
+        known = {wire: spans.extents[own] for wire, own in _TAKEN.items()}
+    else:  # a step in several batches
+        known = extents_of(taken, bounds)
+    return taken | made, known | extents_of(made, bounds)
 
 
 def _progress(end: StepEnd) -> trace_pb2.Progress | None:

@@ -47,7 +47,7 @@ NO_STATE = State(0, 0, 0, 0, 0, 0, 0, 0)
 class Record:
     kind: int
     number: int
-    content: bytes
+    content: memoryview
 
 
 class Segment:
@@ -194,7 +194,7 @@ class Segment:
         fits = least <= size <= min(sections.ring_bytes - offset, until - start) and size % 8 == 0
         if kind != layout.FILLING:
             fits = fits and size <= sections.ring_bytes // layout.SHARE_OF_RING
-        copy = bytes(self._map[at : at + size]) if fits and kind != layout.FILLING else b""
+        copy = self._map[at : at + size] if fits and kind != layout.FILLING else b""
         if self._tail() > start:
             return None, 0
         if not fits:
@@ -205,7 +205,7 @@ class Segment:
         number = layout.RECORD.unpack_from(copy)[3]
         if self._number < 0:
             self._number = number - 1
-        return Record(kind, number, copy[layout.RECORD.size :]), size
+        return Record(kind, number, memoryview(copy)[layout.RECORD.size :]), size
 
     def _tail(self) -> int:
         tail = self._words[(self.sections.ring >> 3) + layout.TAIL_WORD]

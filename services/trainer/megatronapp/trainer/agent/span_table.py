@@ -5,12 +5,13 @@ at once, since a call of numpy's costs more than a step of a few dozen spans.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.trace import limits
+from megatronapp.core.trace.extents import Extent, least_and_greatest
 from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.trainer.agent import layout
 
@@ -35,6 +36,8 @@ class Spans:
 
     columns: Mapping[str, Ints]
     bounds: Ints
+    extents: Mapping[str, Extent] = field(default_factory=dict)
+    """Of the columns, but for `first`, in each step; where they are known."""
 
     def __len__(self) -> int:
         return len(self.columns["name"])
@@ -76,7 +79,14 @@ class Spans:
         """The spans of some of the steps, which are ascending. Their `first` is that of the whole table."""
         bounds = np.concatenate(([0], np.cumsum(np.diff(self.bounds)[steps])))
         rows = np.isin(self.step, steps)
-        return Spans({name: column[rows] for name, column in self.columns.items()}, bounds)
+        extents = {name: Extent(low[steps], high[steps]) for name, (low, high) in self.extents.items()}
+        return Spans({name: column[rows] for name, column in self.columns.items()}, bounds, extents)
+
+    def only(self, rows: Ints) -> Spans:
+        """Some of the spans, which are ascending, as if there had been no others."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        columns["first"] = np.searchsorted(rows, columns["first"])
+        return Spans(columns, np.searchsorted(rows, self.bounds))
 
 
 def joined(tables: Sequence[Ints], names: int) -> tuple[Spans, list[str]]:
@@ -86,32 +96,29 @@ def joined(tables: Sequence[Ints], names: int) -> tuple[Spans, list[str]]:
     `tables`: of each step, in the order of layout.COLUMNS, (columns, rows), whose `first` counts from the step's begin;
     `names`: how many names the ranks have.
     """
-    reasons = _implausible(tables, names)
-    kept = [table[:, :0] if reason else table for table, reason in zip(tables, reasons, strict=True)]
-    bounds = np.concatenate(([0], np.cumsum([table.shape[1] for table in kept], dtype=np.int64)))
-    whole = np.concatenate(kept, axis=1)
-    columns = dict(zip(layout.COLUMNS, whole, strict=True))
-    columns["first"] = columns["first"] + np.repeat(bounds[:-1], np.diff(bounds))
-    return Spans(columns, bounds), reasons
+    whole = np.concatenate(tables, axis=1)
+    bounds = np.concatenate(([0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)))
+    low, high = least_and_greatest(whole, bounds)
+    begins = np.repeat(bounds[:-1], np.diff(bounds))
+    whole[_FIRST] += begins
+    reasons = _implausible(whole[_FIRST], bounds, low, high, names)
+    if any(reasons):
+        kept = [table[:, :0] if reason else table for table, reason in zip(tables, reasons, strict=True)]
+        return joined(kept, names)[0], reasons
+    extents = {name: Extent(*each) for name, *each in zip(layout.COLUMNS, low, high, strict=True) if name != "first"}
+    return Spans(dict(zip(layout.COLUMNS, whole, strict=True)), bounds, extents), reasons
 
 
-def _implausible(tables: Sequence[Ints], names: int) -> list[str]:
+def _implausible(first: Ints, bounds: Ints, low: Ints, high: Ints, names: int) -> list[str]:
     """Every value must be within its column's bounds, and `first` point back."""
-    reasons = [""] * len(tables)
-    filled = [at for at, table in enumerate(tables) if table.shape[1]]
-    if not filled:
-        return reasons
-    whole = np.concatenate([tables[at] for at in filled], axis=1)
-    lengths = [tables[at].shape[1] for at in filled]
-    starts = np.cumsum([0, *lengths[:-1]])
     least, most = _bounds(names)
-    low, high = (ufunc.reduceat(whole, starts, axis=1) for ufunc in (np.minimum, np.maximum))
-    outside = (low < least[:, None]) | (high > most[:, None])
-    own = np.arange(whole.shape[1]) - np.repeat(starts, lengths)
-    late = np.logical_or.reduceat(whole[_FIRST] > own, starts)
+    outside = ((low < least[:, None]) | (high > most[:, None])) & (np.diff(bounds) > 0)
+    late = np.zeros(len(bounds) - 1, np.bool_)
+    late[np.searchsorted(bounds, np.flatnonzero(first > np.arange(len(first))), side="right") - 1] = True
+    reasons = [""] * len(late)
     for at in np.flatnonzero(outside.any(axis=0) | late).tolist():
         column = int(outside[:, at].argmax())
-        reasons[filled[at]] = (
+        reasons[at] = (
             f"{low[column, at]} to {high[column, at]} in column {layout.COLUMNS[column]}"
             if outside[column, at]
             else "a span that begins after its end"

@@ -49,7 +49,7 @@ class Steps:
         self._parts.append(table)
         self._rows += table.shape[1]
 
-    def _end(self, content: bytes) -> Step | None:
+    def _end(self, content: memoryview) -> Step | None:
         if len(content) < layout.END.size:
             raise DataError(f"a step's end of {len(content)} bytes; it has {layout.END.size}")
         end = StepEnd._make(layout.END.unpack_from(content))
@@ -70,7 +70,7 @@ class Steps:
         self._parts, self._rows = [], 0
 
 
-def _rows(content: bytes) -> tuple[int, Ints]:
+def _rows(content: memoryview) -> tuple[int, Ints]:
     if len(content) < layout.ROWS_HEAD.size:
         raise DataError(f"rows in {len(content)} bytes")
     step, rows, columns = layout.ROWS_HEAD.unpack_from(content)

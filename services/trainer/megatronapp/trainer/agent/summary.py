@@ -22,23 +22,30 @@ def self_time(spans: Spans, names: SpanNames, values: Ints) -> Ints:
     Of nested blocking spans only the outermost counts: it contains the others. On a GPU rank the host's spans take
     nothing from the stream's, which go on meanwhile.
     """
+    return _self_times(spans, names, values[None], _beside_stream(spans, names))[0]
+
+
+def _self_times(spans: Spans, names: SpanNames, values: Ints, beside_stream: Flags) -> Ints:
+    """Self time by several measures, of which each is a row of `values`."""
     name, first, blocked = (spans.columns[key] for key in ("name", "first", "blocked"))
     own = values.copy()
     blocking = names.blocking[name]
-    beside_stream = _beside_stream(spans, names)
     clocks = (beside_stream, ~beside_stream) if beside_stream.any() else (np.True_,)
     for depth in range(int(blocked.max(initial=0)) + 1):
         inner = blocking & (blocked == depth)
         # Whose blocking children sit at this depth: compute at this depth, blocking spans one further out.
         outer = blocked + blocking == depth
         for of_clock in clocks:
-            taken = np.concatenate(([0], np.cumsum(np.where(inner & of_clock, values, 0))))
-            own -= np.where(outer & of_clock, taken[:-1] - taken[first], 0)
+            taken = np.zeros((len(values), len(spans) + 1), np.int64)
+            np.cumsum(np.where(inner & of_clock, values, 0), axis=1, out=taken[:, 1:])
+            own -= np.where(outer & of_clock, taken[:, :-1] - taken[:, first], 0)
     return np.maximum(own, 0)
 
 
 def _beside_stream(spans: Spans, names: SpanNames) -> Flags:
     """The host's spans of steps that have a GPU stream's, too, which `enqueue` tells."""
+    if not spans.enqueue.any():
+        return np.zeros(len(spans), np.bool_)
     of_gpu = np.zeros(len(spans.bounds) - 1, np.bool_)
     of_gpu[spans.step[spans.enqueue != 0]] = True
     return names.on_host[spans.columns["name"]] & np.repeat(of_gpu, np.diff(spans.bounds))
@@ -51,8 +58,15 @@ def summarize(spans: Spans, names: SpanNames) -> tuple[dict[str, Ints], Ints]:
     Blocking rows count what they took of the rank's time (of an asynchronous operation: the waiting), all others self
     time. `step` has no row: the summary's own fields say it.
     """
+    rows = np.flatnonzero((names.summarized | names.blocking)[spans.columns["name"]])
+    beside_stream = _beside_stream(spans, names)[rows]
+    return _summarized(spans.only(rows), names, beside_stream)
+
+
+def _summarized(spans: Spans, names: SpanNames, beside_stream: Flags) -> tuple[dict[str, Ints], Ints]:
+    """Of spans that are summarized or take something from one that is."""
     name = spans.columns["name"]
-    duration, cpu = self_time(spans, names, spans.exposed), self_time(spans, names, spans.cpu)
+    duration, cpu = _self_times(spans, names, np.stack((spans.exposed, spans.cpu)), beside_stream)
     lag = np.where(spans.enqueue > 0, np.maximum(spans.start - spans.enqueue, 0), 0)
     starved = (spans.enqueue > 0) & (names.kinds[name] == SpanKind.COMPUTE) & (spans.behind < STARVED * duration)
     work = {key: spans.columns[key] for key in ("tokens", "length_squares", "bytes")}
