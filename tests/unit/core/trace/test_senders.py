@@ -27,6 +27,18 @@ def test_an_identity_that_was_read_is_not_read_again() -> None:
     assert sender_of(serialized) is sender_of(bytes(bytearray(serialized)))
 
 
+def test_the_longest_names_are_kept_and_padding_is_not() -> None:
+    longest = Identity(
+        run="r" * 128, job=f"{'n' * 63}/{'j' * 253}", attempt=100_000, rank=2**20 - 1, incarnation=2**64 - 1
+    )
+    serialized = to_proto(longest).SerializeToString()
+    padded = serialized + b"\x7a\x90\x4e" + bytes(10_000)
+
+    assert sender_of(serialized) is sender_of(serialized)
+    assert sender_of(padded) == longest
+    assert sender_of(padded) is not sender_of(padded)
+
+
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(
     "identity",

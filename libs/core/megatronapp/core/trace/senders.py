@@ -4,6 +4,7 @@ the same, byte for byte, and is read and checked once.
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 
 from megatronapp.core.trace import limits
@@ -12,11 +13,21 @@ from megatronapp.core.trace.values import Identity
 from megatronapp.v1 import trace_pb2
 
 
-@lru_cache(maxsize=limits.MAX_KEPT_SENDERS)
 def sender_of(identity: bytes) -> Identity:
     """Of a serialized Identity. Raises DecodeError, and ImplausibleError for what can't name a rank."""
+    return _known(identity) if len(identity) <= limits.MAX_KEPT_SENDER_BYTES else _read(identity)
+
+
+def _read(identity: bytes) -> Identity:
     read = trace_pb2.Identity.FromString(identity)
     check_identity(read)
     return Identity(
-        run=read.run, job=read.job, attempt=read.attempt, rank=read.rank, incarnation=read.incarnation
-    )  # fmt: skip
+        run=sys.intern(read.run),
+        job=sys.intern(read.job),
+        attempt=read.attempt,
+        rank=read.rank,
+        incarnation=read.incarnation,
+    )
+
+
+_known = lru_cache(maxsize=limits.MAX_KEPT_SENDERS)(_read)
