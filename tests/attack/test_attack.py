@@ -116,7 +116,7 @@ async def test_an_innocent_that_is_harmed_is_seen(tmp_path: Path, monkeypatch: p
     target = platform.Stack()
     await target.start(tmp_path)
     monkeypatch.setattr(platform, "SETTLE_SECONDS", 1.0)
-    monkeypatch.setattr(part, "feed" if part is Engines else "apply_message", lambda *_: [])
+    monkeypatch.setattr(part, "take" if part is Engines else "apply_message", lambda *_: [])
 
     with pytest.raises(Harm, match="not in time"):
         await checked_twice(target)

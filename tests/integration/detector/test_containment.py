@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding, Kind
 from megatronapp.core.quarantine import entries, release
+from megatronapp.core.trace.values import Identity
 from megatronapp.detector import app, containment
 from megatronapp.detector.app import Detector
 from megatronapp.detector.engine import Engine
@@ -142,14 +143,14 @@ async def test_a_hello_that_cannot_be_true_is_set_aside(
 async def test_an_engine_that_fails_is_suspended_and_no_other(
     late: bool, monkeypatch: pytest.MonkeyPatch, quarantine_dir: Path
 ) -> None:
-    feed = Engine.feed
+    take = Engine.take
 
-    def failing(engine: Engine, message: trace_pb2.RankMessage) -> list[Finding]:
+    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         if engine.run == EVIL and engine.attempt == 1:
             raise RuntimeError("a mistake")
-        return feed(engine, message)
+        return take(engine, sender, message)
 
-    monkeypatch.setattr(Engine, "feed", failing)
+    monkeypatch.setattr(Engine, "take", failing)
     bus, registry, job = MemoryBus(), CollectorRegistry(), innocent()
     detector = detector_on(bus, registry)
     if not late:
@@ -177,7 +178,7 @@ async def test_a_suspended_job_comes_back_after_a_while(monkeypatch: pytest.Monk
     await detector.start()
     await until(lambda: hello_requests(bus) == 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "feed", _raise)
+        patch.setattr(Engine, "take", _raise)
         await send(bus, *map(of_evil, evil().hellos()))
         await until(lambda: suspended(registry) == 1)
 
@@ -232,7 +233,7 @@ async def test_a_record_that_is_handed_back_goes_the_ordinary_way(
     detector = detector_on(bus)
     await detector.start()
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "feed", _raise)
+        patch.setattr(Engine, "take", _raise)
         await send(bus, job.hellos()[0])
         await until(lambda: quarantine_dir.is_dir() and bool(entries(quarantine_dir)))
     (kept,) = entries(quarantine_dir)
@@ -253,7 +254,7 @@ async def test_a_record_of_a_job_that_is_left_out_waits_until_it_is_judged_again
     detector = detector_on(bus, registry)
     await detector.start()
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "feed", _raise)
+        patch.setattr(Engine, "take", _raise)
         await send(bus, *map(of_evil, evil().hellos()[: containment.FAILURES]))
         await until(lambda: suspended(registry) == 1)
     release(quarantine_dir, entries(quarantine_dir)[0].id)

@@ -90,8 +90,26 @@ def test_positions_that_are_worked_out_later_are_those_of_their_time(heartbeats:
         expected.append(eager(rank, heartbeat))
 
     for one, its in zip(told, expected, strict=True):
+        assert one.completed() == {name: position.completed for name, position in its.items()}
         assert [one.equal(other) for other in told] == [its == others for others in expected]
     assert [list(one.by_communicator.items()) for one in told] == [list(its.items()) for its in expected]
+
+
+@given(HEARTBEATS, HEARTBEATS, st.booleans())
+def test_a_heartbeat_that_tells_the_same_word_for_word_changes_no_position(
+    first: trace_pb2.Heartbeat, second: trace_pb2.Heartbeat, worked_out: bool
+) -> None:
+    rank = member(0)
+    rank.name(first.communicators)
+    positions, expected = Positions(rank, first), eager(rank, first)
+    if worked_out:
+        assert positions.by_communicator == expected
+    rank.name(second.communicators)
+
+    again = positions.told_again(rank, second)
+
+    assert again == (not second.communicators and list(first.frontiers) == list(second.frontiers))
+    assert positions.by_communicator == expected
 
 
 @given(SEQUENCES)

@@ -522,6 +522,22 @@ class RankMessage(_message.Message):
     lost: bool
     def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., message: _Optional[_Union[TraceMessage, _Mapping]] = ..., received_unix_ns: _Optional[int] = ..., clock_offset_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
 
+class SentMessage(_message.Message):
+    __slots__ = ("sender", "message", "received_unix_ns", "clock_offset_ns", "clock_error_ns", "lost")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    sender: bytes
+    message: TraceMessage
+    received_unix_ns: int
+    clock_offset_ns: int
+    clock_error_ns: int
+    lost: bool
+    def __init__(self, sender: _Optional[bytes] = ..., message: _Optional[_Union[TraceMessage, _Mapping]] = ..., received_unix_ns: _Optional[int] = ..., clock_offset_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
+
 class ListJobsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

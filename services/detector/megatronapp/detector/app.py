@@ -18,7 +18,9 @@ from megatronapp.core.findings import Finding
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
-from megatronapp.core.trace.validate import check_rank_message
+from megatronapp.core.trace.senders import sender_of
+from megatronapp.core.trace.validate import check_sent
+from megatronapp.core.trace.values import Identity
 from megatronapp.detector.backlog import Awaited, Backlog
 from megatronapp.detector.containment import SUSPENDED_SECONDS, Suspensions
 from megatronapp.detector.engine import Engine, Engines
@@ -207,29 +209,31 @@ class Detector:
 
     def _take(self, value: bytes) -> int:
         """Judge one message; returns when it arrived, 0 if it can't be read."""
-        message = trace_pb2.RankMessage()
+        message = trace_pb2.SentMessage()
         try:
             message.ParseFromString(value)
-            check_rank_message(message)
+            who = sender_of(message.sender)
+            check_sent(who, message, self._engines.last_heartbeat(who))
         except (DecodeError, DataError) as error:
-            self._set_aside(value, message, error)
+            self._set_aside(value, error)
             return 0
-        who = message.identity
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message, who.run)
+            self._judge(value, message, who)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.RankMessage, run: str) -> None:
+    def _judge(self, value: bytes, message: trace_pb2.SentMessage, who: Identity) -> None:
         """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
+        run = who.run
         try:
-            self._note(self._engines.feed(message))
-            self._take_over(run)
+            if news := self._engines.take(who, message):
+                self._note(news)
+            if run in self._awaited:
+                self._take_over(run)
             if not self._backlog and message.message.HasField("summary"):
                 self._exposition.observe(self._engines.running.get(run))
         except Exception as error:
-            who = message.identity
-            log.exception("message_not_judged", job=who.job, run=who.run, rank=who.rank)
-            self._set_aside(value, message, error)
+            log.exception("message_not_judged", job=who.job, run=run, rank=who.rank)
+            self._set_aside(value, error)
             self._failed(who.run, who.job, who.attempt)
             return
         age_seconds = max(0.0, (self._started_unix_ns - message.received_unix_ns) * NS) if self._backlog else 0.0
@@ -237,7 +241,11 @@ class Detector:
         if over := self._suspensions.end(run):
             self._exposition.resume(over.job)
 
-    def _set_aside(self, value: bytes, message: trace_pb2.RankMessage, error: Exception) -> None:
+    def _set_aside(self, value: bytes, error: Exception) -> None:
+        """With what can be read of its sender."""
+        message = trace_pb2.RankMessage()
+        with contextlib.suppress(DecodeError):
+            message.ParseFromString(value)
         who, reason = message.identity, f"{type(error).__name__}: {error}"
         self._quarantine.put(value, run=who.run, job=who.job, attempt=who.attempt, rank=who.rank, reason=reason)
 
@@ -265,7 +273,7 @@ class Detector:
 
     def _take_over(self, run: str) -> None:
         """Go on with what was open of a run that is heard of for the first time since the start."""
-        engine = self._engines.running.get(run) if run in self._awaited else None
+        engine = self._engines.running.get(run)
         if engine is not None:
             news = self._awaited.take_over(engine, time.time_ns())
             self._know(engine, news)

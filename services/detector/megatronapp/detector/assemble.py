@@ -21,6 +21,7 @@ FORGIVEN = 3
 KEPT_NUMBERS = 1024
 """Of one rank's messages, the newest; a repeat that comes later still is known by its step."""
 _KEPT = (1 << KEPT_NUMBERS) - 1
+AnyMessage = trace_pb2.RankMessage | trace_pb2.SentMessage
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class Assembler:
         self._step_seconds = 0.0
         self._ranks: RankTable | None = None
 
-    def feed(self, process: Process, message: trace_pb2.RankMessage) -> list[StepTable]:
+    def feed(self, process: Process, message: AnyMessage) -> list[StepTable]:
         """Take one message of a rank's process; returns the steps that it completes."""
         body = message.message
         if body.HasField("hello"):
@@ -125,7 +126,7 @@ class Assembler:
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
-    def _take(self, member: Member, message: trace_pb2.RankMessage) -> None:
+    def _take(self, member: Member, message: AnyMessage) -> None:
         summary, rank = message.message.summary, member.process.rank
         member.name(summary.communicators)
         member.missed = 0

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.membership import Membership, Process
+from megatronapp.core.trace.values import Identity
 from megatronapp.detector import profiles
-from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.assemble import AnyMessage, Assembler
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.findings import Ledger, Moment, identified_as, key_of
 from megatronapp.detector.gates import Gate, Gates
@@ -60,7 +61,12 @@ class Engine:
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
         """Take one message, which must not change afterwards; returns the findings that are new or have changed."""
-        now, process, body = message.received_unix_ns, self.membership.apply(message), message.message
+        return self.take(message.identity, message)
+
+    def take(self, sender: Identity | trace_pb2.Identity, message: AnyMessage) -> list[Finding]:
+        """The same of a message whose sender is known."""
+        now, body = message.received_unix_ns, message.message
+        process = self.membership.take(sender, body, now, lost=message.lost)
         if process is None:
             return []
         if process.lost:
@@ -190,7 +196,10 @@ class Engines:
         """Take one message of any job. A newer attempt ends the one before, and inherits what is open on its devices;
         messages of older ones are dropped, and so are those of another job: a run belongs to the first that is heard
         of it."""
-        who = message.identity
+        return self.take(message.identity, message)
+
+    def take(self, who: Identity | trace_pb2.Identity, message: AnyMessage) -> list[Finding]:
+        """The same of a message whose sender is known."""
         engine = self._engines.get(who.run)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
@@ -203,7 +212,13 @@ class Engines:
             gate = self.gates.of(who.job)
             engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
             self._engines[who.run] = engine
-        return changed + engine.feed(message)
+        return changed + engine.take(who, message)
+
+    def last_heartbeat(self, who: Identity) -> trace_pb2.Heartbeat | None:
+        """The rank's newest."""
+        engine = self._engines.get(who.run)
+        process = engine.membership.ranks.get(who.rank) if engine is not None else None
+        return process.heartbeat if process is not None else None
 
     def drop(self, run: str) -> Engine | None:
         """Forget a run that goes on elsewhere; returns its engine."""

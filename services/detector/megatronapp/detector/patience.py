@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from megatronapp.v1 import trace_pb2
@@ -101,11 +101,10 @@ class Patience:
         any of them may be what the others wait for. inf in a pause, and where there is no rank."""
         return max((self._seconds[phase] for phase in phases), default=math.inf)
 
-    def note(self, phases: Iterable[int], step: int, seconds: float) -> None:
+    def note(self, phases: Collection[int], step: int, seconds: float) -> None:
         """Something has moved after so long, in which ranks were in these phases, the foremost of them in this step."""
-        present = set(phases)
-        phase = next((p for p in PHASES if p in present), None)
-        if step > 0 and present == {START}:
+        phase = next(iter(phases)) if len(phases) == 1 else next((p for p in PHASES if p in phases), None)
+        if step > 0 and phase == START and len(phases) == 1:
             self._first_step = max(seconds, 0.0 if math.isnan(self._first_step) else self._first_step)
             self._seconds[STEP] = self._learnt(STEP)
         elif phase is not None and phase in self._histories:

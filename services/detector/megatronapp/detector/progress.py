@@ -25,6 +25,7 @@ LONGEST_BEAT_SECONDS = 2.0
 SILENT_SECONDS = 4.0
 RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
+_PHASE_STEP = trace_pb2.PHASE_STEP
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still."""
 
@@ -85,14 +86,15 @@ class Progress:
 
     def lags(self) -> Mapping[str, int]:
         """By kind of communicator: completed operations between first and last member, the largest of its kind."""
-        done: dict[str, list[int]] = {}
+        done: dict[str, tuple[int, int]] = {}
         for state in self._ranks.values():
-            for communicator, position in _frontier(state).items():
-                done.setdefault(communicator, []).append(position.completed)
+            for communicator, completed in state.positions.completed().items() if state.positions else ():
+                least, most = done.get(communicator, (completed, completed))
+                done[communicator] = min(least, completed), max(most, completed)
         lags: dict[str, int] = {}
-        for communicator, completed in done.items():
+        for communicator, (least, most) in done.items():
             kind = communicator.partition(":")[0]
-            lags[kind] = max(lags.get(kind, 0), max(completed) - min(completed))
+            lags[kind] = max(lags.get(kind, 0), most - least)
         return lags
 
     def lose(self, rank: int) -> None:
@@ -103,15 +105,19 @@ class Progress:
     def beat(self, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
         """Take the newest heartbeat of a rank's process."""
         process = member.process
-        state = self._known(process.rank)
-        positions, step, phase = Positions(member, heartbeat), heartbeat.step, _phase(heartbeat, member)
+        state = self._ranks.get(process.rank) or self._known(process.rank)
+        step, phase = heartbeat.step, _phase(heartbeat, member)
         # A goodbye moves nobody who waits.
         moved = step != state.step or (phase != state.phase and not process.closed) or not state.heard_unix_ns
-        self._pass_time(unix_ns, moved=moved or state.positions is None or not positions.equal(state.positions))
-        state.positions, state.step, state.activity = positions, step, heartbeat.activity
+        before = state.positions
+        if before is None or not before.told_again(member, heartbeat):
+            state.positions = Positions(member, heartbeat)
+            moved = moved or before is None or not state.positions.equal(before)
+        self._pass_time(unix_ns, moved=moved)
+        state.step, state.activity = step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
-        state.computing = _computes(state, heartbeat) and profiles.of_device(process.device).thread_computes
+        state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
         state.clock_ns, state.cpu_ns = heartbeat.clock_ns, heartbeat.thread_cpu_ns
         state.heard_unix_ns = self._heard_unix_ns
         if step > self._step:
@@ -195,9 +201,10 @@ class Progress:
                     self._patience.ends(state.phase, len(self._ranks))
 
     def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
-        since = (unix_ns - self._heard_unix_ns) * NS if self._heard_unix_ns else 0.0
+        since_ns = unix_ns - self._heard_unix_ns if self._heard_unix_ns else 0
+        if since_ns > 0:
+            self.stalled_seconds += min(since_ns * NS, LONGEST_BEAT_SECONDS)
         self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
-        self.stalled_seconds += min(max(since, 0.0), LONGEST_BEAT_SECONDS)
         if moved:
             self._patience.note(self._phases, self._step, self.stalled_seconds)
             self.stalled_seconds = 0.0
@@ -213,11 +220,12 @@ def _frontier(state: _Rank) -> Mapping[str, Position]:
 def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
-    if heartbeat.phase == trace_pb2.PHASE_STEP:
+    phase = heartbeat.phase
+    if phase == _PHASE_STEP:
         return patience.STEP
-    if heartbeat.phase == trace_pb2.PHASE_UNSPECIFIED:
+    if phase == trace_pb2.PHASE_UNSPECIFIED:
         return patience.START if heartbeat.step <= member.process.schedule.first_step else patience.STEP
-    return heartbeat.phase if heartbeat.phase in patience.PHASES else patience.START
+    return phase if phase in patience.PHASES else patience.START
 
 
 def _computes(state: _Rank, heartbeat: trace_pb2.Heartbeat) -> bool:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf.message import Message
 
-from megatronapp.core.trace import validate
+from megatronapp.core.trace import heartbeat, validate
 from megatronapp.core.trace.ranges import ImplausibleError, Ranges
 from megatronapp.v1 import trace_pb2
 
 WRITTEN_OUT: dict[type[Message], Ranges] = {
     trace_pb2.RankMessage: validate._RANK_MESSAGE,
-    trace_pb2.Heartbeat: validate._HEARTBEAT,
-    trace_pb2.Frontier: validate._FRONTIER,
-    trace_pb2.OpenMessage: validate._OPEN,
+    trace_pb2.Heartbeat: heartbeat._HEARTBEAT,
+    trace_pb2.Frontier: heartbeat._FRONTIER,
+    trace_pb2.OpenMessage: heartbeat._OPEN,
 }
 
 

@@ -45,3 +45,11 @@ def test_rows_can_be_written() -> None:
     window.push(np.array([8.0]))
 
     assert window.rows.tolist() == [[8.0, 7.0, 7.0, 7.0]]
+
+
+def test_a_window_takes_a_quarter_more_than_its_values() -> None:
+    window = Window(256, 0.0)
+
+    window.grow(10)
+
+    assert window._memory.nbytes <= 1.25 * window.rows.nbytes

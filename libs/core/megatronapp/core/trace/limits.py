@@ -60,6 +60,10 @@ MAX_KEPT_HEARTBEAT_BYTES = 64 << 10
 
 MAX_KEPT_NAMES = 4096
 """Of runs, with their jobs, that were found plausible; a message of another one costs a microsecond more."""
+MAX_KEPT_SENDERS = 1 << 17
+"""Processes that were found plausible, half a KiB each; a message of another one costs some microseconds more."""
+MAX_KEPT_SENDER_BYTES = 512
+"""Of each. The longest names take 480; the rest is of a newer sender, or of one who fills the memory."""
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""
 MAX_NAME = 1024

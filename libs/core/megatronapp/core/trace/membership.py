@@ -16,6 +16,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from megatronapp.core.trace.values import Identity
+from megatronapp.core.trace.wire import to_proto
 from megatronapp.v1 import trace_pb2
 
 KEPT_PROCESSES = 4
@@ -57,23 +59,26 @@ class Process:
         """Its stream has ended, and nothing was heard of it since."""
         return self.lost_unix_ns > 0 and self.lost_unix_ns >= self.heard_unix_ns
 
-    def take(self, message: trace_pb2.TraceMessage, received_unix_ns: int, *, lost: bool) -> None:
+    def take(self, message: trace_pb2.TraceMessage, received_unix_ns: int, *, lost: bool) -> str | None:
+        """Returns the kind of the message."""
         if lost:
             self.lost_unix_ns = max(self.lost_unix_ns, received_unix_ns)
-        body = message.WhichOneof("body")
+        body: str | None = message.WhichOneof("body")
         if body is None:
-            return
-        self.heard_unix_ns = max(self.heard_unix_ns, received_unix_ns)
-        if body == "hello" and received_unix_ns >= self.hello_unix_ns:
-            self.hello_unix_ns = max(1, received_unix_ns)
-            self._apply_hello(message.hello)
-        elif body == "heartbeat":
+            return None
+        if received_unix_ns > self.heard_unix_ns:
+            self.heard_unix_ns = received_unix_ns
+        if body == "heartbeat":
             self._apply_heartbeat(message.heartbeat, message.seq, received_unix_ns)
         elif body == "summary":
             self.step = max(self.step, message.summary.step)
             self._apply_usage(message.summary, message.seq)
+        elif body == "hello" and received_unix_ns >= self.hello_unix_ns:
+            self.hello_unix_ns = max(1, received_unix_ns)
+            self._apply_hello(message.hello)
         elif body == "batch":
             self.dropped = max(self.dropped, message.batch.dropped)
+        return body
 
     def recall(self, record: trace_pb2.RankRecord) -> None:
         """Fill in what no message has reported."""
@@ -91,13 +96,16 @@ class Process:
         self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)
 
     def _apply_heartbeat(self, heartbeat: trace_pb2.Heartbeat, seq: int, received_unix_ns: int) -> None:
-        if (seq, received_unix_ns) >= (self.heartbeat_seq, self.heartbeat_unix_ns):
+        newest = self.heartbeat_seq
+        if seq > newest or (seq == newest and received_unix_ns >= self.heartbeat_unix_ns):
             self.heartbeat, self.heartbeat_seq, self.heartbeat_unix_ns = heartbeat, seq, received_unix_ns
-        self.closed = self.closed or heartbeat.closing
+        if heartbeat.closing:
+            self.closed = True
         self._apply_usage(heartbeat, seq)
 
     def _apply_usage(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
-        self.dropped = max(self.dropped, body.dropped)
+        if body.dropped > self.dropped:
+            self.dropped = body.dropped
         if seq >= self.memory_seq and body.HasField("memory"):
             self.memory, self.memory_seq = copied(body.memory), seq
 
@@ -129,7 +137,7 @@ class Membership:
 
     def take(
         self,
-        identity: trace_pb2.Identity,
+        identity: Identity | trace_pb2.Identity,
         message: trace_pb2.TraceMessage,
         received_unix_ns: int,
         *,
@@ -139,8 +147,8 @@ class Membership:
         process = self._sender(identity)
         if process is None:
             return None
-        process.take(message, received_unix_ns, lost=lost)
-        if message.HasField("hello") and message.hello.HasField("recipe"):
+        body = process.take(message, received_unix_ns, lost=lost)
+        if body == "hello" and message.hello.HasField("recipe"):
             self._learn_recipe(identity.rank, received_unix_ns, message.hello.recipe)
         return self._elected(process)
 
@@ -165,21 +173,25 @@ class Membership:
         """The attempt's recipe, if it came from this rank."""
         return self.recipe if self._recipe_of[0] == -rank else None
 
-    def _sender(self, identity: trace_pb2.Identity) -> Process | None:
+    def _sender(self, identity: Identity | trace_pb2.Identity) -> Process | None:
         attempt, rank, incarnation = identity.attempt, identity.rank, identity.incarnation
-        self.begin(attempt)
-        if attempt < self.attempt:
+        if attempt != self.attempt and not self.begin(attempt):
             return None
-        known = self._processes.setdefault(rank, {})
-        if incarnation not in known:
-            known[incarnation] = Process(copied(identity))
-        return known[incarnation]
+        known = self._processes.get(rank)
+        if known is None:
+            known = self._processes[rank] = {}
+        process = known.get(incarnation)
+        if process is None:
+            own = to_proto(identity) if isinstance(identity, Identity) else copied(identity)
+            process = known[incarnation] = Process(own)
+        return process
 
     def _elected(self, process: Process) -> Process | None:
         """The process, if it is its rank's."""
-        known = self._processes[process.rank]
+        rank = process.rank
+        known = self._processes[rank]
         newest = process if len(known) == 1 else max(known.values(), key=lambda each: each.order)
-        self._ranks[process.rank] = newest
+        self._ranks[rank] = newest
         if len(known) > KEPT_PROCESSES:
             del known[min(known.values(), key=lambda each: each.order).identity.incarnation]
         return process if newest is process else None

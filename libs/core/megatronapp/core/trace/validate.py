@@ -12,13 +12,24 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import limits
+from megatronapp.core.trace.checks import (
+    CONTROL,
+    MEMORY,
+    OPEN_ENUM,
+    check_communicators,
+    check_count,
+    check_parts,
+    check_phase,
+    check_texts,
+    times,
+    up_to,
+)
 from megatronapp.core.trace.columns import (
     NO_COLUMNS,
     SPAN_DTYPES,
@@ -29,10 +40,13 @@ from megatronapp.core.trace.columns import (
     summary_columns,
 )
 from megatronapp.core.trace.extents import Extent, Ints
+from megatronapp.core.trace.heartbeat import check_heartbeat
 from megatronapp.core.trace.message_id import MAX_PACKED
-from megatronapp.core.trace.ranges import ImplausibleError, Range, Ranges
+from megatronapp.core.trace.ranges import ImplausibleError, Ranges
+from megatronapp.core.trace.values import Identity
 from megatronapp.v1 import trace_pb2
 
+_WHO = attrgetter("run", "job", "attempt", "rank", "incarnation")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}/[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
@@ -79,15 +93,27 @@ def implausible_columns(extents: Mapping[str, Extent]) -> npt.NDArray[np.bool_]:
 
 def check_rank_message(message: trace_pb2.RankMessage) -> None:
     """The same for a message on the bus, where one that tells of a lost rank has no body. Raises DataError."""
-    identity, body = message.identity, message.message
-    check_identity(identity)
+    check_identity(message.identity)
+    check_sent(message.identity, message)
+
+
+def check_sent(
+    sender: Identity | trace_pb2.Identity,
+    message: trace_pb2.RankMessage | trace_pb2.SentMessage,
+    known: trace_pb2.Heartbeat | None = None,
+) -> None:
+    """The same for a message whose sender was checked. Raises DataError.
+
+    known: a heartbeat that was checked before, which spares the look at all that stands in both (heartbeat.py).
+    """
+    body = message.message
     _RANK_MESSAGE.check(message)
     kind = body.WhichOneof("body")
     if kind is None and message.lost:
         return
-    if kind == "hello" and body.hello.HasField("identity") and body.hello.identity != identity:
+    if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
         raise _identity("a Hello of another rank than the message's sender")
-    _understand(body, kind)
+    _understand(body, kind, known)
 
 
 def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
@@ -101,7 +127,9 @@ def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     return _understand(message, kind)
 
 
-def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str, Columns]:
+def _understand(
+    message: trace_pb2.TraceMessage, kind: str | None, known: trace_pb2.Heartbeat | None = None
+) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if kind == "bundle":
@@ -111,7 +139,7 @@ def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str,
     if kind == "hello":
         _hello(message.hello)
     elif kind == "heartbeat":
-        _heartbeat(message.heartbeat)
+        check_heartbeat(message.heartbeat, known)
     else:
         return kind, _batch(message.batch) if kind == "batch" else _summary(message.summary)
     return kind, NO_COLUMNS
@@ -119,7 +147,7 @@ def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str,
 
 def check_control(control: trace_pb2.TraceControl) -> None:
     """Raises ImplausibleError. A field that is 0 was not set."""
-    _CONTROL.check(control)
+    CONTROL.check(control)
 
 
 def _hello(hello: trace_pb2.Hello) -> None:
@@ -133,11 +161,11 @@ def _hello(hello: trace_pb2.Hello) -> None:
         raise ImplausibleError(
             "number", f"microbatches x virtual_pipeline x pipeline is {passes}; at most {limits.MAX_STEP_PASSES}"
         )
-    _texts("node", [place.node])
-    _texts("gpu_uuid", [place.gpu_uuid])
-    _texts("device", [place.device_id, place.device_name])
-    _texts("schedule", [schedule.name])
-    _communicators(hello.communicators)
+    check_texts("node", [place.node])
+    check_texts("gpu_uuid", [place.gpu_uuid])
+    check_texts("device", [place.device_id, place.device_name])
+    check_texts("schedule", [schedule.name])
+    check_communicators(hello.communicators)
     _recipe(hello.recipe)
 
 
@@ -153,7 +181,7 @@ def _batch(batch: trace_pb2.TraceBatch) -> Columns:
 
 def _batch_fields(batch: trace_pb2.TraceBatch) -> None:
     _BATCH.check(batch)
-    _communicators(batch.communicators)
+    check_communicators(batch.communicators)
 
 
 def _summary(summary: trace_pb2.StepSummary) -> Columns:
@@ -168,64 +196,26 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
 
 def _summary_fields(summary: trace_pb2.StepSummary) -> None:
     _SUMMARY.check(summary)
-    _communicators(summary.communicators)
+    check_communicators(summary.communicators)
     if len(summary.phases) > limits.MAX_PHASES:
         raise ImplausibleError("phases", f"{len(summary.phases)} phases in a step; at most {limits.MAX_PHASES}")
     for phase in summary.phases:
-        _phase(phase)
-    _parts(summary, _SUMMARY_PARTS)
-
-
-def _heartbeat(beat: trace_pb2.Heartbeat) -> None:
-    _HEARTBEAT.check(beat)
-    _phase(beat.phase)
-    _parts(beat, _HEARTBEAT_PARTS)
-    texts = [beat.activity]
-    if frontiers := list(beat.frontiers):
-        _at_most("frontiers", len(frontiers), limits.MAX_FRONTIERS)
-        _FRONTIER.check_all(frontiers)
-        texts += map(_OPERATION, frontiers)
-        for opened in filter(len, map(_OPEN_MESSAGES, frontiers)):
-            _at_most("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
-            _OPEN.check_all(opened)
-    _texts("activity or operation", texts, limits.MAX_NAME)
-    _communicators(beat.communicators)
-    if evaluations := beat.evaluations:
-        _at_most("evaluations", len(evaluations), limits.MAX_EVALUATIONS)
-        _EVALUATION.check_all(evaluations)
-        for evaluation in evaluations:
-            _texts("evaluation", [evaluation.split])
-
-
-def _communicators(communicators: Sequence[trace_pb2.Communicator]) -> None:
-    if len(communicators) > limits.MAX_COMMUNICATORS:
-        raise ImplausibleError(
-            "communicators", f"{len(communicators)} communicators; at most {limits.MAX_COMMUNICATORS}"
-        )
-    for communicator in communicators:
-        ranks, index = communicator.ranks, communicator.index
-        if not 1 <= index <= limits.MAX_COMMUNICATORS:
-            raise ImplausibleError(
-                "communicators", f"communicator index {index}; it counts from 1 to {limits.MAX_COMMUNICATORS}"
-            )
-        if len(ranks) > limits.MAX_WORLD or (len(ranks) and max(ranks) >= limits.MAX_WORLD):
-            raise ImplausibleError("communicators", f"a communicator of ranks above {limits.MAX_WORLD - 1}")
-        _texts("communicator", [communicator.id], limits.MAX_COMMUNICATOR_ID + limits.RANK_CHARACTERS * len(ranks))
-        _texts("communicator kind", [communicator.kind])
+        check_phase(phase)
+    check_parts(summary, _SUMMARY_PARTS)
 
 
 def _recipe(recipe: trace_pb2.Recipe) -> None:
     if recipe.ByteSize() > limits.MAX_RECIPE_BYTES:
         raise ImplausibleError("text", f"a recipe of more than {limits.MAX_RECIPE_BYTES >> 10} KiB")
     for what, settings in (("setting", recipe.settings), ("version", recipe.versions)):
-        _at_most(f"{what}s", len(settings), limits.MAX_SETTINGS)
-        _texts(what, [each.name for each in settings])
-        _texts(f"value of a {what}", [each.value for each in settings], limits.MAX_SETTING)
+        check_count(f"{what}s", len(settings), limits.MAX_SETTINGS)
+        check_texts(what, [each.name for each in settings])
+        check_texts(f"value of a {what}", [each.value for each in settings], limits.MAX_SETTING)
 
 
 def _names(names: Sequence[str]) -> None:
-    _at_most("names", len(names), limits.MAX_NAMES)
-    _texts("name", names, limits.MAX_NAME)
+    check_count("names", len(names), limits.MAX_NAMES)
+    check_texts("name", names, limits.MAX_NAME)
 
 
 def _check_columns(columns: Columns) -> None:
@@ -254,172 +244,65 @@ def _column(name: str, values: Column, low: int, high: int) -> None:
             raise ImplausibleError("number", f"{value} in column {name}; it must be from {low} to {high}")
 
 
-def _phase(phase: int) -> None:
-    if not 0 <= phase <= limits.MAX_PHASE:
-        raise ImplausibleError("phases", f"phase {phase}; phases are numbered from 0 to {limits.MAX_PHASE}")
-
-
-def _parts(message: Any, parts: Mapping[str, Ranges]) -> None:
-    """Those of a message's parts that it has."""
-    for name, ranges in parts.items():
-        if message.HasField(name):
-            ranges.check(getattr(message, name))
-
-
-def _at_most(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise ImplausibleError("rows", f"{count} {what}; at most {most} are accepted")
-
-
-def _texts(what: str, texts: Sequence[str], longest: int = limits.MAX_LABEL) -> None:
-    joined = "".join(texts)
-    if len(joined) > longest and max(map(len, texts)) > longest:
-        raise ImplausibleError("text", f"{what} of more than {longest} characters")
-    if not joined.isprintable():
-        raise ImplausibleError("text", f"{what} with characters that can't be printed")
-
-
 def _identity(text: str) -> ImplausibleError:
     return ImplausibleError("identity", text)
 
 
-def _times(*fields: str) -> list[Range]:
-    return [(field, -limits.MAX_TIME_NS, limits.MAX_TIME_NS) for field in fields]
-
-
-def _to(high: int, *fields: str) -> list[Range]:
-    return [(field, 0, high) for field in fields]
-
-
-_OPERATION, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("open")
-_OPEN_ENUM = 31
-"""A newer sender may name values that are not known here."""
-
-_TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
-
-
-def _rank_message_holds(message: trace_pb2.RankMessage) -> bool:
+def _rank_message_holds(message: trace_pb2.RankMessage | trace_pb2.SentMessage) -> bool:
     return (
-        0 <= message.received_unix_ns <= _TIME_NS
-        and message.clock_offset_ns >= -_COUNT
+        0 <= message.received_unix_ns <= limits.MAX_TIME_NS
+        and message.clock_offset_ns >= -limits.MAX_COUNT
         and message.clock_error_ns >= -1
     )  # fmt: skip
 
 
-def _heartbeat_holds(beat: trace_pb2.Heartbeat) -> bool:
-    return (
-        beat.step <= limits.MAX_STEP
-        and beat.dropped <= limits.MAX_DROPPED
-        and 0 <= beat.unix_ns <= _TIME_NS
-        and 0 <= beat.thread_cpu_ns <= _TIME_NS
-        and 0 <= beat.thread_wait_ns <= _TIME_NS
-        and -_TIME_NS <= beat.clock_ns <= _TIME_NS
-        and -_TIME_NS <= beat.activity_since_ns <= _TIME_NS
-    )
-
-
-def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
-    return (
-        frontier.communicator <= limits.MAX_COMMUNICATORS
-        and frontier.enqueued <= _COUNT
-        and frontier.started <= _COUNT
-        and frontier.completed <= _COUNT
-        and -_TIME_NS <= frontier.enqueued_at_ns <= _TIME_NS
-        and -_TIME_NS <= frontier.completed_at_ns <= _TIME_NS
-        and -1 <= frontier.peer < limits.MAX_WORLD
-    )
-
-
-def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
-    return (
-        message.step <= limits.MAX_STEP
-        and message.message <= MAX_PACKED
-        and -_TIME_NS <= message.posted_at_ns <= _TIME_NS
-    )
-
-
 _RANK_MESSAGE = Ranges(
     "message",
-    *_to(limits.MAX_TIME_NS, "received_unix_ns"),
+    *up_to(limits.MAX_TIME_NS, "received_unix_ns"),
     ("clock_offset_ns", -limits.MAX_COUNT, limits.MAX_COUNT),
     ("clock_error_ns", -1, limits.MAX_COUNT),
     hold=_rank_message_holds,
 )
-_HELLO = Ranges("Hello", *_to(_OPEN_ENUM, "device"))
+_HELLO = Ranges("Hello", *up_to(OPEN_ENUM, "device"))
 _PLACEMENT = Ranges(
     "placement",
-    *_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
-    *_to(limits.MAX_PIPELINE - 1, "pipeline"),
-    *_to(limits.MAX_TIME_NS, "host_unix_ns"),
-    *_times("host_clock_ns"),
+    *up_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
+    *up_to(limits.MAX_PIPELINE - 1, "pipeline"),
+    *up_to(limits.MAX_TIME_NS, "host_unix_ns"),
+    *times("host_clock_ns"),
 )
 _SIZES = Ranges(
     "sizes",
-    *_to(limits.MAX_WORLD, "world", "tensor", "data", "context", "expert"),
-    *_to(limits.MAX_PIPELINE, "pipeline"),
-    *_to(limits.MAX_VIRTUAL_PIPELINE, "virtual_pipeline"),
+    *up_to(limits.MAX_WORLD, "world", "tensor", "data", "context", "expert"),
+    *up_to(limits.MAX_PIPELINE, "pipeline"),
+    *up_to(limits.MAX_VIRTUAL_PIPELINE, "virtual_pipeline"),
 )
 _SCHEDULE = Ranges(
     "schedule",
-    *_to(limits.MAX_MICROBATCHES, "microbatches"),
-    *_to(limits.MAX_STEP, "total_steps", "first_step"),
-    *_to(limits.MAX_SEQUENCE_LENGTH, "sequence_length"),
-    *_to(limits.MAX_MICRO_BATCH_SIZE, "micro_batch_size"),
-    *_to(limits.MAX_PARAMETERS, "parameters"),
+    *up_to(limits.MAX_MICROBATCHES, "microbatches"),
+    *up_to(limits.MAX_STEP, "total_steps", "first_step"),
+    *up_to(limits.MAX_SEQUENCE_LENGTH, "sequence_length"),
+    *up_to(limits.MAX_MICRO_BATCH_SIZE, "micro_batch_size"),
+    *up_to(limits.MAX_PARAMETERS, "parameters"),
 )
 _BATCH = Ranges(
     "batch",
-    *_to(limits.MAX_BATCH_ROWS, "count"),
-    *_to(limits.MAX_STEP, "step"),
-    *_to(limits.MAX_DROPPED, "dropped"),
-    *_to(limits.MAX_DURATION_NS, "reference_error_ns"),
-    *_times("reference_host_ns", "base_ns"),
+    *up_to(limits.MAX_BATCH_ROWS, "count"),
+    *up_to(limits.MAX_STEP, "step"),
+    *up_to(limits.MAX_DROPPED, "dropped"),
+    *up_to(limits.MAX_DURATION_NS, "reference_error_ns"),
+    *times("reference_host_ns", "base_ns"),
 )
 _SUMMARY = Ranges(
     "summary",
-    *_to(limits.MAX_SUMMARY_ROWS, "rows"),
-    *_to(limits.MAX_STEP, "step"),
-    *_to(limits.MAX_DROPPED, "dropped"),
-    *_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
-    *_times("start_ns"),
+    *up_to(limits.MAX_SUMMARY_ROWS, "rows"),
+    *up_to(limits.MAX_STEP, "step"),
+    *up_to(limits.MAX_DROPPED, "dropped"),
+    *up_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
+    *times("start_ns"),
 )
-_PROGRESS = Ranges("progress", *_to(limits.MAX_STEP, "total_steps"))
-_HEARTBEAT = Ranges(
-    "heartbeat",
-    *_to(limits.MAX_STEP, "step"),
-    *_to(limits.MAX_DROPPED, "dropped"),
-    *_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
-    *_times("clock_ns", "activity_since_ns"),
-    hold=_heartbeat_holds,
-)
-_CONTROL = Ranges(
-    "trace control",
-    *_to(limits.MAX_TRACE_INTERVAL, "interval", "continuous_iterations"),
-    *_to(_OPEN_ENUM, "granularity"),
-)
-_GPU = Ranges("gpu", *_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
-_FRONTIER = Ranges(
-    "frontier",
-    *_to(limits.MAX_COMMUNICATORS, "communicator"),
-    *_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
-    *_times("enqueued_at_ns", "completed_at_ns"),
-    ("peer", -1, limits.MAX_WORLD - 1),
-    hold=_frontier_holds,
-)
-_OPEN = Ranges(
-    "open message",
-    *_to(limits.MAX_STEP, "step"),
-    *_to(MAX_PACKED, "message"),
-    *_times("posted_at_ns"),
-    hold=_open_message_holds,
-)
-_MEMORY = Ranges(
-    "memory",
-    *_to(limits.MAX_COUNT, "allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes"),
-)
-_SUMMARY_PARTS = {"progress": _PROGRESS, "memory": _MEMORY}
-_HEARTBEAT_PARTS = {"control": _CONTROL, "gpu": _GPU, "memory": _MEMORY}
-_EVALUATION = Ranges("evaluation", *_to(limits.MAX_STEP, "step"), *_to(limits.MAX_COUNT, "microbatches"))
+_PROGRESS = Ranges("progress", *up_to(limits.MAX_STEP, "total_steps"))
+_SUMMARY_PARTS = {"progress": _PROGRESS, "memory": MEMORY}
 _TIME = (-limits.MAX_TIME_NS, limits.MAX_TIME_NS)
 _DURATION = (-limits.MAX_DURATION_NS, limits.MAX_DURATION_NS)
 _WIDE = {"start_ns": _TIME, "enqueue_ns": _TIME, "message": (0, MAX_PACKED)} | {

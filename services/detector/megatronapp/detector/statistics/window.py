@@ -6,8 +6,8 @@ import numpy as np
 
 from megatronapp.detector.steps import Floats
 
-SPARE = 2
-"""Windows that fit into the memory: values are moved only when it has been run through."""
+SPARE = 4
+"""A window's memory has room for a part of so many more: values are moved only when that has been run through."""
 
 
 class Window:
@@ -16,7 +16,7 @@ class Window:
 
     def __init__(self, width: int, fill: float) -> None:
         self.width, self._fill = width, fill
-        self._memory: Floats = np.full((SPARE * width, 0), fill)
+        self._memory: Floats = np.full((width + max(1, width // SPARE), 0), fill)
         self._first = len(self._memory) - width
 
     @property

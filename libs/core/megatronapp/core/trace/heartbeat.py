@@ -1,0 +1,114 @@
+"""Whether a heartbeat can be true. Of all messages there are most heartbeats, and nearly all of what they tell stood in
+the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from megatronapp.core.trace import limits
+from megatronapp.core.trace.checks import (
+    CONTROL,
+    MEMORY,
+    check_communicators,
+    check_count,
+    check_parts,
+    check_phase,
+    check_texts,
+    times,
+    up_to,
+)
+from megatronapp.core.trace.message_id import MAX_PACKED
+from megatronapp.core.trace.ranges import Ranges
+from megatronapp.v1 import trace_pb2
+
+
+def check_heartbeat(beat: trace_pb2.Heartbeat, known: trace_pb2.Heartbeat | None = None) -> None:
+    """Raises ImplausibleError. known: one that was found plausible; frontiers that are its own, too, are plausible."""
+    _HEARTBEAT.check(beat)
+    check_phase(beat.phase)
+    check_parts(beat, _PARTS)
+    check_texts("activity", [beat.activity], limits.MAX_NAME)
+    if known is None or beat.frontiers != known.frontiers:
+        _check_frontiers(list(beat.frontiers))
+    if communicators := beat.communicators:
+        check_communicators(communicators)
+    if evaluations := beat.evaluations:
+        check_count("evaluations", len(evaluations), limits.MAX_EVALUATIONS)
+        _EVALUATION.check_all(evaluations)
+        for evaluation in evaluations:
+            check_texts("evaluation", [evaluation.split])
+
+
+def _check_frontiers(frontiers: Sequence[trace_pb2.Frontier]) -> None:
+    check_count("frontiers", len(frontiers), limits.MAX_FRONTIERS)
+    _FRONTIER.check_all(frontiers)
+    check_texts("operation", list(map(_OPERATION, frontiers)), limits.MAX_NAME)
+    for opened in filter(len, map(_OPEN_MESSAGES, frontiers)):
+        check_count("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
+        _OPEN.check_all(opened)
+
+
+_OPERATION, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("open")
+_TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
+
+
+def _heartbeat_holds(beat: trace_pb2.Heartbeat) -> bool:
+    return (
+        beat.step <= limits.MAX_STEP
+        and beat.dropped <= limits.MAX_DROPPED
+        and 0 <= beat.unix_ns <= _TIME_NS
+        and 0 <= beat.thread_cpu_ns <= _TIME_NS
+        and 0 <= beat.thread_wait_ns <= _TIME_NS
+        and -_TIME_NS <= beat.clock_ns <= _TIME_NS
+        and -_TIME_NS <= beat.activity_since_ns <= _TIME_NS
+    )
+
+
+def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
+    return (
+        frontier.communicator <= limits.MAX_COMMUNICATORS
+        and frontier.enqueued <= _COUNT
+        and frontier.started <= _COUNT
+        and frontier.completed <= _COUNT
+        and -_TIME_NS <= frontier.enqueued_at_ns <= _TIME_NS
+        and -_TIME_NS <= frontier.completed_at_ns <= _TIME_NS
+        and -1 <= frontier.peer < limits.MAX_WORLD
+    )
+
+
+def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
+    return (
+        message.step <= limits.MAX_STEP
+        and message.message <= MAX_PACKED
+        and -_TIME_NS <= message.posted_at_ns <= _TIME_NS
+    )
+
+
+_HEARTBEAT = Ranges(
+    "heartbeat",
+    *up_to(limits.MAX_STEP, "step"),
+    *up_to(limits.MAX_DROPPED, "dropped"),
+    *up_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
+    *times("clock_ns", "activity_since_ns"),
+    hold=_heartbeat_holds,
+)
+_GPU = Ranges("gpu", *up_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_replays"))
+_FRONTIER = Ranges(
+    "frontier",
+    *up_to(limits.MAX_COMMUNICATORS, "communicator"),
+    *up_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
+    *times("enqueued_at_ns", "completed_at_ns"),
+    ("peer", -1, limits.MAX_WORLD - 1),
+    hold=_frontier_holds,
+)
+_OPEN = Ranges(
+    "open message",
+    *up_to(limits.MAX_STEP, "step"),
+    *up_to(MAX_PACKED, "message"),
+    *times("posted_at_ns"),
+    hold=_open_message_holds,
+)
+_PARTS = {"control": CONTROL, "gpu": _GPU, "memory": MEMORY}
+_EVALUATION = Ranges("evaluation", *up_to(limits.MAX_STEP, "step"), *up_to(limits.MAX_COUNT, "microbatches"))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace.senders import sender_of
+from megatronapp.core.trace.validate import check_sent
+from megatronapp.core.trace.values import Identity
+from megatronapp.core.trace.wire import to_proto
+from megatronapp.v1 import trace_pb2
+
+WHO = Identity(run="run-1", job="team/gpt", attempt=2, rank=3, incarnation=4)
+
+
+def test_the_identity_on_the_wire_is_the_one_that_was_sent() -> None:
+    sent = trace_pb2.RankMessage(identity=to_proto(WHO)).SerializeToString()
+
+    message = trace_pb2.SentMessage.FromString(sent)
+
+    assert sender_of(message.sender) == WHO
+
+
+def test_an_identity_that_was_read_is_not_read_again() -> None:
+    serialized = to_proto(WHO).SerializeToString()
+
+    assert sender_of(serialized) is sender_of(bytes(bytearray(serialized)))
+
+
+def test_the_longest_names_are_kept_and_padding_is_not() -> None:
+    longest = Identity(
+        run="r" * 128, job=f"{'n' * 63}/{'j' * 253}", attempt=100_000, rank=2**20 - 1, incarnation=2**64 - 1
+    )
+    serialized = to_proto(longest).SerializeToString()
+    padded = serialized + b"\x7a\x90\x4e" + bytes(10_000)
+
+    assert sender_of(serialized) is sender_of(serialized)
+    assert sender_of(padded) == longest
+    assert sender_of(padded) is not sender_of(padded)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "identity",
+    [b"", trace_pb2.Identity(run="../x", job="a/b", attempt=1), trace_pb2.Identity(run="r", job="a/b", attempt=0)],
+)
+def test_an_identity_that_names_no_rank_is_refused_each_time(identity: bytes | trace_pb2.Identity, times: int) -> None:
+    serialized = identity if isinstance(identity, bytes) else identity.SerializeToString()
+
+    for _ in range(times):
+        with pytest.raises(DataError):
+            sender_of(serialized)
+
+
+@pytest.mark.parametrize("broken", [b"\x0a\x7fx", b"\x0a\x01\xff"], ids=["cut off", "no text"])
+def test_bytes_that_are_no_identity_are_refused(broken: bytes) -> None:
+    with pytest.raises(DecodeError):
+        sender_of(broken)
+
+
+@pytest.mark.parametrize("field", ["run", "job", "attempt", "rank", "incarnation"])
+def test_a_hello_of_another_than_its_sender_is_refused(field: str) -> None:
+    other = to_proto(WHO)
+    setattr(other, field, "x/y" if field in ("run", "job") else 99)
+    message = trace_pb2.SentMessage(message=trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=other)))
+
+    with pytest.raises(DataError, match="another rank"):
+        check_sent(WHO, message)
+
+
+def test_a_message_is_the_same_on_the_wire_with_its_sender_read_and_unread() -> None:
+    read, unread = trace_pb2.RankMessage.DESCRIPTOR, trace_pb2.SentMessage.DESCRIPTOR
+
+    assert [(f.number, f.type) for f in read.fields][1:] == [(f.number, f.type) for f in unread.fields][1:]
+    assert [f.name for f in read.fields][1:] == [f.name for f in unread.fields][1:]
+    assert read.fields_by_name["identity"].number == unread.fields_by_name["sender"].number
