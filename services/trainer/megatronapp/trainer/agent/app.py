@@ -31,7 +31,7 @@ from megatronapp.trainer.agent.stream import StreamLoop
 
 log = get_logger(__name__)
 
-TICK_SECONDS = 0.2
+TICK_SECONDS = 0.25
 MAX_RANKS = 256
 """Connections at once. A node has some ten ranks."""
 MAX_ROWS_AT_ONCE = 1 << 16
