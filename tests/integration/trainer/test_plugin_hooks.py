@@ -325,7 +325,7 @@ class Oversized(Preparing):
 def prepared() -> tuple[str, int, str | None]:
     train(f"{TINY} --train-iters 1", plugins=(Preparing,))
     context = contexts[0]
-    return context.role, context.placement.sizes.tensor, os.environ.get("NCCL_CUMEM_ENABLE")
+    return context.placement.role, context.placement.sizes.tensor, os.environ.get("NCCL_CUMEM_ENABLE")
 
 
 def test_a_plugin_prepares_environment_layout_and_role_before_groups_exist() -> None:

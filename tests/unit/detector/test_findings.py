@@ -55,6 +55,18 @@ def test_what_fades_is_open_until_it_is_no_longer_suspected() -> None:
     assert (over.state, over.resolved_step) == (State.RESOLVED, 22)
 
 
+def test_what_fades_does_not_shorten_the_time_that_an_adopted_finding_has() -> None:
+    (known,) = _told(Ledger("run", "team/job", 1), [SLOW_GPU], step=20)
+    ledger = Ledger("run", "team/job", 1)
+    ledger.adopt("steps", known, held_updates=5, held_until_unix_ns=0)
+    _told(ledger, [replace(SLOW_HOST, fading=True)], step=21)
+
+    told = _told(ledger, [], step=22)
+
+    assert told == []
+    assert [finding.id for finding in ledger.open] == [known.id]
+
+
 def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
     ledger = Ledger("run", "team/job", 1)
     _told(ledger, [SLOW_GPU], step=20)

@@ -124,6 +124,7 @@ def test_a_step_counts_as_long_as_its_slowest_rank() -> None:
 def test_a_job_tells_its_recipe_and_evaluations_and_a_rank_its_device_and_memory() -> None:
     greeting = hello()
     greeting.placement.device_id, greeting.placement.device_name = "cpu:node-a/0", "Xeon"
+    greeting.placement.role = "forward"
     greeting.recipe.settings.add(name="seed", value="7")
     greeting.recipe.versions.add(name="torch", value="2.11")
     step = summary(10)
@@ -140,7 +141,7 @@ def test_a_job_tells_its_recipe_and_evaluations_and_a_rank_its_device_and_memory
     assert (detail.recipe.settings, detail.recipe.versions) == ({"seed": "7"}, {"torch": "2.11"})
     assert [(e.split, e.step, e.loss) for e in detail.evaluations] == [("test", 10, None), ("valid", 10, 2.5)]
     rank = views.rank_view(result.jobs[RUN].ranks[0], NOW)
-    assert (rank.device_id, rank.device_name) == ("cpu:node-a/0", "Xeon")
+    assert (rank.device_id, rank.device_name, rank.role) == ("cpu:node-a/0", "Xeon", "forward")
     assert rank.memory is not None
     assert rank.memory.host_bytes == 5
 

@@ -165,7 +165,7 @@ class Setting(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("node", "gpu_uuid", "tensor", "pipeline", "data", "context", "expert", "sizes", "host_unix_ns", "host_clock_ns", "local_rank", "pid", "device_id", "device_name")
+    __slots__ = ("node", "gpu_uuid", "tensor", "pipeline", "data", "context", "expert", "sizes", "host_unix_ns", "host_clock_ns", "local_rank", "pid", "device_id", "device_name", "role")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GPU_UUID_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class Placement(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     node: str
     gpu_uuid: str
     tensor: int
@@ -194,7 +195,8 @@ class Placement(_message.Message):
     pid: int
     device_id: str
     device_name: str
-    def __init__(self, node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., host_unix_ns: _Optional[int] = ..., host_clock_ns: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device_id: _Optional[str] = ..., device_name: _Optional[str] = ...) -> None: ...
+    role: str
+    def __init__(self, node: _Optional[str] = ..., gpu_uuid: _Optional[str] = ..., tensor: _Optional[int] = ..., pipeline: _Optional[int] = ..., data: _Optional[int] = ..., context: _Optional[int] = ..., expert: _Optional[int] = ..., sizes: _Optional[_Union[ParallelSizes, _Mapping]] = ..., host_unix_ns: _Optional[int] = ..., host_clock_ns: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device_id: _Optional[str] = ..., device_name: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class ParallelSizes(_message.Message):
     __slots__ = ("world", "tensor", "pipeline", "data", "context", "expert", "virtual_pipeline")

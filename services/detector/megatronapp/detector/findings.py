@@ -112,10 +112,10 @@ class Ledger:
             key = key_of(suspicion)
             seen.add(key)
             case = cases.get(key)
-            if case is not None:
-                case.held_updates = case.held_until_unix_ns = 0
             if suspicion.fading and not _says_the_same(case, suspicion):
                 continue
+            if case is not None:
+                case.held_updates = case.held_until_unix_ns = 0
             if case is not None and _settled(case, suspicion, now):
                 continue
             before = case.finding if case else None

@@ -199,6 +199,7 @@ class Rank(Model):
     device: Literal["cpu", "cuda", "unknown"]
     device_id: str = Field(description="of the physical device, equal over attempts; empty: not known")
     device_name: str = Field(description="its model; empty: not known")
+    role: str = Field(description="what a plug-in has it do beyond its place; empty: nothing")
     local_rank: int
     placement: RankPlacement
     connected: bool

@@ -142,6 +142,7 @@ def rank_view(rank: Process, now_ns: int) -> models.Rank:
         device=DEVICES.get(rank.device, "unknown"),
         device_id=rank.placement.device_id,
         device_name=rank.placement.device_name,
+        role=rank.placement.role,
         local_rank=rank.placement.local_rank,
         placement=models.RankPlacement(
             tensor=rank.placement.tensor,

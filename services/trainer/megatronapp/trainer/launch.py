@@ -61,7 +61,7 @@ def run(
         pipeline = schedule.open_pipeline(config.parallel, environment, store)
         context = PluginContext(
             identity=identity,
-            placement=parallel.placement(environment, layout, device),
+            placement=parallel.placement(environment, layout, device, prepared.role),
             schedule=_schedule(config, layout, tokenizer, start.step + 1),
             device=device,
             timers=TimerHub(),
@@ -70,7 +70,6 @@ def run(
             recipe=recipe.to_value(),
             request_border=borders.request,
             pipeline=pipeline,
-            role=prepared.role,
         )
         chain = PluginChain.create(kinds, namespace, context)
         reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []

@@ -134,8 +134,8 @@ def identity(environment: Environment, store: Store) -> Identity:
     )
 
 
-def placement(environment: Environment, layout: Layout, device: torch.device) -> Placement:
-    """Where this rank stands in the grid and on the cluster."""
+def placement(environment: Environment, layout: Layout, device: torch.device, role: str = "") -> Placement:
+    """Where this rank stands in the grid and on the cluster, and its role there."""
     on_gpu = device.type == "cuda"
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if on_gpu else ""
     return Placement(
@@ -161,4 +161,5 @@ def placement(environment: Environment, layout: Layout, device: torch.device) ->
         pid=os.getpid(),
         device_id=uuid or f"cpu:{environment.node}/{environment.local_rank}",
         device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        role=role,
     )

@@ -997,6 +997,11 @@ export interface components {
              * @description its model; empty: not known
              */
             device_name: string;
+            /**
+             * Role
+             * @description what a plug-in has it do beyond its place; empty: nothing
+             */
+            role: string;
             /** Local Rank */
             local_rank: number;
             placement: components["schemas"]["RankPlacement"];

@@ -158,6 +158,8 @@ def _numbers(make: Callable[[], trace_pb2.TraceMessage], *changes: tuple[str, ob
             ("hello.placement.device_id", "d" * 257),
             ("hello.placement.device_id", "cpu:node\n1/0"),
             ("hello.placement.device_name", "d" * 257),
+            ("hello.placement.role", "r" * 257),
+            ("hello.placement.role", "forward\n"),
             ("hello.schedule.name", "s" * 257),
             ("hello.schedule.microbatches", 2**32 - 1),
             ("hello.schedule.total_steps", 2**63),

@@ -164,6 +164,7 @@ def _hello(hello: trace_pb2.Hello) -> None:
     check_texts("node", [place.node])
     check_texts("gpu_uuid", [place.gpu_uuid])
     check_texts("device", [place.device_id, place.device_name])
+    check_texts("role", [place.role])
     check_texts("schedule", [schedule.name])
     check_communicators(hello.communicators)
     _recipe(hello.recipe)

@@ -78,6 +78,7 @@ class Placement:
     pid: int = 0
     device_id: str = ""
     device_name: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

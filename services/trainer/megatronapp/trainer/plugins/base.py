@@ -82,7 +82,8 @@ class Preparation:
     layout: Layout
     """Sizes of the parallel axes. Their product must be the number of ranks, and all ranks must come to the same."""
     role: str = ""
-    """What this rank does beyond its place in the layout, such as "forward": the plug-in's own word."""
+    """What this rank does beyond its place in the layout, such as "forward": the plug-in's own word, which
+    `Placement.role` carries to the platform."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables to set before the device, NCCL and torch.distributed are first used."""
 
@@ -103,8 +104,6 @@ class PluginContext:
     thread of any rank."""
     pipeline: PipelineMessages | None = None
     """The port to the stages before and after this one: to post messages and to observe them. None: one stage."""
-    role: str = ""
-    """As `Preparation.role` in the end."""
     recipe: Recipe = field(default=Recipe())
 
 
