@@ -38,7 +38,7 @@ class Run:
         self.failures = failures
         self.harms: Counter[str] = Counter()
         self.executions = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
         self._warm_bytes = 0
 
     async def attack(self, seeds: range | list[int]) -> bool:
@@ -51,10 +51,10 @@ class Run:
                 for first in range(0, len(seeds), target.at_once):
                     batch = seeds[first : first + target.at_once]
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
-                    await self._look(target, len(batch))
+                    await self._inspect(target, len(batch))
             finally:
                 await target.stop()
-        self._tell(final=True)
+        self._report(final=True)
         for result, number in sorted(getattr(target, "seen", Counter()).items()):
             print(f"    {number:9,} {result}")
         return not self.harms
@@ -65,7 +65,7 @@ class Run:
         except Exception as error:  # noqa: BLE001  whatever it is, it must not be
             self._harmed(seed, f"{type(error).__name__}: {error}")
 
-    async def _look(self, target: Target, executed: int) -> None:
+    async def _inspect(self, target: Target, executed: int) -> None:
         """At the innocent, the memory and the clock, now and then."""
         before, self.executions = self.executions, self.executions + executed
         if before // CHECK_EVERY != self.executions // CHECK_EVERY:
@@ -76,16 +76,16 @@ class Run:
                 self._harmed(-1, f"the innocent: {type(error).__name__}: {error}")
         if before < WARM_UP <= self.executions:
             self._warm_bytes = resident_bytes()
-        if time.monotonic() - self._told > PROGRESS_SECONDS:
-            self._tell()
+        if time.monotonic() - self._reported > PROGRESS_SECONDS:
+            self._report()
 
     def _harmed(self, seed: int, harm: str) -> None:
         self.harms[harm[:200]] += 1
         with self.failures.open("a") as file:
             file.write(json.dumps({"target": self.name, "seed": seed, "harm": harm[:2_000]}) + "\n")
 
-    def _tell(self, final: bool = False) -> None:
-        self._told = now = time.monotonic()
+    def _report(self, final: bool = False) -> None:
+        self._reported = now = time.monotonic()
         grown = max(0, resident_bytes() - self._warm_bytes) if self._warm_bytes else 0
         rate = self.executions / (now - self._began)
         print(

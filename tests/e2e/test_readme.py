@@ -32,6 +32,12 @@ def blocks(file: Path, language: str) -> list[list[str]]:
     return [typed(text) for name, text in found if name == language]
 
 
+def indented(text: str) -> list[str]:
+    """The lines outside of fences that Markdown shows as code."""
+    outside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
+    return [line.strip() for line in outside.splitlines() if line.startswith(("    ", "\t"))]
+
+
 README = ROOT / "README.md"
 FOLDERS = ("docs/**", "services/*", "native/*", "deploy/**", "examples/**", "tests/data/**")
 DOCUMENTS = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/*.md"))
@@ -140,3 +146,10 @@ def test_commands_stand_in_blocks_that_say_whether_they_are_run(document: Path) 
         assert lines[0].startswith("$ "), document
     for language in ("sh", "shell"):
         assert blocks(document, language) == [], document
+    assert not [line for line in indented(document.read_text()) if line.startswith(PROGRAMS)], document
+
+
+def test_indented_commands_are_seen_and_those_in_fences_are_not() -> None:
+    text = "Type\n\n    make demo\n\n```console\n$ a \\\n    pip b\n```\n  make c\n"
+
+    assert indented(text) == ["make demo"]

@@ -44,11 +44,11 @@ void Recorder::lose(std::uint64_t spans) {
 }
 
 ControlWord Recorder::control() {
-    const common::Control& told = segment_.control();
+    const common::Control& published = segment_.control();
     ControlWord word{};
-    const bool whole = common::read_locked(told.sequence, kControlTries, [&] {
-        word = {told.serial.load(kRelaxed), told.enabled.load(kRelaxed), told.interval.load(kRelaxed),
-                told.continuous.load(kRelaxed), told.granularity.load(kRelaxed)};
+    const bool whole = common::read_locked(published.sequence, kControlTries, [&] {
+        word = {published.serial.load(kRelaxed), published.enabled.load(kRelaxed), published.interval.load(kRelaxed),
+                published.continuous.load(kRelaxed), published.granularity.load(kRelaxed)};
     });
     const Lock lock(mutex_);
     if (whole) {

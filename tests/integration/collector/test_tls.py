@@ -251,9 +251,9 @@ def test_a_token_in_clear_text_is_told_of_once_for_each_address() -> None:
     warning, another = ClearTextWarning(), ClearTextWarning("A_SETTING")
     with structlog.testing.capture_logs() as logs:
         for address in ("collector.example.com:7601", "collector.example.com:7601", "127.0.0.1:7601", "localhost:7601"):
-            warning.tell(address, ClientTls())
-        warning.tell("other.example.com:7601", ClientTls("ca.crt"))
-        another.tell("collector.example.com:7601", ClientTls())
+            warning.warn(address, ClientTls())
+        warning.warn("other.example.com:7601", ClientTls("ca.crt"))
+        another.warn("collector.example.com:7601", ClientTls())
 
     assert [(line["event"], line["address"]) for line in logs] == [
         ("token_in_clear_text", "collector.example.com:7601")

@@ -130,7 +130,7 @@ def test_only_what_changes_is_told_and_only_of_findings_that_page(state: DemoSta
     third = [line(finding).partition(":")[0] for finding in changed(state, told)]
 
     assert (first, second, third) == ([(2,)], [], ["resolved"])
-    assert state.watched == 1
+    assert state.unconfirmed == 1
 
 
 def test_the_end_says_how_it_came_and_what_was_open(state: DemoState) -> None:

@@ -88,21 +88,21 @@ class StaticTokens:
     operator: SecretStr | None = None
 
     async def pod(self, token: str, claim: PodClaim) -> PodGrant:
-        if not _same(token, self.pods):
+        if not _matches(token, self.pods):
             raise AuthError(
                 f"the token is missing or wrong for job {claim.job}; set MEGATRONAPP_TOKEN_FILE in its pods"
             )
         return PodGrant(may_open_run=True)
 
     async def reader(self, token: str) -> Role:
-        if _same(token, self.operator):
+        if _matches(token, self.operator):
             return Role.OPERATOR
-        if _same(token, self.viewer):
+        if _matches(token, self.viewer):
             return Role.VIEWER
         raise AuthError("the token is missing or wrong; sign in with a viewer's or operator's token")
 
 
-def _same(token: str, expected: SecretStr | None) -> bool:
+def _matches(token: str, expected: SecretStr | None) -> bool:
     """An empty token is nobody's, whatever is expected."""
     wanted = expected.get_secret_value().strip() if expected else ""
     return bool(token and wanted) and hmac.compare_digest(_bytes(token), _bytes(wanted))

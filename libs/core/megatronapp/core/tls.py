@@ -82,7 +82,7 @@ class ClearTextWarning:
         self._setting = setting
         self._addresses: set[str] = set()
 
-    def tell(self, address: str, tls: ClientTls) -> None:
+    def warn(self, address: str, tls: ClientTls) -> None:
         if tls.enabled or address.startswith(LOOPBACK) or address in self._addresses:
             return
         self._addresses.add(address)

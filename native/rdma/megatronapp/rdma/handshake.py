@@ -136,7 +136,7 @@ class Session:
         message = self.frames.receive()
         text, number = message.get("body"), self._received
         self._received += 1
-        if not isinstance(text, str) or not _same(message.get("mac"), self._mac(self.peer, number, text)):
+        if not isinstance(text, str) or not _matches(message.get("mac"), self._mac(self.peer, number, text)):
             raise HandshakeError(f"what came from rank {self.peer} was changed on the way")
         return _decode(text)
 
@@ -152,7 +152,7 @@ def dial(frames: Frames, *, rank: int, peer: int, context: str, secret: bytes) -
     if "error" in answer:
         raise HandshakeError(f"rank {peer} refuses: {_shown(answer['error'])}")
     facts = (context, str(rank), str(peer), nonce, _nonce(answer))
-    if not _same(answer.get("proof"), _mac(secret, b"accept", *facts)):
+    if not _matches(answer.get("proof"), _mac(secret, b"accept", *facts)):
         raise HandshakeError(f"what listens for rank {peer} does not know this job's secret")
     frames.send({"proof": _mac(secret, b"dial", *facts)})
     return Session(frames, rank, Proved(peer, _key(secret, facts)))
@@ -176,7 +176,7 @@ def accepting(*, rank: int, context: str, secret: bytes) -> Accepting:
     nonce = secrets.token_hex(16)
     facts = (context, str(peer), str(rank), _nonce(hello), nonce)
     answer = yield {"nonce": nonce, "proof": _mac(secret, b"accept", *facts)}
-    if not _same(answer.get("proof"), _mac(secret, b"dial", *facts)):
+    if not _matches(answer.get("proof"), _mac(secret, b"dial", *facts)):
         raise HandshakeError(f"a caller that says it is rank {peer} does not know this job's secret")
     return Proved(peer, _key(secret, facts))
 
@@ -203,7 +203,7 @@ def _nonce(message: dict[str, Any]) -> str:
     return nonce
 
 
-def _same(claimed: object, proof: str) -> bool:
+def _matches(claimed: object, proof: str) -> bool:
     return isinstance(claimed, str) and claimed.isascii() and hmac.compare_digest(claimed, proof)
 
 

@@ -232,9 +232,9 @@ class Engines:
 
 def _as_told(inherited: Iterable[Finding], told_before: Iterable[Finding], attempt: int) -> list[Finding]:
     """What an attempt inherits, each under the id by which it was told, and what was told of earlier attempts alone."""
-    told = {finding.devices: finding for finding in told_before if _outlives(finding, attempt)}
-    found = [identified_as(own, told.pop(own.devices, own)) for own in inherited]
-    return found + list(told.values())
+    earlier = {finding.devices: finding for finding in told_before if _outlives(finding, attempt)}
+    found = [identified_as(own, earlier.pop(own.devices, own)) for own in inherited]
+    return found + list(earlier.values())
 
 
 def _outlives(finding: Finding, attempt: int) -> bool:

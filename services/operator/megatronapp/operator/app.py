@@ -101,7 +101,7 @@ class Operator:
 
 
 class Parts:
-    """Followers, queue and controller of a leading operator."""
+    """Reflectors, queue and controller of a leading operator."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Parts:
         identity: str,
     ) -> None:
         self._settings, self._metrics = settings, metrics
-        self._watched = InformerCache(self._set_aside)
-        self._cache = cache = Cache(self._watched)
+        self._informers = InformerCache(self._set_aside)
+        self._cache = cache = Cache(self._informers)
         spaces = settings.watch_namespaces
-        self._followers = [Reflector(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
+        self._reflectors = [Reflector(api, kind, spaces, self._on_list, self._on_event) for kind in KINDS]
         self._executor = Executor(api, identity)
         self._controller = Controller(cache, self._executor, settings, metrics, breaker)
         self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, RETRY_ON)
@@ -124,10 +124,10 @@ class Parts:
 
     async def work(self, watching: asyncio.Event) -> None:
         """Decide and act until cancelled; set `watching` when all that is there is known. Nothing is decided before."""
-        await asyncio.gather(*(reflector.list() for reflector in self._followers))
+        await asyncio.gather(*(reflector.list() for reflector in self._reflectors))
         watching.set()
         async with asyncio.TaskGroup() as group:
-            for reflector in self._followers:
+            for reflector in self._reflectors:
                 group.create_task(reflector.watch())
             group.create_task(self._queue.run(self._settings.workers))
             group.create_task(self._resync())
@@ -138,12 +138,12 @@ class Parts:
     def _on_event(self, kind: Kind, body: Body, deleted: bool) -> None:
         if kind == JOBS and deleted:
             self._cache.deleted_child(Key.of_child(body), body["metadata"]["name"])
-        self._mark(self._watched.event(kind, body, deleted))
+        self._mark(self._informers.event(kind, body, deleted))
 
     def _on_list(self, kind: Kind, bodies: Iterable[Body], version: int) -> None:
         if kind == JOBS:
             self._cache.listed_children(version)
-        self._mark(self._watched.listed(kind, bodies))
+        self._mark(self._informers.listed(kind, bodies))
 
     def _set_aside(self, found: Unreadable) -> None:
         self._metrics.unreadable.labels(found.kind).inc()

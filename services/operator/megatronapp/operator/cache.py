@@ -17,16 +17,16 @@ class Cache:
     """Reads are as new as the operator's own last write: a decision never sees the past of its own doing."""
 
     def __init__(self, informers: InformerCache) -> None:
-        self._watched = informers
+        self._informers = informers
         self._own_jobs: dict[Key, Body] = {}
         self._own_children: dict[Key, dict[str, ChildJob]] = {}
 
     def job_keys(self) -> list[Key]:
-        return list(self._watched.jobs)
+        return list(self._informers.jobs)
 
     def job(self, key: Key) -> Body | None:
         """The newest known TrainingJob; None when it is gone."""
-        body = _newest(self._watched.jobs.get(key))
+        body = _newest(self._informers.jobs.get(key))
         own = self._own_jobs.get(key)
         if own is None or body is None or own["metadata"]["uid"] != body["metadata"]["uid"]:
             self._own_jobs.pop(key, None)
@@ -38,7 +38,7 @@ class Cache:
 
     def children(self, key: Key, uid: str) -> tuple[ChildJob, ...]:
         """Jobs of this very TrainingJob, oldest attempt first."""
-        known: dict[str, ChildJob] = {child.name: child for child in self._watched.children.get(key)}
+        known: dict[str, ChildJob] = {child.name: child for child in self._informers.children.get(key)}
         for name, own in list(self._own_children.get(key, {}).items()):
             if name not in known or known[name].version < own.version:
                 known[name] = own
@@ -48,16 +48,16 @@ class Cache:
         return tuple(sorted(mine, key=lambda child: child.attempt))
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
-        return self._watched.pods.get(key)
+        return self._informers.pods.get(key)
 
     def unreadable(self, key: Key) -> tuple[Unreadable, ...]:
-        return self._watched.unreadable(key)
+        return self._informers.unreadable(key)
 
     def has_service(self, key: Key, uid: str) -> bool:
-        return uid in self._watched.services.get(key)
+        return uid in self._informers.services.get(key)
 
     def nodes(self) -> Mapping[str, Node]:
-        return Nodes(self._watched.nodes)
+        return Nodes(self._informers.nodes)
 
     def wrote_job(self, key: Key, body: Body) -> None:
         self._own_jobs[key] = plain(body)
@@ -71,7 +71,7 @@ class Cache:
         """A TrainingJob that is gone."""
         self._own_jobs.pop(key, None)
         self._own_children.pop(key, None)
-        self._watched.forget(key)
+        self._informers.forget(key)
 
     def listed_children(self, version: int) -> None:
         """All Jobs were listed at this version: what was written before and is not among them is gone."""
@@ -92,16 +92,16 @@ class Nodes(Mapping[str, Node]):
     """The cluster's nodes, as they are when looked at."""
 
     def __init__(self, indexer: Indexer[str, Node]) -> None:
-        self._shelf = indexer
+        self._indexer = indexer
 
     def __getitem__(self, name: str) -> Node:
-        found = self._shelf.get(name)
+        found = self._indexer.get(name)
         if not found:
             raise KeyError(name)
         return found[-1]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._shelf if self._shelf.get(name))
+        return (name for name in self._indexer if self._indexer.get(name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -48,7 +48,7 @@ def _restarting(observation: Observation) -> bool:
 
 def conditions_of(observation: Observation, move: Move, phase: Phase) -> list[Condition]:
     """All that is true or was true once, each with the time since when it is as it is."""
-    told: dict[ConditionType, Reported | None] = {
+    reported: dict[ConditionType, Reported | None] = {
         ConditionType.SUSPENDED: _suspended(observation, phase),
         ConditionType.PODS_READY: _pods_ready(observation, phase),
         ConditionType.RUNNING: _running(observation, phase),
@@ -58,14 +58,14 @@ def conditions_of(observation: Observation, move: Move, phase: Phase) -> list[Co
         ConditionType.FAILED: _finished(move, Phase.FAILED),
         ConditionType.INVALID_TEMPLATE: _invalid(observation),
     }
-    return dated(observation, ((kind, what) for kind, what in told.items() if what is not None))
+    return dated(observation, ((kind, what) for kind, what in reported.items() if what is not None))
 
 
-def dated(observation: Observation, told: Iterable[tuple[ConditionType, Reported]]) -> list[Condition]:
+def dated(observation: Observation, reported: Iterable[tuple[ConditionType, Reported]]) -> list[Condition]:
     """Conditions with their times: those not told of stay as they were."""
     before = {condition.type: condition for condition in observation.status.conditions}
     found = dict(before)
-    for kind, (true, reason, message) in told:
+    for kind, (true, reason, message) in reported:
         old, status = before.get(kind), "True" if true else "False"
         if old is None and not true and kind not in ALWAYS:
             continue
@@ -120,8 +120,8 @@ def _why_no_pod(observation: Observation) -> str:
 
 def _with_limit(observation: Observation, message: str) -> str:
     until = startup.gives_up_at(observation)
-    told = message[: MAX_MESSAGE - 100]
-    return f"{told} (the job has failed if it is so until {format_time(until)})" if until else told
+    shortened = message[: MAX_MESSAGE - 100]
+    return f"{shortened} (the job has failed if it is so until {format_time(until)})" if until else shortened
 
 
 def _running(observation: Observation, phase: Phase) -> Reported:

@@ -1,4 +1,4 @@
-"""What the API server has told of each kind, as values. Followers fill it; the cache reads it."""
+"""What the API server has told of each kind, as values. Reflectors fill it; the cache reads it."""
 
 from __future__ import annotations
 

@@ -53,24 +53,24 @@ def hindrance(observation: Observation) -> Hindrance | None:
         if pod.waiting_reason in OF_PODS:
             where = f"{pod.name} on node {pod.node}"
             return Hindrance(Reason(pod.waiting_reason), f"{where}: {pod.waiting_message}".removesuffix(": "))
-    told = observation.explanation
-    return told.hindrance if told is not None and _subject(observation) == told.subject else None
+    known = observation.explanation
+    return known.hindrance if known is not None and _subject(observation) == known.subject else None
 
 
 def to_ask(observation: Observation) -> Subject | None:
     """Whose events to ask for now."""
-    subject, told = _subject(observation), observation.explanation
+    subject, known = _subject(observation), observation.explanation
     if subject is None or observation.now < _first_look(subject):
         return None
-    return None if told is not None and told.subject == subject and observation.now < told.until else subject
+    return None if known is not None and known.subject == subject and observation.now < known.until else subject
 
 
 def next_look(observation: Observation) -> datetime | None:
     """When to ask for events, as nothing else would bring the job back."""
-    subject, told = _subject(observation), observation.explanation
+    subject, known = _subject(observation), observation.explanation
     if subject is None:
         return None
-    return told.until if told is not None and told.subject == subject else _first_look(subject)
+    return known.until if known is not None and known.subject == subject else _first_look(subject)
 
 
 def explanation(subject: Subject, events: Iterable[Mapping[str, Any]], now: datetime) -> Explanation:

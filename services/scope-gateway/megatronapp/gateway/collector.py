@@ -37,7 +37,7 @@ class CollectorClient:
         self._tls = tls
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
         if token:
-            ClearTextWarning("MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE").tell(address, tls)
+            ClearTextWarning("MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE").warn(address, tls)
         self._open()
 
     async def close(self) -> None:

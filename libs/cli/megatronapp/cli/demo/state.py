@@ -71,7 +71,7 @@ class DemoState:
         return sorted({rank for finding in paging for rank in finding.ranks})
 
     @property
-    def watched(self) -> int:
+    def unconfirmed(self) -> int:
         """Open findings that have not paged: advice, and what may come to nothing."""
         return sum(f.state is State.OPEN for f in self.findings.values() if f.id not in self.paged)
 

@@ -37,8 +37,8 @@ def render(state: DemoState) -> RenderableType:
     """The whole screen for the present state."""
     parts: list[RenderableType] = [_headline(state), _ranks(state)]
     parts += [_finding(finding) for finding in _newest_first(state)[:4]]
-    if state.watched:
-        parts.append(Text(f"watched, not sure yet: {state.watched}", style="dim"))
+    if state.unconfirmed:
+        parts.append(Text(f"watched, not sure yet: {state.unconfirmed}", style="dim"))
     parts.append(Text("Ctrl-C ends the demo", style="dim"))
     return Group(*parts)
 

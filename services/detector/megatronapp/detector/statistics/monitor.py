@@ -260,9 +260,9 @@ class Monitor:
         self._normal[item] = baseline if by_change else self._allowed[item]
         self.since[item], self._recovery[item] = self._steps[-steps], 0.0
 
-    def _follow(self, x: Floats, watched: npt.NDArray[np.bool_]) -> None:
+    def _follow(self, x: Floats, alarmed: npt.NDArray[np.bool_]) -> None:
         """Alarmed items: bring the effect up to date, and clear those that have recovered."""
-        items = np.flatnonzero(watched)
+        items = np.flatnonzero(alarmed)
         if not len(items):
             return
         sigma = self.sigma[items]

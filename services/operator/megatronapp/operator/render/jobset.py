@@ -15,7 +15,7 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
     spec = job_spec(plan)
     metadata = plan.metadata(plan.name)
     # On the inner Job too: that is what is watched.
-    told = metadata["annotations"] = annotations_of(plan, spec)
+    annotations = metadata["annotations"] = annotations_of(plan, spec)
     if plan.spec.scheduling.queue:
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
     found: dict[str, Any] = {
@@ -25,7 +25,7 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
             {
                 "name": REPLICATED_JOB,
                 "replicas": 1,
-                "template": {"metadata": {"labels": plan.labels(), "annotations": told}, "spec": spec},
+                "template": {"metadata": {"labels": plan.labels(), "annotations": annotations}, "spec": spec},
             }
         ],
     }

@@ -285,7 +285,7 @@ class CollectorStream:
         """Read anew for each connection: projected tokens are replaced on disk as they expire."""
         token = read_token(self._access.token_file)
         if token:
-            self._access.clear_text.tell(self._address, self._access.tls)
+            self._access.clear_text.warn(self._address, self._access.tls)
         return [("authorization", f"Bearer {token}")] if token else []
 
 

@@ -3,8 +3,9 @@
     add_arguments → prepare → [process groups, the port to the neighbouring stages]
         → create → configure → models → forward_step → data → schedule → optimizer
         → (step_begin → [timers, messages] → step_end
-           | phase_begin → [evaluation] → phase_end
-           | phase_begin(pause) → border → phase_end(pause))*
+           | phase_begin → evaluation → phase_end
+           | phase_begin(pause) → border → phase_end(pause)
+           | phase_begin → checkpoint → phase_end)*
         → phase_begin(pause) → close
 
 `prepare` is called for every installed plug-in, the hooks from `configure` on for those that `create` made. Between two
