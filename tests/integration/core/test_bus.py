@@ -1,13 +1,14 @@
 """One suite over both buses, against a real redis-server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
+from typing import Any, cast
 
 import pytest
 import redis
 
-from megatronapp.core.bus import Bus, MemoryBus, Message
+from megatronapp.core.bus import Bus, MemoryBus, Message, read_kept
 from megatronapp.core.bus.redis import RedisBus
 from megatronapp.core.errors import UnavailableError
 from tests.support.redis import RedisServer
@@ -273,6 +274,78 @@ async def test_a_follower_leaves_nothing_behind(redis_server: RedisServer) -> No
 
     with redis.Redis(port=redis_server.port) as client:
         assert client.xinfo_groups("megatronapp:steps") == []
+    await bus.close()
+
+
+NO_MESSAGES: list[dict[bytes, bytes]] = [
+    {b"value": b"1"},
+    {b"a": b"run", b"b": b"1"},
+    {b"key": b"run", b"value": b"1", b"more": b""},
+    {b"key": b"\xff", b"value": b"1"},
+]
+
+
+def add(server: RedisServer, entries: Iterable[dict[bytes, bytes]]) -> None:
+    """As anybody may who reaches Redis."""
+    with redis.Redis(port=server.port) as client:
+        for entry in entries:
+            client.xadd("megatronapp:steps", cast("Any", entry))
+
+
+async def test_a_follower_passes_over_what_is_no_message_and_says_so_once(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bus = RedisBus(redis_server.url)
+    add(redis_server, NO_MESSAGES)
+    async with aclosing(bus.follow("steps")) as stream:  # type: ignore[type-var]
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0.1)  # a read of nothing else
+        await publish_numbers(bus, 2)
+        got = list(await waiting)
+        add(redis_server, NO_MESSAGES)
+        await bus.publish("steps", "run", b"2")
+        async with asyncio.timeout(10):
+            while len(got) < 3:
+                got += await anext(stream)
+
+    assert values(got) == [0, 1, 2]
+    assert capsys.readouterr().out.count("no_message_on_the_bus") == 1
+    await bus.close()
+
+
+async def test_what_is_no_message_never_comes_back_to_a_group(redis_server: RedisServer) -> None:
+    bus = RedisBus(redis_server.url)
+    add(redis_server, NO_MESSAGES)
+    await publish_numbers(bus, 1)
+
+    (message,) = await take(bus.subscribe("steps", group="g", consumer="c"), 1)
+
+    with redis.Redis(port=redis_server.port) as client:
+        pending = client.xpending_range("megatronapp:steps", "g", "-", "+", 10)
+    assert [entry["message_id"].decode() for entry in cast("Any", pending)] == [message.id]
+    await bus.close()
+
+
+async def test_what_is_kept_is_read_to_its_end_across_what_is_no_message(redis_server: RedisServer) -> None:
+    bus = RedisBus(redis_server.url)
+    await publish_numbers(bus, 10)
+    add(redis_server, NO_MESSAGES * 200)
+    await bus.publish_all("steps", [("run", str(number).encode()) for number in range(10, 1_010)])
+    add(redis_server, NO_MESSAGES)
+
+    async with asyncio.timeout(10):
+        got = [message async for message in read_kept(bus, "steps")]
+
+    assert values(got) == list(range(1_010))
+    assert await bus.newest("steps") == got[-1].id
+    await bus.close()
+
+
+async def test_where_nothing_is_a_message_none_is_the_newest(redis_server: RedisServer) -> None:
+    bus = RedisBus(redis_server.url)
+    add(redis_server, NO_MESSAGES)
+
+    assert await bus.newest("steps") == ""
     await bus.close()
 
 

@@ -222,11 +222,14 @@ class Engines:
 
     def drop(self, run: str) -> Engine | None:
         """Forget a run that goes on elsewhere; returns its engine."""
-        return self._engines.pop(run, None)
+        engine = self._engines.pop(run, None)
+        if engine is not None and all(other.job != engine.job for other in self._engines.values()):
+            self.gates.forget(engine.job)
+        return engine
 
     def forget(self, run: str, unix_ns: int) -> list[Finding]:
         """Drop what is known of a run that has ended; returns what was open, resolved."""
-        engine = self._engines.pop(run, None)
+        engine = self.drop(run)
         return engine.close(unix_ns) if engine else []
 
 

@@ -133,8 +133,9 @@ class Exposition(Collector):
                 self._lost.labels(*labels, finding.cause).inc(seconds * (1 - 1 / finding.cost_ratio))
 
     def forget(self, engine: Engine) -> None:
-        """The job has ended: its series go."""
+        """The job has ended, or goes on elsewhere: its series go."""
         self._steps.pop(engine.run, None)
+        self._seen.difference_update(finding.id for finding in engine.ledger.open)
         for metric in (self._duration, self._wait, self._lost, self._detections, self._latency):
             metric.remove_by_labels(job_labels(engine.job))
 

@@ -27,6 +27,11 @@ class Gate:
     def __init__(self) -> None:
         self._log_effects: dict[Matter, float] = {}
 
+    @property
+    def open(self) -> bool:
+        """Whether nothing was refuted."""
+        return not self._log_effects
+
     def shut(self, finding: Finding) -> None:
         """Let nothing of the finding's effect pass any more."""
         matter = _matter(finding, finding.devices)
@@ -48,6 +53,12 @@ class Gates:
 
     def of(self, job: str) -> Gate:
         return self._gates.setdefault(job, Gate())
+
+    def forget(self, job: str) -> None:
+        """The job has no engine any more: its gate goes, unless something was refuted, which holds for its next run."""
+        gate = self._gates.get(job)
+        if gate is not None and gate.open:
+            del self._gates[job]
 
     def learn(self, findings: Iterable[Finding]) -> None:
         """Shut the gates of those that were refuted."""

@@ -23,12 +23,14 @@ __all__ = ["Served", "Start", "quarantine_dir", "start"]
 
 @dataclass
 class Inbox:
-    """What was posted, by path; `status` and `answers` (by path, else {"code": 0}) are what is answered."""
+    """What was posted, by path; `status` and `answers` (by path, else {"code": 0}), said to be in
+    `encoding`, are what is answered."""
 
     port: int
     posts: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
     status: int = 200
     answers: dict[str, bytes] = field(default_factory=dict)
+    encoding: str = ""
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
@@ -45,7 +47,8 @@ class Inbox:
         body = json.loads(await request.body())
         self.posts.append((request.path_params["path"], body, dict(request.headers)))
         answer = self.answers.get(request.path_params["path"], b'{"code": 0}')
-        return Response(answer, self.status, media_type="application/json")
+        headers = {"Content-Encoding": self.encoding} if self.encoding else None
+        return Response(answer, self.status, headers, media_type="application/json")
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -147,6 +149,22 @@ async def test_a_receiver_that_answers_anything_keeps_nobody_else_from_being_tol
 
     assert notifications(served, "slack", "sent") == 2.0
     assert served.gateway.ready()
+
+
+async def test_a_compressed_answer_is_not_asked_for_and_not_unpacked(
+    start: Start, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = mock.Mock(side_effect=AssertionError("it is unpacked"))
+    monkeypatch.setattr(httpx._decoders.GZipDecoder, "decode", unpacked)
+    inbox.status, inbox.encoding = 500, "gzip"
+    inbox.answers["slack"] = gzip.compress(bytes(16 << 20))
+    served = await start(**receiver_settings(inbox))
+
+    await say(served, webhook())
+    await inbox.until(lambda: notifications(served, "slack", "failed") == 1.0)
+
+    assert not unpacked.called
+    assert {headers["accept-encoding"] for *_, headers in inbox.posts} == {"identity"}
 
 
 class BrokenReceiver:

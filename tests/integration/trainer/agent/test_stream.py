@@ -194,6 +194,23 @@ def test_a_refused_message_is_dropped_and_counted_and_the_others_arrive(
     assert stream.dropped == 100
 
 
+def test_a_refusal_that_does_not_say_of_what_is_told_and_all_comes_again(
+    start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start("muddled")
+    stream = connect()
+    outbox = Outbox([stream])
+
+    for step in range(1, 4):
+        outbox.put(summary(step))
+
+    eventually(lambda: 3 in received(tmp_path))
+    outbox.close(PATIENCE_SECONDS)
+    assert received(tmp_path)[-2:] == [2, 3]
+    assert stream.dropped == 0
+    assert "2 is not liked" in capsys.readouterr().out
+
+
 def test_why_a_stream_is_refused_is_told_also_when_something_was_being_sent(
     start: Start, connect: Callable[..., CollectorStream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.validate import check_fields, check_message
-from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent import encode, layout
 from megatronapp.trainer.agent.encode import MAX_BATCH_ROWS, StepMessages, encode_all
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.span_table import Ints
@@ -105,6 +106,18 @@ def test_a_step_that_cannot_be_true_is_refused_with_a_reason_and_the_one_beside_
 
     assert wrong.reason
     assert (right.reason, right.batches[0].batch.count) == ("", 2)
+
+
+def test_steps_that_show_a_mistake_of_our_own_are_refused_each_and_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(encode, "_told", set())
+    monkeypatch.setattr(encode, "summarize", Mock(side_effect=KeyError("a mistake")))
+
+    encoded = [each for _ in range(3) for each in encode_all([(NAMES, Step(StepEnd(1), table(1)))] * 2)]
+
+    assert [each.reason for each in encoded] == ["KeyError('a mistake')"] * 6
+    assert capsys.readouterr().out.count("step_not_encoded") == 1
 
 
 def test_a_step_of_many_spans_goes_in_several_batches_the_last_of_which_says_so() -> None:

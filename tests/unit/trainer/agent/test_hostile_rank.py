@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.trace import file as trace_file
+from megatronapp.core.trace import limits
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
@@ -26,6 +28,7 @@ from megatronapp.trainer.agent.layout import Sections
 from megatronapp.trainer.agent.rank import IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment, SegmentError
 from megatronapp.trainer.agent.stream import StreamLoop
+from megatronapp.v1 import trace_pb2
 from tests.support.rank_writer import RankWriter
 
 RING = 1 << 14
@@ -271,9 +274,35 @@ def test_a_row_out_of_bounds_costs_its_step_alone(tmp_path: Path, column: str) -
         assert [step for step, _ in steps_of(tmp_path, rank)] == [2]
 
 
-def steps_of(folder: Path, rank: Rank) -> list[tuple[int, int]]:
-    from megatronapp.core.trace import file as trace_file
+GROUP = {"index": 1, "id": "tp-0", "kind": "tp", "ranks": [0, 1]}
 
+
+def test_communicators_that_came_with_a_refused_step_are_told_with_the_next(tmp_path: Path) -> None:
+    with known(tmp_path) as (rank, writer):
+        rank.take("communicators", [GROUP])
+        writer.step(1)
+        (refused,) = encode_all([(rank.names, step) for step in rank.read(rank.head())])
+        refused.summary.summary.duration_ns = limits.MAX_DURATION_NS + 1
+        rank.send(refused)
+        for step in (2, 3):
+            writer.step(step)
+            take(rank)
+
+        told = [(m.step, [each.id for each in m.communicators]) for m in summaries_of(tmp_path, rank)]
+        assert told == [(2, ["tp-0"]), (3, [])]
+
+
+@pytest.mark.parametrize("wrong", [{"index": 0}, {"id": "\0"}, {"ranks": [limits.MAX_WORLD]}, {"ranks": [-1]}])
+def test_a_communicator_that_cannot_be_is_refused_when_it_comes(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with known(tmp_path) as (rank, _), pytest.raises(IMPLAUSIBLE):
+        rank.take("communicators", [GROUP | wrong])
+
+
+def steps_of(folder: Path, rank: Rank) -> list[tuple[int, int]]:
+    return [(summary.step, summary.dropped) for summary in summaries_of(folder, rank)]
+
+
+def summaries_of(folder: Path, rank: Rank) -> list[trace_pb2.StepSummary]:
     rank.end().join()
     messages = trace_file.read(trace_file.path_for(folder, "team/job", 1, 0))
-    return [(m.summary.step, m.summary.dropped) for m in messages if m.WhichOneof("body") == "summary"]
+    return [message.summary for message in messages if message.HasField("summary")]

@@ -24,13 +24,15 @@ MAX_CONNECTIONS = 32
 PIPELINE_MESSAGES = 1_000
 """Sent before the answers are read, so that neither side holds more than this."""
 FIRST = "0-0"
+FIELDS = [b"key", b"value"]
 
 
 class RedisBus:
     """See `Bus` for what it promises. Each topic is one stream that keeps about its newest `max_messages`, or fewer
     (base.KEPT_OF_TOPIC).
 
-    A consumer that died is replaced by one of the same name at once, by one of another name after 30 s.
+    A consumer that died is replaced by one of the same name at once, by one of another name after 30 s. Entries that
+    are no messages, which somebody else has put there, are passed over.
     """
 
     def __init__(self, url: str, *, max_messages: int = KEPT_MESSAGES, prefix: str = "megatronapp") -> None:
@@ -43,6 +45,8 @@ class RedisBus:
             self._redis.set_response_callback(command, cast("Any", _as_it_is))
         self._max_messages = max_messages
         self._prefix = prefix
+        self._warned: set[str] = set()
+        """Topics that had an entry that is no message."""
 
     async def publish(self, topic: str, key: str, value: bytes) -> None:
         try:
@@ -63,22 +67,30 @@ class RedisBus:
             raise UnavailableError(f"Redis does not take messages: {error}") from error
 
     async def newest(self, topic: str) -> str:
+        stream = self._stream(topic)
+        count, before = 1, "+"
         try:
-            return await self._newest(self._stream(topic))
+            while entries := cast("list[Any]", await self._redis.xrevrange(stream, before, count=count)):
+                if messages := self._messages(topic, entries):
+                    return messages[0].id
+                count, before = READ_COUNT, f"({entries[-1][0].decode()}"
         except (RedisError, OSError) as error:
             raise UnavailableError(f"Redis does not answer: {error}") from error
+        return ""
 
     async def follow(self, topic: str, *, from_start: bool = True) -> AsyncIterator[Sequence[Message]]:
         stream = self._stream(topic)
         after = FIRST if from_start else ""
         silent = False
+        found: list[Message] = []
         while True:
+            lacking = READ_COUNT - len(found)
             try:
                 after = after or await self._newest(stream) or FIRST
                 if silent and await self._is_behind(stream, after):
                     log.warning("bus_lost_its_messages", topic=topic)
                     after = FIRST
-                answer = await self._redis.xread({stream: after}, count=READ_COUNT, block=READ_BLOCK_MS)
+                answer = await self._redis.xread({stream: after}, count=lacking, block=READ_BLOCK_MS)
             except (RedisError, OSError) as error:
                 await _away(topic, error)
                 silent = True
@@ -87,7 +99,11 @@ class RedisBus:
             silent = not entries
             if entries:
                 after = entries[-1][0].decode()
-                yield [_message(topic, entry) for entry in entries]
+                found += self._messages(topic, entries)
+            # Readers take fewer than READ_COUNT for the end: what was passed over on the way there is made up for.
+            if found and (len(entries) < lacking or len(found) == READ_COUNT):
+                yield found
+                found = []
 
     async def subscribe(
         self, topic: str, *, group: str, consumer: str, from_start: bool = True
@@ -98,13 +114,14 @@ class RedisBus:
             try:
                 await self._join(topic, group, start)
                 entries, cursor = await self._read(topic, group, consumer, cursor)
+                messages = self._messages(topic, entries)
+                await self._give_up(topic, group, entries, messages)
             except (RedisError, OSError) as error:
                 await _away(topic, error)
                 cursor, start = "0", "0"
                 continue
-            for entry in entries:
-                if entry[1]:
-                    yield _message(topic, entry)
+            for message in messages:
+                yield message
 
     async def ack(self, *messages: Message, group: str) -> None:
         if not messages:
@@ -125,6 +142,26 @@ class RedisBus:
 
     def _stream(self, topic: str) -> str:
         return f"{self._prefix}:{topic}"
+
+    def _messages(self, topic: str, entries: Iterable[Any]) -> list[Message]:
+        """Those of the entries that are messages."""
+        found: list[Message] = []
+        for entry in entries:
+            try:
+                if entry[1] is not None:  # else it was deleted before it was acked
+                    found.append(_message(topic, entry))
+            except ValueError as error:
+                if topic not in self._warned:
+                    log.warning("no_message_on_the_bus", topic=topic, id=entry[0].decode(), reason=str(error))
+                self._warned.add(topic)
+        return found
+
+    async def _give_up(self, topic: str, group: str, entries: Sequence[Any], messages: Sequence[Message]) -> None:
+        """Ack the entries that are no messages: nobody else could."""
+        if len(messages) < len(entries):
+            known = {message.id for message in messages}
+            ids = [entry[0] for entry in entries if entry[0].decode() not in known]
+            await self._redis.xack(self._stream(topic), group, *ids)
 
     async def _newest(self, stream: str) -> str:
         """Id of the newest entry. "$" in XREAD would forget what comes between two reads."""
@@ -181,7 +218,10 @@ def _fields(key: str, value: bytes) -> dict[Any, Any]:
 
 
 def _message(topic: str, entry: Any) -> Message:
+    """Raises ValueError for an entry that is none."""
     entry_id, fields = entry
+    if fields[::2] != FIELDS:
+        raise ValueError("an entry without a key and a value")
     _, key, _, value = fields
     return Message(topic, key.decode(), value, entry_id.decode())
 

@@ -44,6 +44,8 @@ _TAKEN = {"start_ns": "issue", "enqueue_ns": "enqueue", "cpu_ns": "cpu"} | {
     )
 }
 """Columns of a batch that are one of a rank's as it is."""
+_told: set[type[Exception]] = set()
+"""Mistakes whose traceback is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,16 @@ def encode_all(steps: Sequence[tuple[SpanNames, Step]]) -> list[StepMessages]:
 
 
 def _encoded(steps: Sequence[Step], names: SpanNames) -> list[StepMessages]:
-    """A mistake of our own costs the step that shows it, not those beside it."""
+    """A mistake of our own costs the step that shows it, not those beside it. Its rank counts the step; the traceback
+    is told once."""
     try:
         return encode(steps, names)
     except Exception as error:
         if len(steps) > 1:
             return [messages for step in steps for messages in _encoded([step], names)]
-        log.exception("step_not_encoded")
+        if type(error) not in _told:
+            _told.add(type(error))
+            log.exception("step_not_encoded")
         return [StepMessages(trace_pb2.TraceMessage(), (), repr(error))]
 
 

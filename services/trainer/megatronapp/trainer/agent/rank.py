@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import limits
+from megatronapp.core.trace.checks import check_communicators
 from megatronapp.core.trace.validate import check_fields, check_message
 from megatronapp.core.trace.values import Communicator, Evaluation, Identity
 from megatronapp.core.trace.wire import from_document, to_proto
@@ -134,6 +135,7 @@ class Rank:
         return flushing
 
     def _add_communicators(self, communicators: Sequence[Communicator]) -> None:
+        check_communicators([to_proto(each) for each in communicators])
         self._communicators += tuple(communicators)
         self._communicator_bytes += sum(8 * len(each.ranks) + len(each.id) for each in communicators)
         if (
@@ -150,13 +152,14 @@ class Rank:
     def _send_step(self, messages: StepMessages) -> None:
         if messages.reason:
             raise DataError(messages.reason)
-        summary = messages.summary.summary
+        summary, known = messages.summary.summary, len(self._communicators)
         summary.communicators.extend(map(to_proto, self._unreported("summary")))
         summary.memory.CopyFrom(memory_of(self._segment.state, self._resident_bytes))
         for message in (messages.summary, *messages.batches):
             (message.batch if message.HasField("batch") else summary).dropped = self._outbox.dropped
             check_fields(message)
             self._put(message)
+            self._reported["summary"] = known
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
@@ -166,7 +169,7 @@ class Rank:
     def _send_heartbeat(self, *, closing: bool) -> None:
         self._count_lost()
         self._resident_bytes = self._process.resident_bytes()
-        evaluations = tuple(self._evaluations)
+        evaluations, known = tuple(self._evaluations), len(self._communicators)
         self._evaluations.clear()
         beat = heartbeat_of(
             self._segment,
@@ -183,10 +186,11 @@ class Rank:
         message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
         check_message(message)
         self._put(message)
+        self._reported["heartbeat"] = known
 
     def _unreported(self, kind: str) -> tuple[Communicator, ...]:
-        reported, self._reported[kind] = self._reported[kind], len(self._communicators)
-        return self._communicators[reported:]
+        """What no message of this kind has told yet; it is counted as told when one was sent."""
+        return self._communicators[self._reported[kind] :]
 
     def _put(self, message: trace_pb2.TraceMessage) -> None:
         self._outbox.put(message)

@@ -260,7 +260,8 @@ class CollectorStream:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 left_out = self._buffer.leave_out_largest()
             else:
-                left_out = REFUSED_AFTER in metadata and self._buffer.leave_out_after(int(metadata[REFUSED_AFTER]))
+                after = _sequence(metadata.get(REFUSED_AFTER, ""))
+                left_out = after is not None and self._buffer.leave_out_after(after)
             self._acknowledged.notify_all()
         if left_out:
             log.error("message_refused", reason=error.details())
@@ -287,6 +288,14 @@ class CollectorStream:
         if token:
             self._access.clear_text.warn(self._address, self._access.tls)
         return [("authorization", f"Bearer {token}")] if token else []
+
+
+def _sequence(text: str) -> int | None:
+    """None where it is no number: the collector's word tells nothing then."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def on_the_wire(messages: Sequence[Outgoing]) -> bytes:
