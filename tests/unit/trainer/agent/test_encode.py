@@ -111,7 +111,7 @@ def test_a_step_that_cannot_be_true_is_refused_with_a_reason_and_the_one_beside_
 def test_steps_that_show_a_mistake_of_our_own_are_refused_each_and_told_of_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(encode, "_told", set())
+    monkeypatch.setattr(encode, "_logged", set())
     monkeypatch.setattr(encode, "summarize", Mock(side_effect=KeyError("a mistake")))
 
     encoded = [each for _ in range(3) for each in encode_all([(NAMES, Step(StepEnd(1), table(1)))] * 2)]

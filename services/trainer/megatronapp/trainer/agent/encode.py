@@ -44,7 +44,7 @@ _TAKEN = {"start_ns": "issue", "enqueue_ns": "enqueue", "cpu_ns": "cpu"} | {
     )
 }
 """Columns of a batch that are one of a rank's as it is."""
-_told: set[type[Exception]] = set()
+_logged: set[type[Exception]] = set()
 """Mistakes whose traceback is in the log."""
 
 
@@ -78,8 +78,8 @@ def _encoded(steps: Sequence[Step], names: SpanNames) -> list[StepMessages]:
     except Exception as error:
         if len(steps) > 1:
             return [messages for step in steps for messages in _encoded([step], names)]
-        if type(error) not in _told:
-            _told.add(type(error))
+        if type(error) not in _logged:
+            _logged.add(type(error))
             log.exception("step_not_encoded")
         return [StepMessages(trace_pb2.TraceMessage(), (), repr(error))]
 
