@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,12 @@ from megatronapp.v1 import trace_pb2
 NS = 1e-9
 LATENESS_SECONDS = 2.0
 """How long a step waits for its last ranks, after its first summary; twice a step's duration when that is longer."""
+MAX_PATIENCE_SECONDS = 120.0
+"""It waits no longer, whatever its ranks say of its duration: twice a step of a minute."""
+MAX_WAITING = 1024
+"""Steps that wait at a time: steps of 2 ms for LATENESS_SECONDS. With more the oldest is out without its last ranks."""
+MAX_AHEAD = 2 * MAX_WAITING
+"""A step further ahead is believed when a second rank tells of it."""
 FORGIVEN = 3
 """Steps that a rank may miss before later steps no longer wait for it."""
 KEPT_NUMBERS = 1024
@@ -72,11 +79,23 @@ class Arrived:
     """Job time, nan where the rank's clock is not aligned."""
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A step that is not out yet."""
+
+    since_unix_ns: int
+    """When its first summary came."""
+    arrived: dict[int, Arrived] = field(default_factory=dict)
+    reached: int = 0
+    """Ranks that have sent it or a later one; spares a look at all ranks a message."""
+
+
 class Assembler:
     """Collects the summaries of each step until every rank has sent its own or can't be expected to any more.
 
     A duplicate is counted once, a summary of a step that is already out is counted in `late` and dropped, and a message
-    that can't be understood is counted in `invalid` and left out.
+    that can't be understood is counted in `invalid` and left out. One far ahead that one rank alone tells is counted in
+    `far` and dropped, since all others would come late after it.
     """
 
     def __init__(self) -> None:
@@ -86,10 +105,11 @@ class Assembler:
         self._communicators: dict[str, Group] = {}
         self.late = 0
         self.invalid = 0
-        self._steps: dict[int, dict[int, Arrived]] = {}
+        self.far = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._order: list[int] = []
+        """The waiting steps, sorted."""
         self._newest: dict[int, int] = {}
-        self._reached: dict[int, int] = {}
-        """Of each waiting step: ranks that have sent it or a later one; spares a look at all ranks a message."""
         self._needed = 0
         """Ranks that a step waits for, once one is out; before, all that were heard of."""
         self._emitted = 0
@@ -114,9 +134,12 @@ class Assembler:
 
     def expire(self, unix_ns: int) -> list[StepTable]:
         """The steps that have waited long enough."""
-        patience = max(LATENESS_SECONDS, 2 * self._step_seconds) / NS
-        overdue = [s for s, got in self._steps.items() if unix_ns - _first(got) > patience]
-        return [self._emit(s) for s in sorted(self._steps) if overdue and s <= max(overdue)]
+        patience = max(LATENESS_SECONDS, min(2 * self._step_seconds, MAX_PATIENCE_SECONDS)) / NS
+        overdue = {step for step, waiting in self._waiting.items() if unix_ns - waiting.since_unix_ns > patience}
+        for step in [step for step in overdue if self._is_far(step)]:
+            overdue.remove(step)
+            self._drop(step)
+        return [self._emit(step) for step in self._order[: bisect_right(self._order, max(overdue, default=0))]]
 
     def _apply_hello(self, process: Process, communicators: Sequence[trace_pb2.Communicator]) -> None:
         known = self.members.get(process.rank)
@@ -138,25 +161,50 @@ class Assembler:
             message.received_unix_ns,
             float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
-        self._steps.setdefault(summary.step, {}).setdefault(rank, arrived)
-        before = self._newest.get(rank, 0)
-        for step in self._steps:
-            if before < step <= summary.step:
-                self._reached[step] = self._reached.get(step, 0) + 1
+        if summary.step not in self._waiting:
+            self._wait(summary.step, message.received_unix_ns)
+        waiting = self._waiting[summary.step]
+        waiting.arrived.setdefault(rank, arrived)
+        waiting.since_unix_ns = min(waiting.since_unix_ns, message.received_unix_ns)
+        before, order = self._newest.get(rank, 0), self._order
+        for step in order[bisect_right(order, before) : bisect_right(order, summary.step)]:
+            self._waiting[step].reached += 1
         self._newest[rank] = max(summary.step, before)
+
+    def _wait(self, step: int, unix_ns: int) -> None:
+        begun = self._waiting[step] = _Waiting(unix_ns)
+        if self._order and step < self._order[-1]:
+            begun.reached = sum(newest >= step for newest in self._newest.values())
+        insort(self._order, step)
 
     def _complete(self) -> list[StepTable]:
         """Steps for which every expected rank has sent its summary, or that of a later step."""
         done: list[StepTable] = []
-        for step in sorted(self._steps):
-            if self._reached.get(step, 0) < (self._needed if self._emitted else len(self.members)):
-                break
-            if self._emitted < FORGIVEN and len(self.members) < self.world:
-                break
-            if not all(self._newest.get(rank, 0) >= step for rank in self._expected()):
-                break
-            done.append(self._emit(step))
+        if len(self._order) > MAX_WAITING and self._is_far(self._order[-1]):
+            self._drop(self._order[-1])
+        while self._order and (len(self._order) > MAX_WAITING or self._is_complete(self._order[0])):
+            done.append(self._emit(self._order[0]))
         return done
+
+    def _is_complete(self, step: int) -> bool:
+        if self._waiting[step].reached < (self._needed if self._emitted else len(self.members)):
+            return False
+        if self._emitted < FORGIVEN and len(self.members) < self.world:
+            return False
+        return all(self._newest.get(rank, 0) >= step for rank in self._expected()) and not self._is_far(step)
+
+    def _is_far(self, step: int) -> bool:
+        """Whether a step lies far ahead, and one rank of several alone tells of it."""
+        told = len(self._waiting[step].arrived)
+        return step > self._emitted + MAX_AHEAD and told < min(2, len(self.members))
+
+    def _drop(self, step: int) -> None:
+        dropped = self._waiting.pop(step).arrived
+        self.far += len(dropped)
+        del self._order[bisect_left(self._order, step)]
+        for rank in dropped:
+            told = (step for step in reversed(self._order) if rank in self._waiting[step].arrived)
+            self._newest[rank] = next(told, self._emitted)
 
     def _expected(self) -> list[int]:
         """Ranks that a step waits for: all that were ever heard of, but those that have long been silent. The first
@@ -164,11 +212,11 @@ class Assembler:
         return [rank for rank, member in self.members.items() if member.missed < FORGIVEN]
 
     def _emit(self, step: int) -> StepTable:
-        arrived = self._steps.pop(step)
+        arrived = self._waiting.pop(step).arrived
+        del self._order[bisect_left(self._order, step)]
         for rank, member in self.members.items():
             if rank not in arrived:
                 member.missed += 1
-        self._reached.pop(step, None)
         self._emitted = step
         self._needed = len(self._expected())
         table = self._tabulate(step, arrived)

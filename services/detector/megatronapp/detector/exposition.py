@@ -14,6 +14,7 @@ from megatronapp.core.findings import REFUTABLE, Finding, Kind, State
 from megatronapp.core.job_series import JobSeries
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
+from megatronapp.core.trace.span_names import COLLECTIVES
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.steps import StepTable
@@ -35,6 +36,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
 GROUP_KINDS = ("tp", "dp", "cp", "ep", "dp_cp", "p2p")
+OTHER = "other"
+"""Kinds of groups, and operations, that have no series of their own: each label is a sender's word otherwise."""
 
 
 class Exposition(Collector):
@@ -214,8 +217,9 @@ def _waits(table: StepTable) -> dict[tuple[str, str], float]:
     mean = np.bincount(key, rows.duration[mine] - shortest[key]) / np.bincount(key)
     found: dict[tuple[str, str], list[float]] = {}
     for code, wait in zip(keys, mean, strict=True):
-        kind = table.communicators[code // names].kind
-        found.setdefault((kind, table.operations[code % names]), []).append(float(wait))
+        kind, operation = table.communicators[code // names].kind, table.operations[code % names]
+        series = kind if kind in GROUP_KINDS else OTHER, operation if operation in COLLECTIVES else OTHER
+        found.setdefault(series, []).append(float(wait))
     return {name: float(np.mean(waits)) for name, waits in found.items()}
 
 

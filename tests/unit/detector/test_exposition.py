@@ -1,0 +1,58 @@
+"""What a sender can put on the page of metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+
+from megatronapp.core.trace import columns
+from megatronapp.detector.engine import Engines
+from megatronapp.detector.exposition import GROUP_KINDS, SECONDS, Exposition
+from megatronapp.v1 import trace_pb2
+from tests.support.simulated import Job, Layout
+
+COLLECTIVE = trace_pb2.SPAN_KIND_COLLECTIVE
+WAIT = "megatronapp_collective_wait_seconds"
+
+
+def rename(summary: trace_pb2.StepSummary, names: list[str]) -> None:
+    """Make it tell of one collective of each name alone, in its first communicator."""
+    of_each = np.ones(len(names))
+    table = {"name": np.arange(len(names)), "kind": of_each * COLLECTIVE, "communicator": of_each, "count": of_each}
+    summary.CopyFrom(trace_pb2.StepSummary(step=summary.step, duration_ns=summary.duration_ns, names=names))
+    columns.fill_summary(summary, table | {"duration_sum_ns": of_each * 1000, "peer": -of_each, "chunk": -of_each})
+
+
+def waits(names: list[str], kind: str = "dp", steps: int = 3) -> list[str]:
+    """The page's lines of waits in collectives after so many steps, each with other names than the one before."""
+    registry, engines, job = CollectorRegistry(), Engines(), Job(Layout(pp=1, dp=2))
+    exposition, hellos = Exposition(registry, engines, 16), job.hellos()
+    for hello in hellos:
+        for communicator in hello.message.hello.communicators:
+            communicator.kind = kind
+        engines.feed(hello)
+    for step in range(1, steps + 1):
+        for message in job.step(step):
+            rename(message.message.summary, [name.format(step=step) for name in names])
+            engines.feed(message)
+        exposition.observe(engines.running[job.run])
+    return [line for line in generate_latest(registry).decode().splitlines() if line.startswith(WAIT)]
+
+
+def test_a_senders_names_of_collectives_make_no_series_of_their_own() -> None:
+    lines = waits([f"collective_{{step}}_{number}" for number in range(1000)])
+
+    assert len(lines) <= 2 * (len(SECONDS) + 4)
+    assert any('group_kind="dp",namespace' in line and 'op="other"' in line for line in lines)
+
+
+def test_a_senders_kind_of_group_makes_no_series_of_its_own() -> None:
+    lines = waits(["all_reduce"], kind="mine")
+
+    assert all('group_kind="other"' in line and 'op="all_reduce"' in line for line in lines)
+
+
+def test_known_collectives_have_their_series() -> None:
+    lines = waits(["all_reduce", "all_gather"], kind=GROUP_KINDS[0])
+
+    assert {"all_reduce", "all_gather"} == {line.partition('op="')[2].partition('"')[0] for line in lines}
