@@ -195,16 +195,16 @@ class Assembler:
 
     def _is_far(self, step: int) -> bool:
         """Whether a step lies far ahead, and one rank of several alone tells of it."""
-        told = len(self._waiting[step].arrived)
-        return step > self._emitted + MAX_AHEAD and told < min(2, len(self.members))
+        senders = len(self._waiting[step].arrived)
+        return step > self._emitted + MAX_AHEAD and senders < min(2, len(self.members))
 
     def _drop(self, step: int) -> None:
         dropped = self._waiting.pop(step).arrived
         self.far += len(dropped)
         del self._order[bisect_left(self._order, step)]
         for rank in dropped:
-            told = (step for step in reversed(self._order) if rank in self._waiting[step].arrived)
-            self._newest[rank] = next(told, self._emitted)
+            sent = (step for step in reversed(self._order) if rank in self._waiting[step].arrived)
+            self._newest[rank] = next(sent, self._emitted)
 
     def _expected(self) -> list[int]:
         """Ranks that a step waits for: all that were ever heard of, but those that have long been silent. The first
