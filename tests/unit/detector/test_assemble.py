@@ -201,7 +201,7 @@ def test_a_world_that_is_only_claimed_costs_a_number() -> None:
     assert (table.missing, table.unheard) == ((), (1 << 20) - 1)
 
 
-def told(job: Job, rank: int, step: int, duration_ns: int = SECOND) -> trace_pb2.RankMessage:
+def summary_of(job: Job, rank: int, step: int, duration_ns: int = SECOND) -> trace_pb2.RankMessage:
     summary = trace_pb2.StepSummary(step=step, duration_ns=duration_ns)
     return job._wrap(rank, summary=summary)
 
@@ -210,9 +210,9 @@ def test_a_rank_that_is_silent_keeps_few_steps_waiting() -> None:
     job = Job(Layout(pp=1, dp=2))
     made = assembler(job)
     for rank in (0, 1):
-        feed(made, [told(job, rank, 1, duration_ns=10**17)])
+        feed(made, [summary_of(job, rank, 1, duration_ns=10**17)])
 
-    steps = [table.step for table in feed(made, [told(job, 0, step) for step in range(2, 3 * MAX_WAITING)])]
+    steps = [table.step for table in feed(made, [summary_of(job, 0, step) for step in range(2, 3 * MAX_WAITING)])]
 
     assert len(steps) >= 2 * MAX_WAITING - 2
     assert steps == sorted(steps)
@@ -222,8 +222,8 @@ def test_a_rank_that_is_silent_keeps_few_steps_waiting() -> None:
 def test_a_step_waits_twice_the_last_ones_duration_within_reason(duration_ns: int, waits_seconds: float) -> None:
     job = Job(Layout(pp=1, dp=2))
     made = assembler(job)
-    feed(made, [told(job, rank, 1, duration_ns) for rank in (0, 1)])
-    second = told(job, 0, 2)
+    feed(made, [summary_of(job, rank, 1, duration_ns) for rank in (0, 1)])
+    second = summary_of(job, 0, 2)
     feed(made, [second])
 
     assert made.expire(second.received_unix_ns + int(waits_seconds * SECOND)) == []
@@ -234,7 +234,7 @@ def test_a_step_waits_twice_the_last_ones_duration_within_reason(duration_ns: in
 def test_one_rank_that_is_far_ahead_does_not_make_the_others_late() -> None:
     job = Job(Layout(pp=1, dp=4))
     made = assembler(job)
-    feed(made, [*job.step(1), told(job, 0, 10**12)])
+    feed(made, [*job.step(1), summary_of(job, 0, 10**12)])
 
     assert made.expire(job.clock_ns + 3600 * SECOND) == []
     (table,) = feed(made, job.step(2))
@@ -246,7 +246,7 @@ def test_steps_far_ahead_do_not_push_out_those_that_wait_for_their_last_ranks() 
     made = assembler(job)
     second = [*feed(made, job.step(1)), *job.step(2)][1:]
 
-    assert feed(made, second[:-1] + [told(job, 0, 10**12 + i) for i in range(MAX_WAITING + 5)]) == []
+    assert feed(made, second[:-1] + [summary_of(job, 0, 10**12 + i) for i in range(MAX_WAITING + 5)]) == []
     (table,) = feed(made, second[-1:])
     assert (table.step, table.missing) == (2, ())
 
@@ -256,6 +256,6 @@ def test_a_job_that_goes_on_far_ahead_is_believed_when_two_ranks_tell() -> None:
     made = assembler(job)
     feed(made, job.step(1))
 
-    (table,) = feed(made, [told(job, rank, 10**6) for rank in (0, 1)])
+    (table,) = feed(made, [summary_of(job, rank, 10**6) for rank in (0, 1)])
 
     assert (table.step, table.missing) == (10**6, ())
