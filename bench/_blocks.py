@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench._model import COMMON, PRESETS
@@ -20,12 +21,15 @@ Z95 = statistics.NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class Blocks:
-    """Each round has one block of each mode, in rotating order."""
+    """Each round has one block of each mode, in an order drawn for the round: alike on all ranks, and no mode always
+    follows the same other one, whose heat or memory it would inherit."""
 
     modes: tuple[str, ...]
     """The others are compared with the first."""
     settling: int
     """First steps of a block, which are not counted."""
+    on_demand: tuple[str, ...] = ()
+    """Modes that run only where they are asked for."""
 
     def iterations(self, steps: int) -> int:
         """Of a run that counts at least so many steps of each mode."""
@@ -36,7 +40,8 @@ class Blocks:
         """(mode, round, counted) of a step, which counts from 1."""
         block, position = divmod(step - 1, BLOCK + self.settling)
         turn, place = divmod(block, len(self.modes))
-        return self.modes[(place + turn) % len(self.modes)], turn, position >= self.settling
+        order = random.Random(turn).sample(self.modes, len(self.modes))
+        return order[place], turn, position >= self.settling
 
 
 class Timings:
@@ -83,17 +88,22 @@ def main(
     name: str,
     description: str | None,
     blocks: Blocks,
-    run: Callable[[Sequence[str]], dict[str, Any] | None],
+    run: Callable[[Sequence[str], Blocks], dict[str, Any] | None],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """`run` trains with the flags that it is handed, unknown ones among them, and returns the first rank's report."""
+    """`run` trains with the flags that it is handed, unknown ones among them, and with the modes asked for; it returns
+    the first rank's report."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="tiny")
     parser.add_argument("--steps", type=int, default=100, help="counted steps of each mode, in blocks of 10")
+    first, *others = blocks.modes
+    choices = (*others, *blocks.on_demand)
+    parser.add_argument("--modes", nargs="+", choices=choices, default=others, help=f"compared with {first}")
     options, flags = parser.parse_known_args(argv)
+    blocks = replace(blocks, modes=(first, *options.modes))
     warnings.filterwarnings("ignore")
     iterations = blocks.iterations(options.steps)
-    report = run([*PRESETS[options.preset].split(), *COMMON.split(), *flags, f"--train-iters={iterations}"])
+    report = run([*PRESETS[options.preset].split(), *COMMON.split(), *flags, f"--train-iters={iterations}"], blocks)
     if report is not None:
         print(json.dumps(report, indent=2), flush=True)
     return 0

@@ -60,7 +60,7 @@ class SwitchedCollector:
             self._process = None
 
 
-def run(flags: Sequence[str]) -> dict[str, Any] | None:
+def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
     """Train, switching the collector at block borders. The report is the first rank's."""
     from megatronapp.trainer.launch import run as train
     from megatronapp.trainer.plugins.base import PluginContext
@@ -68,7 +68,7 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     from megatronapp.trainer.plugins.scan.flags import ScanSettings
     from megatronapp.trainer.plugins.scan.window import Window
 
-    timings = Timings(BLOCKS)
+    timings = Timings(blocks)
     facts: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(prefix="collector-absent-"))
     first = os.environ.get("RANK", "0") == "0"
@@ -91,7 +91,7 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
             if step > 1:
                 timings.add(step - 1, now - self._began)
             if collector is not None:
-                collector.switch(up=BLOCKS.mode_of(step)[0] == "up")
+                collector.switch(up=blocks.mode_of(step)[0] == "up")
             self._began = time.perf_counter()
             super().step_begin(step)
 

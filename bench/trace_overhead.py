@@ -3,10 +3,12 @@
     python -m bench.trace_overhead                                   # one process, a small model
     torchrun --nproc-per-node 2 -m bench.trace_overhead --preset 1b --steps 200 --pipeline-model-parallel-size 2
 
-Each round has one block of steps of each mode, in rotating order; the first step of a block, which pays for attaching
-and detaching, is not counted. A round gives one paired difference of block medians to the block without the plug-in;
-the result is their mean with its 95 % interval (Student's t). At base and full every step is traced in detail. Unknown
-flags go to the trainer.
+Each round has one block of steps of each mode, in an order drawn for it; the first step of a block, which pays for
+attaching and detaching, is not counted. A round gives one paired difference of block medians to the block without the
+plug-in; the result is their mean with its 95 % interval (Student's t). `control` is off once more: where its interval
+leaves zero out, the machine or the method is at fault, not the plug-in. At base and full every step is traced in
+detail. To find what costs: `--modes control hooks without-collectives base`, the hooks in place with nothing recorded
+but frontiers, and base with collectives that pass unseen. Unknown flags go to the trainer.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ from typing import Any, Self
 
 from bench import _blocks
 from bench._blocks import Blocks, Timings
+from megatronapp.trainer.plugins.scan.communicators import Communicators
 
-BLOCKS = Blocks(modes=("off", "base", "full"), settling=1)
+UNTRACED = ("off", "control")
+BLOCKS = Blocks(modes=("off", "control", "base", "full"), settling=1, on_demand=("hooks", "without-collectives"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     return _blocks.main("trace_overhead", __doc__, BLOCKS, run, argv)
 
 
-def run(flags: Sequence[str]) -> dict[str, Any] | None:
+def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
     """Train, switching the mode at block borders. The report is the first rank's."""
     import torch
 
@@ -40,11 +44,11 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
     from megatronapp.trainer.plugins.scan.flags import ScanSettings
     from megatronapp.trainer.plugins.scan.window import Window
 
-    timings = Timings(BLOCKS)
+    timings = Timings(blocks)
     facts: dict[str, Any] = {}
 
     class SwitchedScan(ScanPlugin):
-        """The plug-in, off in a third of the blocks; times each step from its begin to the next one's."""
+        """The plug-in, by the block's mode; times each step from its begin to the next one's."""
 
         _began = 0.0
         _mode = "off"
@@ -64,27 +68,39 @@ def run(flags: Sequence[str]) -> dict[str, Any] | None:
 
         def step_begin(self, step: int) -> None:
             now = time.perf_counter()
-            mode, *_ = BLOCKS.mode_of(step)
+            mode, *_ = blocks.mode_of(step)
             if step > 1:
                 timings.add(step - 1, now - self._began)
             self._began = now
             self._mode = mode
-            if mode == "off":
+            if mode in UNTRACED:
                 self.detach()
                 return
             self.attach()
-            self._window = Window(enabled=True, interval=1, continuous=1, full=mode == "full")
-            super().step_begin(step)
+            self._probe.communicators = _Unseen() if mode == "without-collectives" else self._communicators
+            if mode != "hooks":
+                self._window = Window(enabled=True, interval=1, continuous=1, full=mode == "full")
+                super().step_begin(step)
 
         def step_end(self, step: int, progress: Progress | None) -> None:
-            if self._mode != "off":
+            if self._mode not in (*UNTRACED, "hooks"):
                 super().step_end(step, progress)
 
     train(flags, plugins=[SwitchedScan])
     if facts.pop("rank") != 0:
         return None
-    modes = {mode: timings.against_first(mode) for mode in BLOCKS.modes[1:]}
+    modes = {mode: timings.against_first(mode) for mode in blocks.modes[1:]}
     return {**facts, "step_seconds_off": round(timings.usual_seconds(), 6), **modes}
+
+
+class _Unseen(Communicators):
+    """Every group counts as one of a single rank, whose collectives nobody watches."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _new: None)
+
+    def index(self, group: Any) -> int:
+        return 0
 
 
 def _device(device: Any) -> str:
