@@ -40,10 +40,10 @@ $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path
 	  cd services/ui && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build; \
 	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
 
-# The services' images, by docker, podman or buildah: REGISTRY, VERSION and BUILD_ARGS change their names and bases.
-# With PUSH=1 they go to the registry, and their digests into dist/digests.json.
+# The services' images, or those in IMAGES (such as trainer-cuda, for GPUs), by docker, podman or buildah: REGISTRY, VERSION
+# and BUILD_ARGS change their names and bases. With PUSH=1 they go to the registry, and their digests into dist/digests.
 images:
-	@scripts/images
+	@scripts/images $(IMAGES)
 
 # What a release consists of (docs/release.md), into dist/: the project's own wheel with the page, and the native ones for
 # each Python that is there (PYTHONS)
@@ -55,7 +55,7 @@ wheel: ui
 wheels-native:
 	@scripts/wheels native
 
-# The chart, with the images' digests where dist/digests.json has them
+# The chart, with the images' digests where dist/digests has them
 chart-package:
 	@$(PYTHON) scripts/package_chart.py
 
