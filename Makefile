@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale locks proto ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -40,10 +40,10 @@ $(UI): $(shell find services/ui -type f -not -path '*/node_modules/*' -not -path
 	  cd services/ui && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build; \
 	else echo "Node 20 is not installed: the page is not built, the demo will run in the terminal alone"; fi
 
-# The services' images, by docker, podman or buildah: REGISTRY, VERSION and BUILD_ARGS change their names and bases.
-# With PUSH=1 they go to the registry, and their digests into dist/digests.json.
+# The services' images, or those in IMAGES (such as trainer-cuda, for GPUs), by docker, podman or buildah: REGISTRY, VERSION
+# and BUILD_ARGS change their names and bases. With PUSH=1 they go to the registry, and their digests into dist/digests.
 images:
-	@scripts/images
+	@scripts/images $(IMAGES)
 
 # What a release consists of (docs/release.md), into dist/: the project's own wheel with the page, and the native ones for
 # each Python that is there (PYTHONS)
@@ -55,7 +55,7 @@ wheel: ui
 wheels-native:
 	@scripts/wheels native
 
-# The chart, with the images' digests where dist/digests.json has them
+# The chart, with the images' digests where dist/digests has them
 chart-package:
 	@$(PYTHON) scripts/package_chart.py
 
@@ -114,6 +114,11 @@ locks: $(VENV)/.done
 
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto
+
+# What is generated of the documents: docs/settings.md, and the flags in docs/trainer.md
+reference: $(VENV)/.done
+	$(BIN)/python -m scripts.settings_reference
+	$(BIN)/python -m megatronapp.trainer.reference
 
 # What is generated of the chart: its README and the dashboards
 chart: $(VENV)/.done

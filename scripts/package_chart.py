@@ -1,7 +1,7 @@
 """Package the chart into dist/, as `make chart-package`: version and appVersion are the project's, and where
-`scripts/images` has pushed the images (dist/digests.json), the chart names them by their digests there.
+`scripts/images` has pushed the images (dist/digests), the chart names them by their digests there.
 
-python scripts/package_chart.py [--digests FILE] [--output FOLDER]
+python scripts/package_chart.py [--digests FOLDER] [--output FOLDER]
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy/helm/megatronapp"
 IN_CHART = "files/images.json"
 SERVICES = ("trainer", "trace-collector", "detector", "scope-gateway", "operator")
+IMAGES = (*SERVICES, "trainer-cuda")
+"""The last one is not everybody's: a chart can be packaged without it."""
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 
 
@@ -31,26 +33,33 @@ class PackageError(Exception):
 
 @dataclass(frozen=True)
 class Images:
-    """Where a release's images lie: `digests` by service."""
+    """Where a release's images lie: `digests` by image."""
 
     registry: str
     digests: Mapping[str, str]
 
     @classmethod
-    def read(cls, file: Path, version: str) -> Images:
-        """Raises PackageError when an image is missing, or when they are of another version."""
-        document = json.loads(file.read_text())
-        images = cls(registry=document["registry"], digests=document["digests"])
-        if document["version"] != version:
-            raise PackageError(f"{file} is of version {document['version']}, the project is {version}: push the images")
-        missing = [name for name in SERVICES if not _DIGEST.match(images.digests.get(name, ""))]
+    def read(cls, folder: Path, version: str) -> Images | None:
+        """Of a file an image; None where there is none. Raises PackageError when one is missing, of another version, or
+        in another registry."""
+        files = {name: folder / f"{name}.json" for name in IMAGES}
+        pushed = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+        if not pushed:
+            return None
+        digests = {name: image["digest"] for name, image in pushed.items() if _DIGEST.match(image["digest"])}
+        missing = [name for name in (*SERVICES, *pushed) if name not in digests]
         if missing:
-            raise PackageError(f"{file} has no digest of {', '.join(missing)}: push all images together")
-        if not images.registry.endswith("/megatronapp"):
-            raise PackageError(
-                f"the registry {images.registry} must end in /megatronapp, as the chart's repositories do"
-            )
-        return images
+            raise PackageError(f"{folder} has no digest of {', '.join(missing)}: push all images")
+        for name, image in pushed.items():
+            if image["version"] != version:
+                raise PackageError(f"{name} is of version {image['version']}, the project is {version}: push it again")
+        registries = {image["registry"] for image in pushed.values()}
+        if len(registries) > 1:
+            raise PackageError(f"the images are in several registries: {', '.join(sorted(registries))}")
+        (registry,) = registries
+        if not registry.endswith("/megatronapp"):
+            raise PackageError(f"the registry {registry} must end in /megatronapp, as the chart's repositories do")
+        return cls(registry=registry, digests=digests)
 
     def in_chart(self) -> str:
         """By the repositories of the chart's values; templates/_helpers.tpl reads it."""
@@ -83,14 +92,14 @@ def package(output: Path, version: str, images: Images | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--digests", type=Path, default=ROOT / "dist/digests.json", help="written by scripts/images")
+    parser.add_argument("--digests", type=Path, default=ROOT / "dist/digests", help="written by scripts/images")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     try:
-        images = Images.read(arguments.digests, version) if arguments.digests.exists() else None
+        images = Images.read(arguments.digests, version)
         if images is None:
-            print(f"no {arguments.digests}: the chart names images by tag")
+            print(f"nothing in {arguments.digests}: the chart names images by tag")
         package(arguments.output, version, images)
     except (PackageError, subprocess.CalledProcessError) as error:
         print(f"chart-package: {error}", file=sys.stderr)

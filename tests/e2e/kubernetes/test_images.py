@@ -1,7 +1,9 @@
-"""The images are slim: what each adds to its base stays within a budget, and nothing in it builds or installs."""
+"""The images are slim: what each adds to its base stays within a budget, and nothing in it builds or installs. The
+trainer's has the native parts."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +38,21 @@ def test_an_image_runs_its_service_and_has_nothing_to_install_with(cluster: Clus
 
     assert "--http-port" in said(cluster, name, "help", args=["--help"])
     assert said(cluster, name, "look", command=["python", "-c", LOOK]).split() == ["nothing"]
+
+
+def test_the_trainers_image_has_the_native_parts(cluster: Cluster) -> None:
+    name = images.image("trainer")
+    if not images.built(name):
+        pytest.skip(f"{name} was not built here")
+    images.provide_service(cluster, "trainer")
+
+    lanes = said(cluster, name, "lanes", command=["python", "-m", "megatronapp.rdma", "doctor", "--no-speed"])
+    recorder = said(
+        cluster, name, "recorder", command=["python", "-c", "import megatronapp.scan._native as n; print(n)"]
+    )
+
+    assert re.findall(r"^ok +lane (\w+)", lanes, re.MULTILINE) == ["shm", "ucx", "tcp"]
+    assert "_native" in recorder
 
 
 LOOK = """

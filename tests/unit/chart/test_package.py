@@ -16,15 +16,17 @@ import yaml
 from tests.support.helm import ROOT, helm
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-SERVICES = ("trainer", "trace-collector", "detector", "scope-gateway", "operator")
-DIGESTS = {name: f"sha256:{index:064x}" for index, name in enumerate(SERVICES)}
-PUSHED = {"registry": "ghcr.io/acme/megatronapp", "version": VERSION, "digests": DIGESTS}
+IMAGES = ("trainer", "trace-collector", "detector", "scope-gateway", "operator", "trainer-cuda")
+DIGESTS = {name: f"sha256:{index:064x}" for index, name in enumerate(IMAGES)}
+REGISTRY = "ghcr.io/acme/megatronapp"
+PUSHED = {name: {"registry": REGISTRY, "version": VERSION, "digest": digest} for name, digest in DIGESTS.items()}
 
 
-def package(folder: Path, pushed: dict[str, Any] | None) -> subprocess.CompletedProcess[str]:
-    digests = folder / "digests.json"
-    if pushed is not None:
-        digests.write_text(json.dumps(pushed))
+def package(folder: Path, pushed: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    digests = folder / "digests"
+    digests.mkdir()
+    for name, image in pushed.items():
+        (digests / f"{name}.json").write_text(json.dumps(image))
     script = ROOT / "scripts/package_chart.py"
     return subprocess.run(
         [sys.executable, script, "--digests", digests, "--output", folder], capture_output=True, text=True, check=False
@@ -52,6 +54,21 @@ def test_a_released_chart_names_its_images_by_digest(released: Path) -> None:
     assert f"ghcr.io/acme/megatronapp/trainer@{DIGESTS['trainer']}" in helm("template", "megatronapp", str(released))
     assert "docker.io/valkey/valkey:8.1" in named
     assert len(named) == 5
+
+
+def test_the_trainer_for_gpus_is_another_repository_with_a_digest_of_its_own(released: Path) -> None:
+    rendered = helm(
+        "template", "megatronapp", str(released), "--set", "operator.trainerImage.repository=megatronapp/trainer-cuda"
+    )
+
+    assert f"{REGISTRY}/trainer-cuda@{DIGESTS['trainer-cuda']}" in rendered
+    assert "/trainer@" not in rendered
+
+
+def test_a_chart_can_be_packaged_without_the_trainer_for_gpus(tmp_path: Path) -> None:
+    done = package(tmp_path, {name: image for name, image in PUSHED.items() if name != "trainer-cuda"})
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_mirror_keeps_the_digests(released: Path) -> None:
@@ -83,7 +100,7 @@ def test_a_released_chart_describes_itself(released: Path) -> None:
 
 
 def test_without_pushed_images_the_chart_names_tags(tmp_path: Path) -> None:
-    done = package(tmp_path, None)
+    done = package(tmp_path, {})
 
     assert "names images by tag" in done.stdout
     assert f"docker.io/megatronapp/detector:{VERSION}" in images(tmp_path / f"megatronapp-{VERSION}.tgz")
@@ -92,13 +109,10 @@ def test_without_pushed_images_the_chart_names_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": "9.9.9"}, "is of version 9.9.9"),
-        ({"digests": {**DIGESTS, "operator": "sha256:0"}}, "has no digest of operator"),
-        (
-            {"digests": {"trainer": DIGESTS["trainer"]}},
-            "no digest of trace-collector, detector, scope-gateway, operator",
-        ),
-        ({"registry": "ghcr.io/acme/other"}, "must end in /megatronapp"),
+        ({"detector": {**PUSHED["detector"], "version": "9.9.9"}}, "detector is of version 9.9.9"),
+        ({"operator": {**PUSHED["operator"], "digest": "sha256:0"}}, "has no digest of operator"),
+        ({"operator": {**PUSHED["operator"], "registry": "ghcr.io/b/megatronapp"}}, "are in several registries"),
+        ({name: {**image, "registry": "ghcr.io/other"} for name, image in PUSHED.items()}, "must end in /megatronapp"),
     ],
 )
 def test_digests_of_something_else_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -107,3 +121,10 @@ def test_digests_of_something_else_are_refused(change: dict[str, Any], said: str
     assert done.returncode == 1
     assert said in done.stderr
     assert not list(tmp_path.glob("*.tgz"))
+
+
+def test_digests_of_some_services_alone_are_refused(tmp_path: Path) -> None:
+    done = package(tmp_path, {"trainer": PUSHED["trainer"], "detector": PUSHED["detector"]})
+
+    assert done.returncode == 1
+    assert "no digest of trace-collector, scope-gateway, operator" in done.stderr

@@ -5,12 +5,13 @@ from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.errors import ConfigError
-from megatronapp.core.settings import ServiceSettings
+from megatronapp.core.settings import Names, ServiceSettings
 
 
 class ProbeSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_PROBE_")
     depth: int = 1
+    places: Names = ()
     hook: SecretStr | None = None
 
 
@@ -41,6 +42,13 @@ def test_flag_beats_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MEGATRONAPP_PROBE_DEPTH", "3")
 
     assert ProbeSettings.load(file, depth=4).depth == 4
+
+
+@pytest.mark.parametrize("written", ["a, b", '["a", "b"]'])
+def test_a_list_is_written_with_commas_or_as_json(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRONAPP_PROBE_PLACES", written)
+
+    assert ProbeSettings.load().places == ProbeSettings.load(places=written).places == ("a", "b")
 
 
 def test_a_flag_not_given_changes_nothing(file: Path) -> None:

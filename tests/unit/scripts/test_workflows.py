@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -58,9 +59,50 @@ def test_all_parts_are_of_one_version() -> None:
     assert {chart["version"], chart["appVersion"], *found} == {chart["version"]}
 
 
-def test_a_tag_of_another_version_is_no_release() -> None:
-    done = subprocess.run([ROOT / "scripts/release-version", "v9.9.9"], capture_output=True, text=True, check=False)
+CHART = "deploy/helm/megatronapp/Chart.yaml"
+VERSION = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
 
-    assert done.returncode == 1
-    for file in (*VERSIONS, "deploy/helm/megatronapp/Chart.yaml"):
-        assert f"{file} says " in done.stderr
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What scripts/release-version reads, of a version that is ready to be released."""
+    for name in (*VERSIONS, CHART, "scripts/release-version"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION}\n")
+    return tmp_path
+
+
+def refused(checkout: Path, tag: str) -> list[str]:
+    """What the script finds wrong, a line each."""
+    done = subprocess.run([checkout / "scripts/release-version", tag], capture_output=True, text=True, check=False)
+    assert done.returncode == bool(done.stderr)
+    return done.stderr.splitlines()
+
+
+def test_a_tag_of_the_version_that_every_part_has_is_a_release(checkout: Path) -> None:
+    assert refused(checkout, f"v{VERSION}") == []
+
+
+def test_a_tag_of_another_version_is_no_release(checkout: Path) -> None:
+    parts = [*VERSIONS, f"version of {CHART}", f"appVersion of {CHART}"]
+
+    assert refused(checkout, "v9.9.9") == [
+        *(f"release-version: {part} says {VERSION}, the tag says 9.9.9" for part in parts),
+        "release-version: CHANGELOG.md has no section 9.9.9",
+    ]
+
+
+@pytest.mark.parametrize("key", ["version", "appVersion"])
+def test_a_chart_that_stayed_behind_is_no_release(checkout: Path, key: str) -> None:
+    chart = checkout / CHART
+    chart.write_text(re.sub(rf"^{key}: .*", f"{key}: 0.0.1", chart.read_text(), flags=re.MULTILINE))
+
+    assert refused(checkout, f"v{VERSION}") == [f"release-version: {key} of {CHART} says 0.0.1, the tag says {VERSION}"]
+
+
+def test_only_a_newer_push_to_a_pull_request_cancels_a_run() -> None:
+    concurrency = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["concurrency"]
+
+    assert concurrency["group"] == "${{ github.workflow }}-ci-${{ github.event.pull_request.number || github.run_id }}"
+    assert concurrency["cancel-in-progress"] == "${{ github.event_name == 'pull_request' }}"

@@ -58,6 +58,17 @@ def test_a_border_can_be_asked_for_again() -> None:
     assert [step for step, border in enumerate(found, start=1) if border] == [2, 5]
 
 
+def test_a_rank_that_always_comes_second_is_heard_too() -> None:
+    store = HashStore()
+    plugin, stopped = Borders(store), Borders(store)
+    stopped._ask(Border.STOP)
+    plugin.request()
+
+    found = [(plugin.after(step), stopped.after(step)) for step in (1, 2)]
+
+    assert found == [(Border.NOTHING, Border.NOTHING), (Border.PLUGINS | Border.STOP,) * 2]
+
+
 @given(st.data())
 def test_ranks_that_run_apart_come_to_the_same_borders(data: st.DataObject) -> None:
     """A rank may ask at any time, and be up to one step ahead of another, as no step ends without all of them."""

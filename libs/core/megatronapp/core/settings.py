@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -20,20 +22,32 @@ from megatronapp.core.logging import LogFormat
 from megatronapp.core.yaml_text import load_yaml
 
 
+def _listed(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",") if part.strip()]
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+"""`a,b` or a JSON list, as a flag, the environment or a file gives it."""
+
+
 class ServiceSettings(BaseSettings):
     """What every service can be told. A subclass sets `env_prefix="MEGATRONAPP_<SERVICE>_"`."""
 
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_", extra="forbid", frozen=True)
 
     host: str = Field(default="127.0.0.1", description="address to listen on; loopback unless told otherwise")
-    http_port: int = Field(default=9090, ge=0, le=65535, description="health and metrics; 0: any free port")
-    redis_url: SecretStr | None = Field(default=None, description="the bus; absent: inside this process")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: LogFormat = "auto"
+    http_port: int = Field(default=9090, ge=0, le=65535, description="port of health and metrics; 0: any free port")
+    redis_url: SecretStr | None = Field(default=None, description="Redis as the bus; absent: a bus inside this process")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least urgent messages that are logged"
+    )
+    log_format: LogFormat = Field(default="auto", description="auto: console on a terminal, else json")
     auth: Literal["loopback", "static", "kubernetes"] = Field(
         default="loopback",
         description="loopback: everybody on this machine; static: the tokens below; kubernetes: "
-        "pods by their projected tokens, people by the tokens below",
+        "training pods by their projected tokens, people by the tokens below",
     )
     token: SecretStr | None = Field(default=None, description="token of training pods (auth static)")
     viewer_token: SecretStr | None = Field(default=None, description="token of people who look")

@@ -25,8 +25,12 @@ log = get_logger(__name__)
 CA_FILE = "MEGATRONAPP_COLLECTOR_CA_FILE"
 CLIENT_CERTIFICATE_FILE = "MEGATRONAPP_COLLECTOR_CLIENT_CERTIFICATE_FILE"
 CLIENT_KEY_FILE = "MEGATRONAPP_COLLECTOR_CLIENT_KEY_FILE"
-VARIABLES = (CA_FILE, CLIENT_CERTIFICATE_FILE, CLIENT_KEY_FILE)
-"""What training pods and commands are told."""
+VARIABLES = {
+    CA_FILE: "CA of the trace-collector's certificate, in PEM; empty: clear text",
+    CLIENT_CERTIFICATE_FILE: "the client's own certificate, where the trace-collector asks for one (mutual TLS)",
+    CLIENT_KEY_FILE: "its key",
+}
+"""What training pods and commands are told; docs/settings.md lists them."""
 LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 
 Versions = tuple[tuple[int, int], ...]

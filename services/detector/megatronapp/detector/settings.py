@@ -26,14 +26,14 @@ class DetectorSettings(ServiceSettings):
         default="", description="memory, sqlite:PATH or redis; empty: redis where redis_url is set, else memory"
     )
     findings_retention_seconds: float = Field(
-        default=LIMITS.retention_seconds, gt=0, description="findings not changed for so long are deleted"
+        default=LIMITS.retention_seconds, gt=0, description="a finding is deleted this long after it was last written"
     )
     max_findings: int = Field(
-        default=LIMITS.max_findings, ge=MIN_FINDINGS, description="the oldest findings above this number are deleted"
+        default=LIMITS.max_findings,
+        ge=MIN_FINDINGS,
+        description="above this number resolved findings are deleted, then open ones",
     )
-    max_findings_bytes: int = Field(
-        default=LIMITS.max_bytes, ge=MIN_BYTES, description="the oldest findings above this size are deleted"
-    )
+    max_findings_bytes: int = Field(default=LIMITS.max_bytes, ge=MIN_BYTES, description="likewise, above this size")
     replica: str = Field(
         default="", description="this replica's name where several share the jobs, over redis_url; empty: it has all"
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from megatronapp.core.settings import ServiceSettings
+from megatronapp.core.settings import Names, ServiceSettings
 from megatronapp.operator.pod_policy import POD_TEMPLATE_FIELDS
 from megatronapp.operator.pod_security import Level
 
@@ -26,16 +25,20 @@ def own_namespace() -> str:
 class OperatorSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_OPERATOR_", extra="forbid", frozen=True)
 
-    namespace: str = Field(default_factory=own_namespace, description="where the operator's Lease lives")
+    namespace: str = Field(
+        default_factory=own_namespace, description="where the operator's Lease lives; default: the pod's namespace"
+    )
     lease_name: str = Field(default="megatronapp-operator", description="one operator at a time holds it")
     lease_seconds: int = Field(default=15, ge=3, le=300, description="a lost leader is replaced after so long")
-    identity: str = Field(default_factory=socket.gethostname, description="who holds the Lease")
-    watch_namespaces: tuple[str, ...] = Field(default=(), description="a,b or JSON list; empty: all")
+    identity: str = Field(
+        default_factory=socket.gethostname, description="who holds the Lease; default: the host's name"
+    )
+    watch_namespaces: Names = Field(default=(), description="whose TrainingJobs it runs; empty: all")
     workers: int = Field(default=8, ge=1, le=64, description="jobs worked on at once")
 
     trainer_image: str = Field(
         default_factory=lambda: f"docker.io/megatronapp/trainer:{version('megatronapp')}",
-        description="for jobs that name no image",
+        description="for jobs that name no image; default: the trainer of the operator's version",
     )
     collector_address: str = Field(
         default="", description="host:port that pods send traces to; {shard} is replaced by the job's shard"
@@ -48,18 +51,24 @@ class OperatorSettings(ServiceSettings):
     collector_mutual_tls: bool = Field(
         default=False, description="pods show the collector tls.crt, whose key is tls.key, of that Secret"
     )
-    gateway_address: str = Field(default="", description="host:port of the gateway's gRPC, for pods")
+    gateway_address: str = Field(default="", description="host:port for pods that ask the gateway; none do yet")
     gateway_url: str = Field(default="", description="the gateway's REST, for progress and findings; empty: neither")
     gateway_token: SecretStr | None = Field(default=None, description="a viewer's token for the gateway")
     network_policy: bool = Field(default=True, description="a job's ranks are reached by each other alone")
-    resync_seconds: float = Field(default=180.0, ge=1, le=3600, description="every job is looked at anew so often")
+    resync_seconds: float = Field(
+        default=180.0, ge=1, le=3600, description="how often every job is reconciled without an event"
+    )
     poll_seconds: float = Field(default=5.0, gt=0, le=300, description="how often the gateway is asked")
     progress_seconds: float = Field(default=15.0, gt=0, description="how often progress alone is written to a status")
 
     remediation_limit: Literal["Observe", "ExcludeNode", "Taint"] = Field(
         default="Taint", description="the most that a job's remediation.mode may do"
     )
-    exclusion_seconds: int = Field(default=86_400, ge=1, description="how long a slow node is left alone")
+    exclusion_seconds: int = Field(
+        default=86_400,
+        ge=1,
+        description="how long a slow node is left alone; doubled if it is found slow again within as long a time",
+    )
     breaker_nodes: int = Field(default=1, ge=0, description="most nodes acted on in the window")
     breaker_ratio: float = Field(default=0.05, ge=0, le=1, description="the same, of the cluster; the larger counts")
     breaker_window_seconds: int = Field(default=3600, ge=1, description="the circuit breaker's window")
@@ -69,16 +78,10 @@ class OperatorSettings(ServiceSettings):
     jobset: bool = Field(default=False, description="JobSets may be asked for")
 
     pod_security: Level = Field(default="restricted", description="Pod Security Standard of jobs' pods")
-    pod_template_fields: tuple[str, ...] = Field(
-        default=POD_TEMPLATE_FIELDS, description="fields of a pod's spec that podTemplate may set; *: all"
+    pod_template_fields: Names = Field(
+        default=POD_TEMPLATE_FIELDS, description="fields of a pod's spec that podTemplate may set; `*`: all"
     )
-    service_accounts: tuple[str, ...] = Field(default=(), description="those jobs may name; a* begins with a; *: all")
-    secret_names: tuple[str, ...] = Field(default=(), description="Secrets whose content pods may have; likewise")
-
-    @field_validator("watch_namespaces", "pod_template_fields", "service_accounts", "secret_names", mode="before")
-    @classmethod
-    def _listed(cls, value: object) -> object:
-        """A flag's text; the environment's is JSON and has been read already."""
-        if not isinstance(value, str):
-            return value
-        return json.loads(value) if value.startswith("[") else [name.strip() for name in value.split(",") if name]
+    service_accounts: Names = Field(
+        default=(), description="those that jobs may name; `a*`: all that begin with a; `*`: all"
+    )
+    secret_names: Names = Field(default=(), description="Secrets whose content pods may have; likewise")

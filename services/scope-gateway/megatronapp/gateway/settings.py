@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.quarantine import user_folder
+from megatronapp.core.settings import Names
 from megatronapp.core.tls import ClientTls
 from megatronapp.gateway.notify.settings import NotifySettings
 from megatronapp.gateway.sessions import COOKIE
-
-
-def _split(value: Any) -> Any:
-    """`a,b` or a JSON list, as a flag or the environment gives it."""
-    if not isinstance(value, str):
-        return value
-    return json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",") if part.strip()]
-
-
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
 class GatewaySettings(NotifySettings):
@@ -32,7 +21,7 @@ class GatewaySettings(NotifySettings):
     port: int = Field(default=8080, ge=0, le=65535, description="REST, WebSocket and page; 0: any free port")
     ui_folder: Path | None = Field(default=None, description="the built page; absent: the one in this package")
     collector_addresses: Names = Field(
-        default=("127.0.0.1:7601",), min_length=1, description="host:port of each shard of the trace-collector, a,b,…"
+        default=("127.0.0.1:7601",), min_length=1, description="host:port of each shard of the trace-collector"
     )
     findings_store: str = Field(
         default="", description="memory, sqlite:PATH or redis; empty: redis where redis_url is set, else memory"
@@ -54,7 +43,7 @@ class GatewaySettings(NotifySettings):
     session_cookie: str = Field(
         default=COOKIE,
         pattern=r"^[A-Za-z0-9_.-]+$",
-        description="its name; two gateways of one host need two, as browsers do not tell ports apart",
+        description="the cookie's name; two gateways of one host need two, as browsers do not tell ports apart",
     )
     session_key: SecretStr | None = Field(
         default=None, description="signs sessions; the same for all replicas, absent: a new one with each start"

@@ -29,9 +29,11 @@ class CollectorSettings(ServiceSettings):
     tls_client_ca_file: Path | None = Field(
         default=None, description="mutual TLS: clients need a certificate of a CA in this file"
     )
-    data_dir: Path = Field(default_factory=user_data_dir, description="journal and store")
+    data_dir: Path = Field(default_factory=user_data_dir, description="journal, store and quarantine")
     return_seconds: float = Field(
-        default=30.0, gt=0, description="after a start, ranks that were there have so long to come back"
+        default=30.0,
+        gt=0,
+        description="after a start, ranks that do not come back within this time count as lost",
     )
 
     max_message_bytes: int = Field(default=4 << 20, ge=1 << 16, description="larger messages are refused")
@@ -41,7 +43,9 @@ class CollectorSettings(ServiceSettings):
     max_jobs: int = Field(default=2_000, ge=1, description="jobs traced at once, at most; more are refused")
     max_jobs_per_namespace: int = Field(default=1_000, ge=1, description="the same for the jobs of one namespace")
 
-    fsync: bool = Field(default=True, description="an acknowledged message survives a power loss, not only a crash")
+    fsync: bool = Field(
+        default=True, description="an acknowledged message survives a power loss; false: only a crash of the process"
+    )
     segment_bytes: int = Field(default=64 << 20, ge=1 << 12, description="a journal file's size")
 
     flush_steps: int = Field(default=50, ge=1, description="steps of one job after which the store is written")

@@ -2,8 +2,9 @@
 
 No collective is needed. A rank that is asked writes "after the next step" to the store. No rank can finish the next
 step before this one has taken part in it, so all of them read the same when they come to its end; whoever is asked in
-the same step writes the same step. A wish that another rank's overwrote stays with its rank and is written again after
-that. Each border has a key of its own, as some ranks still read it when others have gone on.
+the same step adds to what is written. A wish that another rank's overwrote all the same, as both had read before either
+wrote, stays with its rank and is written again after that. Each border has a key of its own, as some ranks still read
+it when others have gone on.
 """
 
 from __future__ import annotations
@@ -58,17 +59,18 @@ class Borders:
         """What follows this step. Every rank asks once at the end of every step; unless something is asked for, that is
         one look into the store."""
         key = f"border/{self._held}"
+        at, wanted = step + 1, Border.NOTHING
         if self._store.check([key]):
-            at, wanted = self._store.get(key).decode().split()
-            if step < int(at):
-                return Border.NOTHING
-            self._held += 1
-            return self._granted(Border(int(wanted)))
-        asked = self._asked
+            written = self._store.get(key).decode().split()
+            at, wanted = int(written[0]), Border(int(written[1]))
+            if step >= at:
+                self._held += 1
+                return self._granted(wanted)
+        asked = self._asked & ~wanted
         if asked:
             if Border.STOP in asked:
-                log.info("stopping", reason="SIGTERM", after_step=step + 1)
-            self._store.set(key, f"{step + 1} {int(asked)}")
+                log.info("stopping", reason="SIGTERM", after_step=at)
+            self._store.set(key, f"{at} {int(wanted | asked)}")
         return Border.NOTHING
 
     def _ask(self, what: Border) -> None:

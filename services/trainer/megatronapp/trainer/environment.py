@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from megatronapp.core.errors import UsageError
+
+VARIABLE, MEANING = "variable", "meaning"
+FURTHER_VARIABLES = {
+    "MEGATRONAPP_AGENT_SOCKET": "socket of the node's agent; empty: the ranks of a node start one",
+    "MEGATRONAPP_GATEWAY_ADDRESS": "host:port of the gateway, from the operator; nothing reads it yet",
+}
+"""What is not read here; docs/settings.md lists it too."""
+
+
+def variable(name: str, default: Any, meaning: str) -> Any:
+    """A field read from an environment variable; docs/settings.md lists it."""
+    return dataclasses.field(default=default, metadata={VARIABLE: name, MEANING: meaning})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """torchrun's variables, and the MEGATRONAPP_ ones. Without torchrun: one process.
+    """torchrun's variables, and the MEGATRONAPP_ ones. Without torchrun: one process."""
 
-    `run` is empty when nobody named the run; the ranks then agree on a random one.
-    """
-
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
+    rank: int = variable("RANK", 0, "torchrun's: this rank")
+    local_rank: int = variable("LOCAL_RANK", 0, "torchrun's: its number on the node")
+    world_size: int = variable("WORLD_SIZE", 1, "torchrun's: ranks of the job")
+    local_world_size: int = variable("LOCAL_WORLD_SIZE", 1, "torchrun's: ranks of the node")
     launched: bool = False
-    run: str = ""
-    job: str = "local/train"
-    attempt: int = 1
-    node: str = ""
-    collector_address: str = ""
-    token_file: str = ""
-    checkpoint_dir: str = ""
+    run: str = variable(
+        "MEGATRONAPP_RUN_ID", "", "the run, across all its attempts; empty: a random one, on which the ranks agree"
+    )
+    job: str = variable("MEGATRONAPP_JOB", "local/train", "`<namespace>/<name>` of the job")
+    attempt: int = variable("MEGATRONAPP_ATTEMPT", 1, "the number of this start of the run, from 1")
+    node: str = variable("MEGATRONAPP_NODE_NAME", "", "the host's name; empty: what the host calls itself")
+    collector_address: str = variable(
+        "MEGATRONAPP_COLLECTOR_ADDRESS", "", "host:port where traces are sent; empty: nowhere"
+    )
+    token_file: str = variable("MEGATRONAPP_TOKEN_FILE", "", "file of the token to send with them; empty: none")
+    checkpoint_dir: str = variable("MEGATRONAPP_CHECKPOINT_DIR", "", "value of `--save` where that is not given")
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
         """Raises UsageError when a number is not one."""
         env = os.environ if environ is None else environ
-        return cls(
-            rank=_number(env, "RANK", 0),
-            local_rank=_number(env, "LOCAL_RANK", 0),
-            world_size=_number(env, "WORLD_SIZE", 1),
-            local_world_size=_number(env, "LOCAL_WORLD_SIZE", 1),
-            launched="RANK" in env and "MASTER_ADDR" in env,
-            run=env.get("MEGATRONAPP_RUN_ID", ""),
-            job=env.get("MEGATRONAPP_JOB", "") or "local/train",
-            attempt=_number(env, "MEGATRONAPP_ATTEMPT", 1),
-            node=env.get("MEGATRONAPP_NODE_NAME", "") or socket.gethostname(),
-            collector_address=env.get("MEGATRONAPP_COLLECTOR_ADDRESS", ""),
-            token_file=env.get("MEGATRONAPP_TOKEN_FILE", ""),
-            checkpoint_dir=env.get("MEGATRONAPP_CHECKPOINT_DIR", ""),
-        )
+        given = {
+            field.name: _value(env, field.metadata[VARIABLE], field.default)
+            for field in dataclasses.fields(cls)
+            if VARIABLE in field.metadata
+        }
+        given["node"] = given["node"] or socket.gethostname()
+        return cls(launched="RANK" in env and "MASTER_ADDR" in env, **given)
 
 
-def _number(env: Mapping[str, str], name: str, default: int) -> int:
+def _value(env: Mapping[str, str], name: str, default: Any) -> Any:
+    """Of the default's type. Empty is unset."""
     text = env.get(name, "")
     try:
-        return int(text) if text else default
+        return type(default)(text) if text else default
     except ValueError as error:
         raise UsageError(f"the environment variable {name} is {text!r}; it must be a whole number") from error

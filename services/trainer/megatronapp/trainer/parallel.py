@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,11 +20,14 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from megatronapp.core.errors import MegatronAppError, TrainingError, UsageError
+from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity, ParallelSizes, Placement
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
 
+DEVICE_FILE = Path("/dev/nvidia0")
+log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -83,6 +87,8 @@ def stop() -> None:
 
 def _device(environment: Environment) -> torch.device:
     if not torch.cuda.is_available():
+        if torch.version.cuda is None and DEVICE_FILE.exists() and environment.rank == 0:
+            log.warning("gpus_unused", hint="this PyTorch is built for CPUs: install one for CUDA (image trainer-cuda)")
         return torch.device("cpu")
     if environment.local_rank >= torch.cuda.device_count():
         raise UsageError(

@@ -26,7 +26,9 @@ class Weekday(StrEnum):
 
 
 class NotifySettings(ServiceSettings):
-    alertmanager_token: SecretStr | None = Field(default=None, description="token that Alertmanager's webhook sends")
+    alertmanager_token: SecretStr | None = Field(
+        default=None, description="token that Alertmanager's webhook sends; absent: the operator token is asked for"
+    )
     page_url: str = Field(default="", description="the page's address for people, put into messages")
 
     feishu_url: SecretStr | None = Field(default=None, description="webhook of a Feishu group's bot")
@@ -42,10 +44,12 @@ class NotifySettings(ServiceSettings):
     phone_level: Level = Field(default=Level.P0, description="it calls for this level and for more urgent ones")
 
     notify_repeat_seconds: float = Field(
-        default=86_400, ge=60, description="an open incident is told again after so long"
+        default=86_400, ge=60, description="an incident that is still open after so long is sent again"
     )
     notify_flap_seconds: float = Field(
-        default=1_200, ge=0, description="an incident that comes back within so long is told again only after so long"
+        default=1_200,
+        ge=0,
+        description="an incident that comes back sooner is the same one, and is sent again only if it stays open",
     )
     report_weekday: Weekday | None = Field(default=None, description="day of the weekly report; absent: none is sent")
     report_hour: int = Field(default=10, ge=0, le=23, description="its hour, UTC")
