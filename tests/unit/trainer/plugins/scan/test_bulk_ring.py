@@ -238,5 +238,5 @@ def test_a_writer_that_is_killed_leaves_whole_frames(kind: str) -> None:
 
         for frame in left:
             check(frame)
-        assert len(left) > 7
+        assert len(left) > 3  # so many of the largest are left whatever the last one overwrote
         assert frames.ring.lost > 0
