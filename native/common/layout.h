@@ -66,7 +66,7 @@ struct alignas(64) RingHeader {
     Field<std::uint64_t> head, tail;
 };
 
-enum class RecordKind : std::uint16_t { kFilling = 0, kRows = 1, kStepEnd = 2 };
+enum class RecordKind : std::uint16_t { kFilling = 0, kRows = 1, kStepEnd = 2, kFrame = 3 };
 
 struct RecordHeader {
     std::uint32_t bytes;
@@ -89,6 +89,12 @@ struct StepEnd {
     std::uint64_t total_steps, marks, reserved;
 };
 
+// Then the descriptor, filled up to a multiple of 8 bytes, and the payload, likewise.
+struct FrameHeader {
+    std::uint32_t descriptor_bytes, reserved;
+    std::uint64_t payload_bytes;
+};
+
 static_assert(Field<std::uint64_t>::is_always_lock_free && Field<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(Header) == 128 && offsetof(Header, ring) == 56 && offsetof(Header, bulk_bytes) == 80);
 static_assert(sizeof(State) == 128 && offsetof(State, lost) == 24 && offsetof(State, activity) == 64);
@@ -98,6 +104,7 @@ static_assert(sizeof(FrontiersHeader) == 64);
 static_assert(sizeof(FrontierEntry) == 512 && offsetof(FrontierEntry, open) == 64);
 static_assert(offsetof(FrontierEntry, messages) == 72 && sizeof(OpenMessage) == 24);
 static_assert(sizeof(RingHeader) == 64 && sizeof(RecordHeader) == 16 && sizeof(RowsHeader) == 16);
+static_assert(sizeof(FrameHeader) == 16 && offsetof(FrameHeader, payload_bytes) == 8);
 static_assert(sizeof(StepEnd) == 128 && offsetof(StepEnd, rows) == 48 && offsetof(StepEnd, marks) == 112);
 
 }  // namespace megatronapp::common

@@ -1,9 +1,12 @@
 // A ring of records that its writer never waits on: what nobody has read in time is overwritten, and the numbers of the
-// records tell the reader how many (docs/agent.md).
+// records tell the reader how many (docs/agent.md). A segment has one of small records and may have one of bulk frames
+// (frame.h); they differ in size alone. The memory is the segment's: of what the writer claims, only it knows until it
+// is published, and a reader keeps nothing but copies.
 //
 // A reader can't hold the writer up, so it must be able to tell that what it copied was overwritten meanwhile. That is
-// what `tail` is for: it moves past the bytes before the first of them changes. Hence the fence between the two; a
-// release store of `tail` alone would let the bytes go first.
+// what `tail` is for: it moves past the bytes before the first of them changes. Hence the fence between the two, a full
+// one: a release store of `tail` alone would let the bytes go first, and large copies bypass the cache by stores that
+// even x86 does not keep in order.
 #pragma once
 
 #include <cstring>
@@ -61,7 +64,7 @@ private:
         }
         if (tail_ != before) {
             header_.tail.store(tail_, std::memory_order_relaxed);
-            std::atomic_thread_fence(std::memory_order_release);
+            std::atomic_thread_fence(std::memory_order_seq_cst);
         }
     }
 

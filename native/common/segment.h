@@ -19,17 +19,23 @@ class Segment {
 public:
     static constexpr std::size_t kLeastRingBytes = 4096;
     static constexpr std::size_t kMostRingBytes = std::size_t{1} << 29;
+    static constexpr std::size_t kMostBulkBytes = std::size_t{1} << 28;
 
-    // `thread`: the kernel's id of the training thread. Throws std::invalid_argument for a ring that is no power of two,
-    // std::system_error when there is no memory.
-    Segment(std::uint32_t frontier_entries, std::size_t ring_bytes, std::uint32_t thread) {
-        if (ring_bytes < kLeastRingBytes || ring_bytes > kMostRingBytes || (ring_bytes & (ring_bytes - 1)) != 0) {
+    // `thread`: the kernel's id of the training thread; `bulk_bytes` 0: no ring of frames. Throws std::invalid_argument
+    // for a ring that is no power of two, std::system_error when there is no memory.
+    Segment(
+        std::uint32_t frontier_entries, std::size_t ring_bytes, std::uint32_t thread, std::size_t bulk_bytes = 0) {
+        if (!is_ring(ring_bytes, kMostRingBytes)) {
             throw std::invalid_argument("a ring must be a power of two of 4 KiB to 512 MiB");
+        }
+        if (bulk_bytes != 0 && !is_ring(bulk_bytes, kMostBulkBytes)) {
+            throw std::invalid_argument("a ring of frames must be a power of two of 4 KiB to 256 MiB");
         }
         const std::size_t control = sizeof(Header) + sizeof(State);
         const std::size_t frontiers = control + sizeof(Control);
         const std::size_t ring = frontiers + sizeof(FrontiersHeader) + frontier_entries * sizeof(FrontierEntry);
-        bytes_ = ring + sizeof(RingHeader) + ring_bytes;
+        const std::size_t end = ring + sizeof(RingHeader) + ring_bytes;
+        bytes_ = bulk_bytes == 0 ? end : end + sizeof(RingHeader) + bulk_bytes;
         make_file();
         Header& header = *at<Header>(0);
         header.layout = kLayout;
@@ -42,8 +48,10 @@ public:
         header.frontier_entry_bytes = sizeof(FrontierEntry);
         header.ring = ring;
         header.ring_bytes = ring_bytes;
+        header.bulk = bulk_bytes == 0 ? 0 : end;
+        header.bulk_bytes = bulk_bytes;
         std::memcpy(header.magic, kMagic, sizeof kMagic);
-        offsets_ = {header.state, header.control, header.frontiers, header.ring};
+        offsets_ = {header.state, header.control, header.frontiers, header.ring, header.bulk};
     }
 
     ~Segment() {
@@ -60,6 +68,9 @@ public:
     FrontierEntry* entries() const { return at<FrontierEntry>(offsets_.frontiers + sizeof(FrontiersHeader)); }
     RingHeader& ring() const { return *at<RingHeader>(offsets_.ring); }
     char* ring_data() const { return at<char>(offsets_.ring + sizeof(RingHeader)); }
+    // Only where there is one.
+    RingHeader& bulk() const { return *at<RingHeader>(offsets_.bulk); }
+    char* bulk_data() const { return at<char>(offsets_.bulk + sizeof(RingHeader)); }
 
     // In a forked child: what it writes goes nowhere, since the segment has one writer. Safe in a handler of
     // pthread_atfork.
@@ -69,8 +80,12 @@ public:
 
 private:
     struct Offsets {
-        std::uint64_t state, control, frontiers, ring;
+        std::uint64_t state, control, frontiers, ring, bulk;
     };
+
+    static bool is_ring(std::size_t bytes, std::size_t most) {
+        return bytes >= kLeastRingBytes && bytes <= most && (bytes & (bytes - 1)) == 0;
+    }
 
     template <typename Type>
     Type* at(std::uint64_t offset) const {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-FILLING, ROWS, STEP_END = 0, 1, 2
+FILLING, ROWS, STEP_END, FRAME = 0, 1, 2, 3
 TRIES = 100_000
 
 
@@ -103,6 +103,8 @@ class SegmentReader:
     """Reads the segment behind a descriptor or path from its oldest record on."""
 
     file: int | str
+    bulk: bool = False
+    """Reads the ring of frames instead."""
     overwritten: int = 0
     _position: int = 0
     _number: int = 0
@@ -159,19 +161,24 @@ class SegmentReader:
     def die_while_writing_control(self) -> None:
         struct.pack_into("<Q", self._memory, self.header.control, self.u64(self.header.control) + 1)
 
+    @property
+    def ring(self) -> tuple[int, int]:
+        """Offset, bytes of its data."""
+        header = self.header
+        return (header.bulk, header.bulk_bytes) if self.bulk else (header.ring, header.ring_bytes)
+
     def head(self) -> int:
-        return self.u64(self.header.ring)
+        return self.u64(self.ring[0])
 
     def tail(self) -> int:
-        return self.u64(self.header.ring + 8)
+        return self.u64(self.ring[0] + 8)
 
     def records(self) -> list[Record]:
         """Those that have come since the last call and can still be read."""
         found, head = [], self.head()
         self._position = max(self._position, self.tail())
         while self._position < head:
-            data = self.header.ring + 64
-            at = data + self._position % self.header.ring_bytes
+            at = self.ring[0] + 64 + self._position % self.ring[1]
             size, kind = struct.unpack_from("<IH", self._memory, at)
             copy = self._memory[at : at + size]
             if self.tail() > self._position:

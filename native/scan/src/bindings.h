@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 namespace megatronapp::scan {
@@ -81,6 +82,26 @@ inline void expect(Py_ssize_t given, Py_ssize_t least, Py_ssize_t most) {
         throw std::invalid_argument("wrong number of arguments");
     }
 }
+
+// The bytes of a contiguous buffer, which its owner can neither free nor resize meanwhile.
+class Buffer {
+public:
+    explicit Buffer(PyObject* owner) {
+        if (PyObject_GetBuffer(owner, &view_, PyBUF_SIMPLE) < 0) {
+            throw PythonError{};
+        }
+    }
+    ~Buffer() { PyBuffer_Release(&view_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    std::string_view bytes() const {
+        return {static_cast<const char*>(view_.buf), static_cast<std::size_t>(view_.len)};
+    }
+
+private:
+    Py_buffer view_;
+};
 
 inline PyObject* none() { Py_RETURN_NONE; }
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "common/clock.h"
+#include "common/frame.h"
 #include "forks.h"
 
 namespace megatronapp::scan {
@@ -44,10 +45,10 @@ void fill(Row& row, const Operation& operation) {
 
 Recorder::Recorder(
     std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream,
-    std::size_t ring_bytes)
+    std::size_t ring_bytes, std::size_t bulk_bytes)
     : on_host_(std::move(on_host)),
       blocking_(std::move(blocking)),
-      segment_(kFrontierEntries, ring_bytes, static_cast<std::uint32_t>(syscall(SYS_gettid))),
+      segment_(kFrontierEntries, ring_bytes, static_cast<std::uint32_t>(syscall(SYS_gettid)), bulk_bytes),
       state_(segment_.state()),
       frontiers_(segment_.frontiers(), segment_.entries(), kFrontierEntries),
       cuda_(std::move(cuda)),
@@ -60,6 +61,9 @@ Recorder::Recorder(
               const Lock lock(mutex_);
               lose(spans);
           }) {
+    if (bulk_bytes != 0) {
+        bulk_.emplace(segment_.bulk(), segment_.bulk_data(), bulk_bytes);
+    }
     open_.reserve(64);
     for (std::size_t i = 0; cuda_ && i < kFirstEvents; ++i) {
         if (Event event = cuda_->make()) {
@@ -371,6 +375,14 @@ void Recorder::reuse(std::unique_ptr<Chunk> chunk) {
     chunk->rows.clear();
     chunk->newest.clear();
     spare_.push_back(std::move(chunk));
+}
+
+void Recorder::write_frame(std::string_view descriptor, std::string_view payload) {
+    const Lock lock(bulk_mutex_);
+    if (!bulk_) {
+        throw std::logic_error("this recorder has no ring of frames");
+    }
+    common::write_frame(*bulk_, descriptor, payload);
 }
 
 void Recorder::complete_at(std::uint32_t track, std::uint64_t ticket, MarkId mark) {

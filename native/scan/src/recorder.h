@@ -10,10 +10,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chunk.h"
+#include "common/ring.h"
 #include "common/segment.h"
 #include "frontiers.h"
 #include "resolver.h"
@@ -44,7 +47,7 @@ public:
     // For the training thread. Throws as Segment does, and std::invalid_argument.
     Recorder(
         std::string on_host, std::string blocking, std::unique_ptr<Cuda> cuda, CurrentStream current_stream,
-        std::size_t ring_bytes);
+        std::size_t ring_bytes, std::size_t bulk_bytes = 0);
     ~Recorder();
 
     // -- spans --
@@ -69,6 +72,10 @@ public:
 
     // Hands over what has ended, and forgets what is open.
     void end_step(const common::StepEnd& end);
+
+    // A frame for the bulk ring. Its copying holds up nothing but another frame. Throws std::logic_error without such a
+    // ring, std::length_error for a frame that is too large.
+    void write_frame(std::string_view descriptor, std::string_view payload);
 
     // -- frontiers --
     Frontiers& frontiers() { return frontiers_; }
@@ -131,6 +138,9 @@ private:
     Frontiers frontiers_;
     std::unique_ptr<Cuda> cuda_;
     CurrentStream current_stream_;
+
+    std::mutex bulk_mutex_;  // guards the following
+    std::optional<common::RingWriter> bulk_;
 
     // Guards all of the following.
     std::mutex mutex_;

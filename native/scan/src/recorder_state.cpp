@@ -60,6 +60,7 @@ ControlWord Recorder::control() {
 // ---- fork
 
 void Recorder::before_fork() {
+    bulk_mutex_.lock();
     mutex_.lock();
     frontiers_.mutex().lock();
     resolver_.mutex().lock();
@@ -69,6 +70,7 @@ void Recorder::after_fork_in_parent() {
     resolver_.mutex().unlock();
     frontiers_.mutex().unlock();
     mutex_.unlock();
+    bulk_mutex_.unlock();
 }
 
 void Recorder::after_fork_in_child() {

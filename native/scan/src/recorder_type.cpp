@@ -152,6 +152,19 @@ PyObject* recorder_end_step(PyObject* self, PyObject* fields) {
     });
 }
 
+PyObject* recorder_write_frame(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+    return guarded([&] {
+        expect(count, 2, 2);
+        Recorder& recorder = of(self);
+        const Buffer descriptor(args[0]), payload(args[1]);
+        unlocked([&] {
+            recorder.write_frame(descriptor.bytes(), payload.bytes());
+            return true;
+        });
+        return none();
+    });
+}
+
 // -- frontiers
 
 PyObject* recorder_track(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -269,10 +282,11 @@ Recorder::CurrentStream stream_source(PyObject* current_stream, PyObject* device
 
 int recorder_init(PyObject* self, PyObject* args, PyObject*) {
     const char *on_host, *blocking;
-    Py_ssize_t names, names_again, ring_bytes = Py_ssize_t{16} << 20;
+    Py_ssize_t names, names_again, ring_bytes = Py_ssize_t{16} << 20, bulk_bytes = 0;
     PyObject *current_stream, *device;
     if (!PyArg_ParseTuple(
-            args, "y#y#OO|n", &on_host, &names, &blocking, &names_again, &current_stream, &device, &ring_bytes)) {
+            args, "y#y#OO|nn", &on_host, &names, &blocking, &names_again, &current_stream, &device, &ring_bytes,
+            &bulk_bytes)) {
         return -1;
     }
     PyObject* made = guarded([&] {
@@ -288,7 +302,7 @@ int recorder_init(PyObject* self, PyObject* args, PyObject*) {
             std::string(on_host, static_cast<std::size_t>(names)),
             std::string(blocking, static_cast<std::size_t>(names)), cuda ? std::make_unique<Cuda>() : nullptr,
             cuda ? stream_source(current_stream, device) : Recorder::CurrentStream{},
-            static_cast<std::size_t>(ring_bytes));
+            static_cast<std::size_t>(ring_bytes), static_cast<std::size_t>(bulk_bytes));
         return none();
     });
     Py_XDECREF(made);
@@ -326,6 +340,7 @@ PyMethodDef recorder_methods[] = {
     {"innermost", recorder_innermost, METH_NOARGS, nullptr},
     {"depth", recorder_depth, METH_NOARGS, nullptr},
     {"end_step", recorder_end_step, METH_O, nullptr},
+    {"write_frame", fast(recorder_write_frame), METH_FASTCALL, nullptr},
     {"track", fast(recorder_track), METH_FASTCALL, nullptr},
     {"enqueue", fast(recorder_enqueue), METH_FASTCALL, nullptr},
     {"started", recorder_started, METH_O, nullptr},

@@ -13,6 +13,7 @@ from megatronapp.scan import COLUMNS, Recorder
 from tests.support.segment import SegmentReader
 
 FORKS = 20
+PAYLOAD = b"parent.." * 12_000
 
 
 def child(recorder: Recorder, track: int) -> int:
@@ -21,11 +22,12 @@ def child(recorder: Recorder, track: int) -> int:
     recorder.begin(0)
     recorder.end()
     recorder.end_step((99,))
+    recorder.write_frame(b"", b"child" * 1000)
     return 0 if recorder.marks else 1
 
 
 def main() -> None:
-    recorder = Recorder(bytes(1), bytes(1), None, 0)
+    recorder = Recorder(bytes(1), bytes(1), None, 0, 1 << 24, 1 << 20)
     reader = SegmentReader(recorder.fd)
     track = recorder.track(1, -1, False)
     recorder.set_step(5)
@@ -35,8 +37,13 @@ def main() -> None:
         while not stop.is_set():
             recorder.mark()
 
-    busy = threading.Thread(target=record)
-    busy.start()
+    def write_frames() -> None:
+        while not stop.is_set():
+            recorder.write_frame(b"", PAYLOAD)  # without the interpreter's lock
+
+    busy = [threading.Thread(target=record), threading.Thread(target=write_frames)]
+    for thread in busy:
+        thread.start()
     failed = 0
     for _ in range(FORKS):
         pid = os.fork()
@@ -44,13 +51,16 @@ def main() -> None:
             os._exit(child(recorder, track))
         failed += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     stop.set()
-    busy.join()
+    for thread in busy:
+        thread.join()
     recorder.end_step((6,))
     recorder.close(10.0)
     print("children:", failed)
     print("step:", reader.state().step)
     print("operations:", reader.frontiers()[track].enqueued)
     print("steps ended:", *[step.end.step for step in reader.steps(COLUMNS)])
+    frames = SegmentReader(recorder.fd, bulk=True).records()
+    print("frames:", "whole" if frames and all(frame.payload[16:] == PAYLOAD for frame in frames) else "damaged")
 
 
 if __name__ == "__main__":

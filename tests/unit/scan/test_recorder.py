@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -11,12 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("megatronapp.scan", reason="the recorder's wheel is not installed: pip install native/scan")
 
 from megatronapp.scan import COLUMNS, Recorder
-from tests.support.segment import ROWS, SegmentReader, Step
+from tests.support.segment import FRAME, ROWS, SegmentReader, Step
 
 OUTER, WORK, SEND, REDUCE, GARBAGE = range(5)
 BLOCKING = bytes([0, 0, 1, 1, 1])
@@ -201,6 +203,21 @@ def test_what_the_agent_does_not_read_in_time_is_overwritten_and_no_step_waits()
     assert reader.overwritten > 200
 
 
+def test_a_frame_is_a_record_of_the_bulk_ring() -> None:
+    recorder = Recorder(bytes(1), bytes(1), None, 0, 4096, 1 << 16)
+    reader, frames = SegmentReader(recorder.fd), SegmentReader(recorder.fd, bulk=True)
+    ring, bulk = reader.header.ring, reader.header.bulk
+
+    recorder.write_frame(b"what", bytes(range(13)))
+    recorder.write_frame(b"", memoryview(np.arange(6.0).reshape(2, 3)))
+
+    first, second = frames.records()
+    assert (bulk, reader.header.bulk_bytes) == (ring + 64 + 4096, 1 << 16)
+    assert first == (FRAME, 1, struct.pack("<2IQ8s16s", 4, 0, 13, b"what", bytes(range(13))))
+    assert second == (FRAME, 2, struct.pack("<2IQ", 0, 0, 48) + np.arange(6.0).tobytes())
+    assert reader.records() == []
+
+
 def test_the_activity_is_the_innermost_open_span(recorder: Recorder, reader: SegmentReader) -> None:
     assert reader.activity() == (-1, 0)
     assert recorder.innermost() == (-1, 0)
@@ -255,7 +272,7 @@ def test_a_forked_child_goes_on_and_leaves_the_segment_alone() -> None:
     done = subprocess.run(script, capture_output=True, text=True, timeout=100, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["children: 0", "step: 5", "operations: 0", "steps ended: 6"]
+    assert done.stdout.splitlines() == ["children: 0", "step: 5", "operations: 0", "steps ended: 6", "frames: whole"]
 
 
 def test_what_would_corrupt_it_is_refused(recorder: Recorder) -> None:
@@ -275,7 +292,14 @@ def test_what_would_corrupt_it_is_refused(recorder: Recorder) -> None:
         recorder.enqueue(0, 0, 0, 0)
     with pytest.raises(ValueError, match="no such mark"):
         recorder.add_operation(SEND, 0, 1000, 1, 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="no ring of frames"):
+        recorder.write_frame(b"", b"")
+    with pytest.raises(TypeError, match="bytes-like"):
+        recorder.write_frame("", b"")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="power of two"):
         Recorder(bytes(1), bytes(1), None, 0, 5000)
+    for bulk_bytes in (5000, 1 << 29, -4096):
+        with pytest.raises(ValueError, match="ring of frames must be a power of two"):
+            Recorder(bytes(1), bytes(1), None, 0, 4096, bulk_bytes)
     with pytest.raises(ValueError, match="one byte"):
         Recorder(bytes(1), bytes(2), None, 0)

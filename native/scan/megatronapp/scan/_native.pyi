@@ -1,5 +1,7 @@
 from collections.abc import Callable, Sequence
 
+from typing_extensions import Buffer
+
 COLUMNS: tuple[str, ...]
 """Names of the columns of a record of rows, in its order (docs/agent.md)."""
 
@@ -26,12 +28,13 @@ class Recorder:
         current_stream: Callable[[int], int] | None,
         device_index: int,
         ring_bytes: int = 16 << 20,
+        bulk_bytes: int = 0,
         /,
     ) -> None:
         """`on_host` and `blocking` have one byte per name. `current_stream(device_index)` tells the raw CUDA stream;
-        None: a CPU rank. `ring_bytes` is a power of two, at least 4096. For the training thread, whose id the segment
-        tells. Raises ValueError, RuntimeError when there is no CUDA driver, or no context on the calling thread, and
-        OSError without memory for the segment."""
+        None: a CPU rank. `ring_bytes` is a power of two, at least 4096; so is `bulk_bytes`, at most 256 MiB, or it is
+        0: no ring of frames. For the training thread, whose id the segment tells. Raises ValueError, RuntimeError when
+        there is no CUDA driver, or no context on the calling thread, and OSError without memory for the segment."""
 
     # -- spans --
     def context(self, microbatch: int, chunk: int, /) -> None: ...
@@ -79,6 +82,11 @@ class Recorder:
         """Hands what has ended since the last call to the resolver, and forgets what is still open. `end` has the
         fields of a step's end in the record's order (docs/agent.md), beginning with its number; those that are left out
         are 0. Reference, rows and marks are filled in here."""
+
+    def write_frame(self, descriptor: Buffer, payload: Buffer, /) -> None:
+        """Copies a frame into the bulk ring, from any thread, without the interpreter's lock: nobody may change the
+        buffers meanwhile. Raises ValueError without such a ring and for a frame of more than an eighth of it;
+        ValueError or BufferError where one of the two is not contiguous."""
 
     # -- frontiers --
     def track(self, communicator: int, peer: int, sending: bool, /) -> int:

@@ -26,7 +26,8 @@ from megatronapp.trainer.agent.encode import encode_all
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.layout import Sections
 from megatronapp.trainer.agent.rank import IMPLAUSIBLE, Rank
-from megatronapp.trainer.agent.segment import Segment, SegmentError
+from megatronapp.trainer.agent.ring import SegmentError
+from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.stream import StreamLoop
 from megatronapp.v1 import trace_pb2
 from tests.support.rank_writer import RankWriter
@@ -124,7 +125,7 @@ def test_a_header_that_lies_is_refused_or_stays_within_the_segment(writes: list[
     with suppress(SegmentError):
         segment = Segment(os.dup(writer.recorder.fd))
         with suppress(SegmentError):
-            segment.records(segment.head())
+            segment.ring.records(segment.ring.head())
         segment.frontiers()
         segment.write_control(True, 1, 1, 1, 1)
         segment.close()

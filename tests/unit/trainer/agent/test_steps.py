@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.trainer.agent import layout
-from megatronapp.trainer.agent.segment import Record
+from megatronapp.trainer.agent.ring import Record
 from megatronapp.trainer.agent.steps import Steps
 
 

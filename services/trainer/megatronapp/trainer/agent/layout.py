@@ -30,8 +30,8 @@ ACTIVITY_SHIFT = 48
 CONTROL_BYTES = 64
 CONTROL = struct.Struct("<4IQ")
 """From byte 8, under the lock: enabled, interval, continuous iterations, granularity, serial."""
-SENT_WORD, READ_WORD = 4, 5
-"""Words from the control's begin, the agent's own: number of the last message, and bytes of the ring that were read."""
+SENT_WORD, READ_WORD, BULK_READ_WORD = 4, 5, 6
+"""Words from the control's begin, the agent's own: number of the last message, bytes of each ring that were read."""
 
 FRONTIERS_HEADER_BYTES = 64
 FRONTIER_BYTES = 512
@@ -69,8 +69,9 @@ RECORD = struct.Struct("<I2HQ")
 """Bytes of the record, kind, 0, number."""
 SHORT_RECORD = struct.Struct("<I2H")
 """What a filling has at least."""
-FILLING, ROWS, STEP_END = 0, 1, 2
+FILLING, ROWS, STEP_END, FRAME = 0, 1, 2, 3
 MIN_RING_BYTES = 4096
+MAX_BULK_BYTES = 1 << 28
 SHARE_OF_RING = 8
 """No record is larger than the ring over this."""
 
@@ -78,6 +79,8 @@ ROWS_HEAD = struct.Struct("<Q2I")
 """Step, rows, columns."""
 END = struct.Struct("<Q5q4I5d2Q8x")
 """The fields of StepEnd."""
+FRAME_HEAD = struct.Struct("<2IQ")
+"""Bytes of the descriptor, 0, bytes of the payload; then both, each filled up to a multiple of 8 bytes."""
 KNOWN_LOSS, KNOWN_LEARNING_RATE, KNOWN_GRAD_NORM, KNOWN_SPEED, KNOWN_TERAFLOPS, KNOWN_TOTAL_STEPS = (
     1 << bit for bit in range(6)
 )
@@ -144,6 +147,9 @@ class Sections:
     entries: int
     ring: int
     ring_bytes: int
+    bulk: int = 0
+    bulk_bytes: int = 0
+    """0: there is no ring of frames."""
 
     @property
     def ring_data(self) -> int:
@@ -151,13 +157,25 @@ class Sections:
 
     @property
     def size(self) -> int:
-        return self.ring_data + self.ring_bytes
+        end = self.ring_data + self.ring_bytes
+        return end + RING_HEADER_BYTES + self.bulk_bytes if self.bulk_bytes else end
 
     @classmethod
-    def of(cls, ring_bytes: int, entries: int) -> Sections:
+    def of(cls, ring_bytes: int, entries: int, bulk_bytes: int = 0) -> Sections:
         """As the recorder in Python lays them out, one behind the other."""
         state = HEADER_BYTES
         control = state + STATE_BYTES
         frontiers = control + CONTROL_BYTES
         ring = frontiers + FRONTIERS_HEADER_BYTES + entries * FRONTIER_BYTES
-        return cls(state, control, frontiers, entries, ring, ring_bytes)
+        bulk = ring + RING_HEADER_BYTES + ring_bytes if bulk_bytes else 0
+        return cls(state, control, frontiers, entries, ring, ring_bytes, bulk, bulk_bytes)
+
+
+def is_ring(ring_bytes: int, most: int = MAX_SEGMENT_BYTES) -> bool:
+    """Whether a ring's data may have this size."""
+    return MIN_RING_BYTES <= ring_bytes <= most and not ring_bytes & ring_bytes - 1
+
+
+def padded(size: int) -> int:
+    """The next multiple of 8 bytes."""
+    return size + 7 & ~7

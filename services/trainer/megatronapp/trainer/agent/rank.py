@@ -25,7 +25,8 @@ from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
 from megatronapp.trainer.agent.process import RankProcess
-from megatronapp.trainer.agent.segment import Record, Segment
+from megatronapp.trainer.agent.ring import Record
+from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.trainer.agent.steps import Step, Steps
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
@@ -88,17 +89,17 @@ class Rank:
 
     def head(self) -> int:
         """How far the rank has written; what it wrote up to there it has told the names of before."""
-        return self._segment.head()
+        return self._segment.ring.head()
 
     def unread(self, until: int) -> bool:
         """Whether something up to there was not made into messages."""
-        return self._segment.position < until
+        return self._segment.ring.position < until
 
     def read(self, until: int) -> list[Step]:
         """The steps that end in what was written up to there, or in a part of it, as `unread` tells. Raises
         SegmentError."""
         steps: list[Step] = []
-        for record in self._segment.records(until):
+        for record in self._segment.ring.records(until):
             self._guarded(self._take_record, record, steps)
         return steps
 
@@ -163,7 +164,7 @@ class Rank:
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
-            self._segment.state.lost + self._segment.lost_records + self._steps.lost + self._refused
+            self._segment.state.lost + self._segment.ring.lost + self._steps.lost + self._refused
         ) % limits.MAX_DROPPED
 
     def _send_heartbeat(self, *, closing: bool) -> None:

@@ -14,18 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.core.errors import DataError
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import Sections
+from megatronapp.trainer.agent.ring import RingReader, SegmentError
 
 TRIES = 16
 """Looks at what its writer may be at work on."""
-RECORDS_AT_ONCE = 4096
-BYTES_AT_ONCE = 8 << 20
-
-
-class SegmentError(DataError):
-    """The segment can't be what it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +35,6 @@ class State:
 
 
 NO_STATE = State(0, 0, 0, 0, 0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    kind: int
-    number: int
-    content: memoryview
 
 
 class Segment:
@@ -70,10 +57,10 @@ class Segment:
         self._words = memoryview(self._map)[: size & ~7].cast("Q")
         self._state, self._state_lock = NO_STATE, -1
         self._frontiers = np.zeros(0, layout.FRONTIER_DTYPE)
-        self._number = 0
-        self.lost_records = 0
-        """Overwritten before they were read."""
-        self._position = self._first_position()
+        self.ring = self._reader(self.sections.ring, self.sections.ring_bytes, layout.READ_WORD)
+        bulk_bytes = self.sections.bulk_bytes
+        self.bulk = self._reader(self.sections.bulk, bulk_bytes, layout.BULK_READ_WORD) if bulk_bytes else None
+        """The ring of frames, where there is one."""
 
     @property
     def state(self) -> State:
@@ -139,79 +126,12 @@ class Segment:
     def sent(self, number: int) -> None:
         self._words[(self.sections.control >> 3) + layout.SENT_WORD] = number
 
-    def head(self) -> int:
-        """How far the rank has written."""
-        return self._words[(self.sections.ring >> 3) + layout.HEAD_WORD]
-
-    def records(self, until: int) -> list[Record]:
-        """What was written since the last call, up to the head `until`, but no more than a part at once: `position`
-        tells. Raises SegmentError when the ring can't be what it must be."""
-        if until % 8:
-            raise SegmentError(f"a ring's head at byte {until}")
-        found: list[Record] = []
-        taken = 0
-        for _ in range(RECORDS_AT_ONCE):
-            if self._position >= until or taken >= BYTES_AT_ONCE:
-                break
-            record, size = self._next(until)
-            taken += size
-            if record is not None:
-                self.lost_records += max(record.number - self._number - 1, 0)
-                self._number = record.number
-                found.append(record)
-        self._words[(self.sections.control >> 3) + layout.READ_WORD] = self._position
-        return found
-
-    @property
-    def position(self) -> int:
-        """How far this agent has read."""
-        return self._position
-
     def close(self) -> None:
         self._words.release()
         self._map.close()
 
-    def _first_position(self) -> int:
-        """Where the last agent has stopped; the numbers say how many records it has seen."""
-        read = self._words[(self.sections.control >> 3) + layout.READ_WORD]
-        position = read if read <= self.head() and read % 8 == 0 else 0
-        self._number = -1 if position else 0
-        return position
-
-    def _next(self, until: int) -> tuple[Record | None, int]:
-        """The record at the position, None for a filling or where the writer has been faster; bytes gone over."""
-        sections = self.sections
-        start, tail = self._position, self._tail()
-        if tail > start:
-            self._position = min(tail, until)
-            return None, 0
-        if until - start > sections.ring_bytes:
-            raise SegmentError(f"a ring of {sections.ring_bytes} bytes that holds {until - start}")
-        offset = start % sections.ring_bytes
-        at = sections.ring_data + offset
-        size, kind, _ = layout.SHORT_RECORD.unpack_from(self._map, at)
-        least = layout.SHORT_RECORD.size if kind == layout.FILLING else layout.RECORD.size
-        fits = least <= size <= min(sections.ring_bytes - offset, until - start) and size % 8 == 0
-        if kind != layout.FILLING:
-            fits = fits and size <= sections.ring_bytes // layout.SHARE_OF_RING
-        copy = self._map[at : at + size] if fits and kind != layout.FILLING else b""
-        if self._tail() > start:
-            return None, 0
-        if not fits:
-            raise SegmentError(f"a record of {size} bytes and kind {kind} at byte {start} of the ring")
-        self._position = start + size
-        if kind == layout.FILLING:
-            return None, size
-        number = layout.RECORD.unpack_from(copy)[3]
-        if self._number < 0:
-            self._number = number - 1
-        return Record(kind, number, memoryview(copy)[layout.RECORD.size :]), size
-
-    def _tail(self) -> int:
-        tail = self._words[(self.sections.ring >> 3) + layout.TAIL_WORD]
-        if tail % 8:
-            raise SegmentError(f"a ring's tail at byte {tail}")
-        return tail
+    def _reader(self, at: int, ring_bytes: int, read_word: int) -> RingReader:
+        return RingReader(self._map, self._words, at, ring_bytes, (self.sections.control >> 3) + read_word)
 
     def _locks(self, begin: int, used: int) -> npt.NDArray[np.uint64]:
         table = np.frombuffer(self._map, np.uint64, used * layout.FRONTIER_BYTES // 8, begin)
@@ -231,17 +151,20 @@ def _checked_size(fd: int) -> int:
 def _sections(data: mmap.mmap, size: int) -> tuple[Sections, int]:
     """(sections, id of the training thread). Raises SegmentError."""
     header = layout.HEADER.unpack_from(data)
-    magic, version, _, thread, _, state, control, frontiers, entries, entry_bytes, ring, ring_bytes, *_ = header
+    magic, version, _, thread, _, state, control, frontiers, entries, entry_bytes, ring, ring_bytes, *bulk = header
     if magic != layout.MAGIC or version != layout.LAYOUT or entry_bytes != layout.FRONTIER_BYTES:
         raise SegmentError(f"a segment of layout {version}; this agent reads {layout.LAYOUT}")
-    if entries > layout.MAX_ENTRIES or ring_bytes < layout.MIN_RING_BYTES or ring_bytes & ring_bytes - 1:
+    if entries > layout.MAX_ENTRIES or not layout.is_ring(ring_bytes):
         raise SegmentError(f"a segment of {entries} frontiers and a ring of {ring_bytes} bytes")
+    if any(bulk) and not layout.is_ring(bulk[1], layout.MAX_BULK_BYTES):
+        raise SegmentError(f"a ring of frames of {bulk[1]} bytes")
     for offset, length in (
         (state, layout.STATE_BYTES),
         (control, layout.CONTROL_BYTES),
         (frontiers, layout.FRONTIERS_HEADER_BYTES + entries * layout.FRONTIER_BYTES),
         (ring, layout.RING_HEADER_BYTES + ring_bytes),
+        *([(bulk[0], layout.RING_HEADER_BYTES + bulk[1])] if any(bulk) else []),
     ):
         if offset % layout.ALIGNMENT or not layout.HEADER_BYTES <= offset <= size - length:
             raise SegmentError(f"a section of {length} bytes at {offset} in a segment of {size}")
-    return Sections(state, control, frontiers, entries, ring, ring_bytes), thread
+    return Sections(state, control, frontiers, entries, ring, ring_bytes, *bulk), thread

@@ -9,7 +9,7 @@ import numpy as np
 from megatronapp.core.errors import DataError
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
-from megatronapp.trainer.agent.segment import Record
+from megatronapp.trainer.agent.ring import Record
 from megatronapp.trainer.agent.span_table import MAX_ROWS, Ints
 
 _NO_ROWS = np.zeros((len(layout.COLUMNS), 0), np.int64)

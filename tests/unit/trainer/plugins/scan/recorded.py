@@ -33,22 +33,22 @@ class Reader:
 
     def steps(self) -> list[Step]:
         """Those that have been written since the last call."""
-        head = self.segment.head()
-        records = self.segment.records(head)
-        assert self.segment.position == head
+        head = self.segment.ring.head()
+        records = self.segment.ring.records(head)
+        assert self.segment.ring.position == head
         return [step for record in records if (step := self._steps.feed(record)) is not None]
 
     def write(self, what: Callable[[], None]) -> None:
         """Does what has something written, and waits for it: the native recorder keeps no more than so many steps."""
-        before, deadline = self.segment.head(), time.monotonic() + PATIENCE_SECONDS
+        before, deadline = self.segment.ring.head(), time.monotonic() + PATIENCE_SECONDS
         what()
-        while self.segment.head() == before:
+        while self.segment.ring.head() == before:
             assert time.monotonic() < deadline
             time.sleep(0.0001)
 
     @property
     def lost(self) -> int:
-        return self._steps.lost + self.segment.lost_records
+        return self._steps.lost + self.segment.ring.lost
 
     def heartbeat(self) -> trace_pb2.Heartbeat:
         return heartbeat_of(

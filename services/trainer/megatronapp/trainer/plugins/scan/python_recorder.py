@@ -62,10 +62,10 @@ class _Step:
 class PythonRecorder:
     """See Recorder."""
 
-    def __init__(self, timebase: Timebase, ring_bytes: int = RING_BYTES) -> None:
+    def __init__(self, timebase: Timebase, ring_bytes: int = RING_BYTES, bulk_bytes: int = 0) -> None:
         """For the training thread. Raises OSError without memory for the segment."""
         self._timebase = timebase
-        self._segment = SegmentWriter(ring_bytes)
+        self._segment = SegmentWriter(ring_bytes, bulk_bytes=bulk_bytes)
         self._frontiers = FrontierTable(self._segment)
         self.fd = self._segment.fd
         self._count = itertools.count(1).__next__
@@ -84,6 +84,7 @@ class PythonRecorder:
             self._frontiers.complete,
         )
         self.control = self._segment.control
+        self.write_frame = self._segment.put_frame
 
     # -- spans --
 

@@ -8,12 +8,15 @@ events in a thread that never takes the interpreter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.trainer.agent.layout import StepEnd
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Ints = npt.NDArray[np.int64]
 Mark = tuple[int, Any]
@@ -111,6 +114,13 @@ class Recorder(Protocol):
     def end_step(self, end: StepEnd, /) -> None:
         """What has ended since the last call goes to the agent as soon as the device has done it; what is still open is
         forgotten. Reference, rows and marks of the end are the recorder's own to fill in."""
+
+    # -- frames --
+
+    def write_frame(self, descriptor: Buffer, payload: Buffer, /) -> None:
+        """Copies a frame into the bulk ring, from any thread; frames that nobody has read yet may be overwritten. Only
+        reader and writer know what the descriptor means. Raises ValueError without such a ring, and for a frame of more
+        than an eighth of it; ValueError or BufferError where one of the two is not contiguous."""
 
     # -- frontiers --
 

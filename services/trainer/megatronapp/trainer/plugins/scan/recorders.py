@@ -36,16 +36,16 @@ def make_recorder(device: torch.device, *, first_of_node: bool = True) -> Record
     return make_python_recorder(device)
 
 
-def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
-    """Raises OSError without memory for its segment."""
+def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES, bulk_bytes: int = 0) -> Recorder:
+    """Raises OSError without memory for its segment, ValueError for a ring that is no power of two."""
     if device.type == "cuda":
         from megatronapp.trainer.plugins.scan.cuda import CudaTimebase
 
-        return PythonRecorder(CudaTimebase(device), ring_bytes)
-    return PythonRecorder(CpuTimebase(), ring_bytes)
+        return PythonRecorder(CudaTimebase(device), ring_bytes, bulk_bytes)
+    return PythonRecorder(CpuTimebase(), ring_bytes, bulk_bytes)
 
 
-def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> Recorder:
+def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES, bulk_bytes: int = 0) -> Recorder:
     """The wheel's recorder, as it is.
 
     Raises ImportError without a wheel that loads, RuntimeError when the CUDA driver does not play along, and
@@ -56,6 +56,6 @@ def make_native_recorder(device: torch.device, ring_bytes: int = RING_BYTES) -> 
         torch.cuda.current_stream(device).synchronize()  # makes the context, before training begins
         current_stream = torch._C._cuda_getCurrentRawStream
     native: Recorder = import_module(WHEEL).Recorder(
-        bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0, ring_bytes
+        bytes(ON_HOST), bytes(BLOCKING), current_stream, device.index or 0, ring_bytes, bulk_bytes
     )
     return native

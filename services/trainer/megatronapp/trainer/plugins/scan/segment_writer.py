@@ -10,22 +10,30 @@ import fcntl
 import mmap
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import Sections, StepEnd
+from megatronapp.trainer.plugins.scan.ring_writer import RingWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 ENTRIES = 512
 
 
 class SegmentWriter:
-    def __init__(self, ring_bytes: int, entries: int = ENTRIES) -> None:
-        """For the training thread, whose id the segment tells. Raises OSError without memory, and ValueError."""
-        if ring_bytes < layout.MIN_RING_BYTES or ring_bytes & ring_bytes - 1:
+    def __init__(self, ring_bytes: int, entries: int = ENTRIES, bulk_bytes: int = 0) -> None:
+        """For the training thread, whose id the segment tells; `bulk_bytes` 0: no ring of frames. Raises OSError
+        without memory, and ValueError."""
+        if not layout.is_ring(ring_bytes):
             raise ValueError(f"ring_bytes is {ring_bytes}; it must be a power of two, at least {layout.MIN_RING_BYTES}")
-        self.sections = Sections.of(ring_bytes, entries)
+        if bulk_bytes and not layout.is_ring(bulk_bytes, layout.MAX_BULK_BYTES):
+            raise ValueError(f"bulk_bytes is {bulk_bytes}; it must be a power of two of 4 KiB to 256 MiB, or 0")
+        self.sections = Sections.of(ring_bytes, entries, bulk_bytes)
         self.fd = os.memfd_create("megatronapp-scan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.sections.size)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
@@ -33,15 +41,15 @@ class SegmentWriter:
         self._words = memoryview(self._map).cast("Q")
         self._state = [0] * 8
         self._lock = threading.Lock()
-        self._head = self._tail = 0
-        self._number = 0
+        self._ring = RingWriter(self._map, self._words, self.sections.ring, ring_bytes)
+        self._bulk = RingWriter(self._map, self._words, self.sections.bulk, bulk_bytes) if bulk_bytes else None
+        self._bulk_lock = threading.Lock()
         self._write_header()
 
     @property
     def max_rows(self) -> int:
         """Of one record."""
-        room = self.sections.ring_bytes // layout.SHARE_OF_RING - layout.RECORD.size - layout.ROWS_HEAD.size
-        return room // (8 * len(layout.COLUMNS))
+        return (self._ring.most_content - layout.ROWS_HEAD.size) // (8 * len(layout.COLUMNS))
 
     # -- state and control --
 
@@ -78,17 +86,33 @@ class SegmentWriter:
         at = self.sections.frontiers + layout.FRONTIERS_HEADER_BYTES + index * layout.FRONTIER_BYTES
         self._locked(at, entry)
 
-    # -- the ring --
+    # -- the rings --
 
     def put_rows(self, step: int, rows: npt.NDArray[np.int64]) -> None:
         """rows: [rows, columns]; in as many records as it takes."""
         for begin in range(0, len(rows), self.max_rows):
             part = rows[begin : begin + self.max_rows]
             head = layout.ROWS_HEAD.pack(step, len(part), part.shape[1])
-            self._put(layout.ROWS, head + np.ascontiguousarray(part.T).tobytes())
+            self._ring.put(layout.ROWS, head, np.ascontiguousarray(part.T).data)
 
     def put_end(self, end: StepEnd) -> None:
-        self._put(layout.STEP_END, layout.END.pack(*end))
+        self._ring.put(layout.STEP_END, layout.END.pack(*end))
+
+    def put_frame(self, descriptor: Buffer, payload: Buffer) -> None:
+        """See Recorder.write_frame."""
+        if self._bulk is None:
+            raise ValueError("this recorder has no ring of frames")
+        views = memoryview(descriptor), memoryview(payload)
+        if not all(view.c_contiguous for view in views):
+            raise BufferError("a frame's descriptor and payload must be contiguous")
+        parts: list[Buffer] = [layout.FRAME_HEAD.pack(views[0].nbytes, 0, views[1].nbytes)]
+        for view in views:
+            parts += [view, bytes(-view.nbytes % 8)]
+        size = sum(memoryview(part).nbytes for part in parts)
+        if size > self._bulk.most_content:
+            raise ValueError(f"a frame of {size} bytes; this ring takes at most {self._bulk.most_content}")
+        with self._bulk_lock:
+            self._bulk.put(layout.FRAME, *parts)
 
     def close(self) -> None:
         self._words.release()
@@ -110,8 +134,8 @@ class SegmentWriter:
             layout.FRONTIER_BYTES,
             at.ring,
             at.ring_bytes,
-            0,
-            0,
+            at.bulk,
+            at.bulk_bytes,
         )
         self._map[: len(header)] = header
 
@@ -121,29 +145,6 @@ class SegmentWriter:
             self._words[word] += 1
             self._map[at + 8 : at + 8 + len(content)] = content
             self._words[word] += 1
-
-    def _put(self, kind: int, content: bytes) -> None:
-        """A record is written where it does not cross the data's end; what lies there is given up before."""
-        size = layout.RECORD.size + len(content)
-        self._number += 1
-        room = self.sections.ring_bytes - self._head % self.sections.ring_bytes
-        if room < size:
-            self._write(layout.SHORT_RECORD.pack(room, layout.FILLING, 0), room)
-        self._write(layout.RECORD.pack(size, kind, 0, self._number) + content, size)
-
-    def _write(self, data: bytes, size: int) -> None:
-        ring = self.sections.ring >> 3
-        while self._head + size - self._tail > self.sections.ring_bytes:
-            self._tail += self._length_at(self._tail)
-        self._words[ring + layout.TAIL_WORD] = self._tail
-        at = self.sections.ring_data + self._head % self.sections.ring_bytes
-        self._map[at : at + len(data)] = data
-        self._head += size
-        self._words[ring + layout.HEAD_WORD] = self._head
-
-    def _length_at(self, position: int) -> int:
-        at = self.sections.ring_data + position % self.sections.ring_bytes
-        return int(layout.SHORT_RECORD.unpack_from(self._map, at)[0])
 
 
 STATE_FIELDS = ("step", "phase", "closing", "lost", "allocated", "reserved", "peak", "total")
