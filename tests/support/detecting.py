@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from megatronapp.core.findings import Finding, State
 from megatronapp.detector.engine import Engine
 from megatronapp.v1 import trace_pb2
@@ -39,6 +42,14 @@ class Verdicts:
     def feed(self, step: int, messages: Iterable[trace_pb2.RankMessage]) -> None:
         for message in messages:
             self.said += [(step, finding) for finding in self.engine.feed(message)]
+
+
+def seeds(count: int, *, at_once: int = 1) -> list[ParameterSet]:
+    """Of simulated jobs that are alike but for their noise: the first run with `make test`, the rest with `make scale`.
+
+    Each of them shows a defect of the rules; all of them show a rate.
+    """
+    return [pytest.param(seed, marks=[pytest.mark.scale] if seed >= at_once else []) for seed in range(count)]
 
 
 def detect(job: Job, steps: int) -> Verdicts:

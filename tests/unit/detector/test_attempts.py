@@ -7,6 +7,7 @@ import pytest
 from megatronapp.core.findings import Finding, State
 from megatronapp.detector.engine import Engines
 from megatronapp.v1 import trace_pb2
+from tests.support.detecting import seeds
 from tests.support.simulated import GPU, Fault, Job, Layout
 
 ONSET, STEPS = 30, 40
@@ -90,7 +91,7 @@ def test_it_is_resolved_when_the_new_attempt_shows_that_the_device_is_healthy() 
     assert engines.running["run-1"].ledger.open == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_one_that_is_smaller_than_what_a_start_allows_is_still_not_lost(seed: int) -> None:
     """+4 % is within what healthy devices may differ by from the first step on."""
     engines, layout = Engines(), Layout(pp=2, dp=4)

@@ -1,4 +1,5 @@
-"""Nobody is woken for nothing: two hundred clean jobs with the noise of shared CPU hosts, in blocks."""
+"""Nobody is woken for nothing: two hundred clean jobs with the noise of shared CPU hosts, in blocks, of which
+`make test` runs the first."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import random
 
 import pytest
 
-from tests.support.detecting import detect
+from tests.support.detecting import detect, seeds
 from tests.support.simulated import GPU, Job, Layout, NoiseModel
 
 LAYOUTS = (Layout(), Layout(pp=4, dp=1), Layout(pp=1, dp=4), Layout(pp=2, dp=1, vpp=2), Layout(pp=1, dp=2, tp=2))
@@ -27,7 +28,7 @@ def clean_job(seed: int) -> Job:
     return Job(layout, noise, seed=seed, on_cpu=True, last_stage=draw.choice([1.0, 1.4]))
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", seeds(BLOCKS, at_once=5))
 def test_clean_runs_on_noisy_cpus_page_nobody(block: int) -> None:
     for seed in range(block * RUNS, (block + 1) * RUNS):
         assert detect(clean_job(seed), STEPS).paged() == [], f"seed {seed}"

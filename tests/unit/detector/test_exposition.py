@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from megatronapp.core.trace import columns
+from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.detector.engine import Engines
-from megatronapp.detector.exposition import GROUP_KINDS, SECONDS, Exposition
+from megatronapp.detector.exposition import SECONDS, Exposition
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import Job, Layout
 
@@ -52,7 +56,31 @@ def test_a_senders_kind_of_group_makes_no_series_of_its_own() -> None:
     assert all('group_kind="other"' in line and 'op="all_reduce"' in line for line in lines)
 
 
+@pytest.mark.parametrize("kind", GroupKind)
+def test_a_kind_of_group_has_its_series(kind: GroupKind) -> None:
+    assert all(f'group_kind="{kind}"' in line for line in waits(["all_reduce"], kind=kind))
+
+
+def test_lags_of_kinds_that_a_sender_made_up_are_one_series() -> None:
+    registry, engines, job = CollectorRegistry(), Engines(), Job(Layout(pp=1, dp=2))
+    Exposition(registry, engines, 16)
+    for hello in job.hellos():
+        engines.feed(hello)
+    groups = [
+        trace_pb2.Communicator(index=index, id=f"{kind}:0-1", kind=kind, ranks=[0, 1])
+        for index, kind in enumerate(("mine", "yours", "world"), start=1)
+    ]
+
+    for rank in (0, 1):
+        frontiers = [trace_pb2.Frontier(communicator=n, completed=9 - rank * n, peer=-1) for n in (1, 2, 3)]
+        engines.feed(job.heartbeat(rank, 1, frontiers, communicators=groups))
+
+    page = generate_latest(registry).decode()
+    found = re.findall(r'^megatronapp_progress_lag_operations{group_kind="(\w+)".*} (.*)$', page, re.M)
+    assert sorted(found) == [("other", "2.0"), ("world", "3.0")]
+
+
 def test_known_collectives_have_their_series() -> None:
-    lines = waits(["all_reduce", "all_gather"], kind=GROUP_KINDS[0])
+    lines = waits(["all_reduce", "all_gather"], kind=GroupKind.DP)
 
     assert {"all_reduce", "all_gather"} == {line.partition('op="')[2].partition('"')[0] for line in lines}

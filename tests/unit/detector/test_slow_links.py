@@ -11,6 +11,7 @@ from bench.scale.job import Job, Spec
 from bench.scale.layout import Layout
 from bench.scale.scenarios import QUIET
 from megatronapp.core.findings import Cause, Finding, Kind
+from tests.support.detecting import seeds
 
 ONSET, STEPS = 40, 64
 SMALL = Layout(pp=4, dp=4, tp=2)
@@ -30,18 +31,18 @@ def link(rank: int, ratio: float, step: int = ONSET) -> Fault:
 
 
 @pytest.mark.parametrize("rank", [0, SMALL.rank(0, 1, 2), SMALL.rank(1, 3, 3)], ids=["first", "middle", "last"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_slow_link_is_one_finding_on_one_rank_whatever_it_delays(rank: int, seed: int) -> None:
     (finding,) = findings_of(SMALL, link(rank, 5.0), seed=seed)
 
     assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.SLOW_LINK, Cause.NIC, (rank,), True)
 
 
-def test_it_is_told_from_its_groups_other_members_before_its_messages_reach_their_own_alarm() -> None:
-    for seed in range(4):
-        (finding,) = findings_of(SMALL, link(5, 1.3), seed=seed)
+@pytest.mark.parametrize("seed", seeds(4))
+def test_it_is_told_from_its_groups_other_members_before_its_messages_reach_their_own_alarm(seed: int) -> None:
+    (finding,) = findings_of(SMALL, link(5, 1.3), seed=seed)
 
-        assert finding.ranks == (5,)
+    assert finding.ranks == (5,)
 
 
 @pytest.mark.parametrize("other", [SMALL.rank(0, 2, 0), SMALL.rank(1, 2, 1), SMALL.rank(0, 0, 2)])

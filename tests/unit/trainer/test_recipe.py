@@ -220,6 +220,39 @@ def test_what_is_no_recipe_is_refused(text: str) -> None:
         RunRecipe.from_json(text)
 
 
+LAYOUT_OF_SCHEMA = {
+    2: {
+        "recipe": {"schema", "settings", "tokenizer", "versions", "plugins"},
+        "settings": {"forward", "training", "operation"},
+        "tokenizer": {"class", "vocab_size", "sha256", "special_tokens"},
+        "plugins": {"flags", "changes"},
+        "forward": {
+            "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
+            "group_query_attention", "num_query_groups", "position_embedding_type", "max_position_embeddings",
+            "rotary_base", "rotary_percent", "normalization", "norm_epsilon", "swiglu", "disable_bias_linear",
+            "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights", "make_vocab_size_divisible_by",
+            "attention_dropout", "hidden_dropout", "transformer_impl", "num_experts", "moe_router_topk",
+            "moe_ffn_hidden_size", "moe_router_load_balancing_type", "bf16", "tokenizer_type", "vocab_size",
+        },
+    }
+}  # fmt: skip
+"""A layout that was released stays; a new one is added under the next number."""
+
+
+def test_what_a_recipe_holds_changes_with_its_schema_alone() -> None:
+    document = json.loads(recipe_of().to_json())
+
+    held = {
+        "recipe": set(document),
+        "settings": set(document["settings"]),
+        "tokenizer": set(document["tokenizer"]),
+        "plugins": set(document["plugins"]["widen"]),
+        "forward": set(document["settings"]["forward"]),
+    }
+    assert document["schema"] == max(LAYOUT_OF_SCHEMA)
+    assert held == LAYOUT_OF_SCHEMA[recipe.SCHEMA], "raise SCHEMA, and add what it holds now"
+
+
 def test_a_recipe_of_a_newer_version_is_refused() -> None:
     document = {**json.loads(recipe_of().to_json()), "schema": recipe.SCHEMA + 1}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +14,7 @@ from megatronapp.core.findings import REFUTABLE, Finding, Kind, State
 from megatronapp.core.job_series import JobSeries
 from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
+from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.span_names import COLLECTIVES
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.signals.links import SENDS
@@ -35,7 +36,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "detector_owner": ("1 for each job that this replica judges.", ("replica",)),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
-GROUP_KINDS = ("tp", "dp", "cp", "ep", "dp_cp", "p2p")
+GROUP_KINDS = frozenset(map(str, GroupKind))
 OTHER = "other"
 """Kinds of groups, and operations, that have no series of their own: each label is a sender's word otherwise."""
 
@@ -163,9 +164,8 @@ class Exposition(Collector):
         families["job_slowdown_ratio"].add_metric(labels, max([1.0, *costs]))
         hangs = any(f.kind is Kind.HANG for f in found)
         families["hang_seconds"].add_metric(labels, engine.progress.stalled_seconds if hangs else 0.0)
-        lags = engine.progress.lags()
-        for kind in GROUP_KINDS:
-            families["progress_lag_operations"].add_metric((*labels, kind), lags.get(kind, 0))
+        for kind, lag in _known_lags(engine.progress.lags()).items():
+            families["progress_lag_operations"].add_metric((*labels, kind), lag)
         self._add_findings(engine, found, labels, families)
         for (src, dst, kind), speed in _bandwidths(engine, found).items():
             families["link_bandwidth_bytes_per_second"].add_metric((*labels, src, dst, kind), speed)
@@ -204,6 +204,18 @@ class Exposition(Collector):
                 )
 
 
+def _group_kind(sent: str) -> str:
+    return sent if sent in GROUP_KINDS else OTHER
+
+
+def _known_lags(lags: Mapping[str, int]) -> dict[str, int]:
+    known: dict[str, int] = {}
+    for sent, lag in lags.items():
+        kind = _group_kind(sent)
+        known[kind] = max(lag, known.get(kind, 0))
+    return known
+
+
 def _waits(table: StepTable) -> dict[tuple[str, str], float]:
     """Mean over members of what each waits for the last one, by kind of communicator and operation."""
     rows = table.rows
@@ -218,7 +230,7 @@ def _waits(table: StepTable) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], list[float]] = {}
     for code, wait in zip(keys, mean, strict=True):
         kind, operation = table.communicators[code // names].kind, table.operations[code % names]
-        series = kind if kind in GROUP_KINDS else OTHER, operation if operation in COLLECTIVES else OTHER
+        series = _group_kind(kind), operation if operation in COLLECTIVES else OTHER
         found.setdefault(series, []).append(float(wait))
     return {name: float(np.mean(waits)) for name, waits in found.items()}
 

@@ -27,7 +27,7 @@ FLAGS_OF_PLUGINS = {
         "--collector-address",
     ),
     "scope": ("--training-ws-port", "--enable-ws-server"),
-    "dpp": ("--use-dpp",),
+    "dpp": ("--use-dpp", "--dpp-policy", "--dpp-transport"),
     "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
     "faults": ("--fault-scenario",),
 }

@@ -13,9 +13,11 @@ import torch.distributed as dist
 import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
 
 # isort: split
+from megatron.core.transformer.transformer_config import TransformerConfig
+
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Schedule
+from megatronapp.core.trace.values import Identity, Schedule
 from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.borders import Borders
@@ -123,6 +125,24 @@ class Start:
         if source is not None:
             parallel.on_first_rank(lambda: checkpoint.check_plugins(source, self.step, recipe))
 
+    def load(self, state: TrainingState, config: TrainerConfig) -> None:
+        """The checkpoint into `state`, where there is one."""
+        if self.source is None:
+            return
+        checkpoint.load(state, self.source, self.step, config.checkpoint, fresh=self.fresh)
+        if dist.get_rank() == 0:
+            log.info("checkpoint_loaded", folder=str(self.source), step=self.step)
+            if not self.fresh and self.step >= config.training.train_iters:
+                log.warning("nothing_left_to_train", hint=f"raise --train-iters, or remove {self.source}")
+
+    def claim(self, identity: Identity) -> Claim | None:
+        """The folder to save to as this run's, which other runs then leave alone."""
+        if self.save is None:
+            return None
+        claim = Claim(self.save, identity.run, identity.attempt)
+        parallel.on_first_rank(claim.take)
+        return claim
+
 
 def _build(
     config: TrainerConfig,
@@ -140,31 +160,13 @@ def _build(
     transformer = model.transformer_config(config, layout, device)
     recipe = recipe.with_changes(chain.configure(transformer))
     start.check_plugins(recipe)
-    chunks = model.build_chunks(config, transformer, layout, tokenizer.vocab_size, device)
+    vocabulary = tokenizer.vocab_size
+    chunks = model.build_chunks(config, transformer, layout, vocabulary, device)
     initialize(chunks, transformer, config.training.seed)
     chain.models(chunks)
     batches = Batches.build(config, layout, tokenizer, chunks, device)
-    wrapped = model.wrap(chunks, transformer, config.parallel)
-    optimizer = build_optimizer(config, wrapped, transformer)
-    state = TrainingState(
-        chunks=wrapped,
-        optimizer=optimizer,
-        scheduler=build_scheduler(config, optimizer),
-        layout=layout,
-        distributed_optimizer=config.parallel.use_distributed_optimizer,
-        recipe=recipe,
-    )
-    if start.source is not None:
-        checkpoint.load(state, start.source, start.step, config.checkpoint, fresh=start.fresh)
-        if dist.get_rank() == 0:
-            log.info("checkpoint_loaded", folder=str(start.source), step=start.step)
-            if not start.fresh and start.step >= config.training.train_iters:
-                log.warning("nothing_left_to_train", hint=f"raise --train-iters, or remove {start.source}")
-    claim = None
-    if start.save is not None:
-        claim = Claim(start.save, context.identity.run, context.identity.attempt)
-        parallel.on_first_rank(claim.take)
-    vocabulary = model.padded_vocabulary(tokenizer.vocab_size, config.model, layout)
+    state = _state(config, transformer, layout, chunks, recipe)
+    start.load(state, config)
     trainer = Trainer(
         config,
         transformer,
@@ -173,15 +175,39 @@ def _build(
         chain,
         reporters,
         device=device,
-        flops_per_step=layout.global_batch_size
-        * flops_per_sequence(config.model, config.training.seq_length, vocabulary),
-        claim=claim,
+        flops_per_step=_flops_per_step(config, layout, vocabulary),
+        claim=start.claim(context.identity),
         schedule=schedule.build(transformer, context.pipeline),
         pipeline=context.pipeline,
     )
     if context.timers.listeners:
         transformer.timers = context.timers
     return trainer
+
+
+def _state(
+    config: TrainerConfig,
+    transformer: TransformerConfig,
+    layout: Layout,
+    chunks: list[torch.nn.Module],
+    recipe: RunRecipe,
+) -> TrainingState:
+    """All that a checkpoint holds, with first weights."""
+    wrapped = model.wrap(chunks, transformer, config.parallel)
+    optimizer = build_optimizer(config, wrapped, transformer)
+    return TrainingState(
+        chunks=wrapped,
+        optimizer=optimizer,
+        scheduler=build_scheduler(config, optimizer),
+        layout=layout,
+        distributed_optimizer=config.parallel.use_distributed_optimizer,
+        recipe=recipe,
+    )
+
+
+def _flops_per_step(config: TrainerConfig, layout: Layout, vocabulary: int) -> float:
+    padded = model.padded_vocabulary(vocabulary, config.model, layout)
+    return layout.global_batch_size * flops_per_sequence(config.model, config.training.seq_length, padded)
 
 
 def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> Schedule:

@@ -138,11 +138,26 @@ def test_trainer_args_carry_layout_and_tracing() -> None:
     )
 
 
-def test_plugins_that_are_on_and_have_no_flags_of_their_own_are_required_of_the_image() -> None:
-    plugins = {"scan": {"enabled": False}, "dpp": {"enabled": True}, "scope": {"enabled": True}}
-
-    assert job({"plugins": plugins}).spec.trainer_args() == ["--require-plugins", "scope", "dpp"]
-    assert job({"plugins": {"scan": {"enabled": False}}}).spec.trainer_args() == []
+@pytest.mark.parametrize(
+    ("plugins", "flags"),
+    [
+        ({"dpp": {"policy": "DepthFirst"}, "fbd": {"ignoreForwardTensorParallel": True}}, ""),
+        ({"scope": {"enabled": True}}, "--require-plugins scope"),
+        (
+            {"dpp": {"enabled": True, "policy": "DepthFirst", "transport": "shm"}},
+            "--require-plugins dpp --use-dpp --dpp-policy DepthFirst --dpp-transport shm",
+        ),
+        ({"fbd": {"enabled": True}}, "--require-plugins fbd --forward-backward-disaggregating"),
+        (
+            {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}},
+            "--require-plugins fbd --forward-backward-disaggregating --ignore-forward-tensor-parallel",
+        ),
+    ],
+)
+def test_plugins_that_are_on_are_required_of_the_image_with_all_that_is_said_of_them(
+    plugins: dict[str, Any], flags: str
+) -> None:
+    assert job({"plugins": {"scan": {"enabled": False}, **plugins}}).spec.trainer_args() == flags.split()
 
 
 def test_an_inline_scenario_is_checked_and_read() -> None:

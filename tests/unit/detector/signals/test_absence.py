@@ -8,7 +8,7 @@ import pytest
 
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.signals.absence import delayed
-from tests.support.detecting import Verdicts
+from tests.support.detecting import Verdicts, seeds
 from tests.support.simulated import CPU, GPU, Fault, Job, Layout
 
 CULPRIT, ONSET, LAST = 5, 40, 80
@@ -31,31 +31,35 @@ def job_with(kind: str, size: float, layout: Layout, seed: int, *, on_cpu: bool 
     return Job(layout, noise, (Fault(kind, (CULPRIT,), ONSET, size),), seed=seed, on_cpu=on_cpu)
 
 
+@pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize("silent_from", [1, ONSET])
 @pytest.mark.parametrize(("kind", "size"), [("compute", 1.4), ("host", 0.2)])
-def test_a_slow_rank_that_falls_silent_is_found_and_nobody_else(kind: str, size: float, silent_from: int) -> None:
-    for seed in range(4):
-        verdicts = judged(job_with(kind, size, Layout(pp=2, dp=4), seed), silent_from=silent_from)
+def test_a_slow_rank_that_falls_silent_is_found_and_nobody_else(
+    kind: str, size: float, silent_from: int, seed: int
+) -> None:
+    verdicts = judged(job_with(kind, size, Layout(pp=2, dp=4), seed), silent_from=silent_from)
 
-        assert verdicts.paged_ranks() == {CULPRIT}, f"seed {seed}"
-
-
-def test_a_rank_whose_summaries_alone_are_lost_is_not_accused() -> None:
-    for seed in range(4):
-        verdicts = judged(job_with("compute", 1.0, Layout(pp=2, dp=4), seed), silent_from=ONSET)
-
-        assert verdicts.opened() == {}, f"seed {seed}"
+    assert verdicts.paged_ranks() == {CULPRIT}
 
 
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_rank_whose_summaries_alone_are_lost_is_not_accused(seed: int) -> None:
+    verdicts = judged(job_with("compute", 1.0, Layout(pp=2, dp=4), seed), silent_from=ONSET)
+
+    assert verdicts.opened() == {}
+
+
+@pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize(
     "layout", [Layout(pp=1, dp=8), Layout(pp=2, dp=2, tp=2), Layout(pp=4, dp=2)], ids=["dp8", "pp2 tp2", "pp4"]
 )
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
-def test_nor_in_other_layouts_and_nobody_is_woken_by_what_cpu_ranks_wait_for(layout: Layout, on_cpu: bool) -> None:
-    for seed in range(4):
-        verdicts = judged(job_with("compute", 1.4, layout, seed, on_cpu=on_cpu), silent_from=ONSET)
+def test_nor_in_other_layouts_and_nobody_is_woken_by_what_cpu_ranks_wait_for(
+    layout: Layout, on_cpu: bool, seed: int
+) -> None:
+    verdicts = judged(job_with("compute", 1.4, layout, seed, on_cpu=on_cpu), silent_from=ONSET)
 
-        assert verdicts.paged_ranks() == (set() if on_cpu else {CULPRIT}), f"seed {seed}"
+    assert verdicts.paged_ranks() == (set() if on_cpu else {CULPRIT})
 
 
 def test_every_other_summary_is_enough_to_find_it() -> None:
@@ -64,12 +68,12 @@ def test_every_other_summary_is_enough_to_find_it() -> None:
     assert verdicts.paged_ranks() == {CULPRIT}
 
 
+@pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize(("kind", "size"), [("compute", 1.4), ("host", 0.2)])
-def test_heard_of_it_is_found(kind: str, size: float) -> None:
-    for seed in range(4):
-        verdicts = judged(job_with(kind, size, Layout(pp=2, dp=4), seed), silent_from=LAST + 1)
+def test_heard_of_it_is_found(kind: str, size: float, seed: int) -> None:
+    verdicts = judged(job_with(kind, size, Layout(pp=2, dp=4), seed), silent_from=LAST + 1)
 
-        assert verdicts.paged_ranks() == {CULPRIT}, f"seed {seed}"
+    assert verdicts.paged_ranks() == {CULPRIT}
 
 
 def tables(job: Job, *, introduced: int) -> list[object]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from megatronapp.trainer.agent.layout import COLUMNS
 from megatronapp.trainer.agent.span_table import Ints, Spans
 from megatronapp.trainer.agent.spans import SpanNames
-from megatronapp.trainer.agent.summary import self_time, summarize
+from megatronapp.trainer.agent.summary import summarize
 from megatronapp.trainer.plugins.scan.operations import BLOCKING, Operation, document
 
 Tree = tuple[Operation, int, list["Tree"]]
@@ -80,13 +80,6 @@ def rows_of_summary(recorded: Spans) -> dict[str, Ints]:
     return rows
 
 
-@given(st.lists(trees(), max_size=4))
-def test_self_time_is_what_nested_blocking_spans_leave(forest: list[Tree]) -> None:
-    recorded, expected = rows_of(forest)
-
-    assert self_time(recorded, NAMES, recorded.exposed).tolist() == expected
-
-
 @given(st.lists(st.lists(trees(), max_size=4), min_size=2, max_size=2))
 def test_summaries_of_two_steps_hold_the_self_time_of_their_spans(forests: list[list[Tree]]) -> None:
     """Also where layers, which have no rows of their own, stand around and between the others."""
@@ -150,8 +143,12 @@ def test_launch_lag_is_the_time_between_enqueue_and_start_on_a_stream() -> None:
 def test_on_a_gpu_host_spans_take_nothing_from_the_stream() -> None:
     rows = [(int(Operation.GC), 0, 0, 0, 50), (int(Operation.FORWARD), 0, 0, 10, 100)]
 
-    assert self_time(spans(rows, enqueue=[0, 5]), NAMES, np.array([50, 100])).tolist() == [50, 100]
-    assert self_time(spans(rows), NAMES, np.array([50, 100])).tolist() == [50, 50]
+    def forward_ns(recorded: Spans) -> list[int]:
+        summary = rows_of_summary(recorded)
+        return summary["duration_sum_ns"][summary["name"] == int(Operation.FORWARD)].tolist()
+
+    assert forward_ns(spans(rows, enqueue=[0, 5])) == [100]
+    assert forward_ns(spans(rows)) == [50]
 
 
 def test_passes_at_whose_end_the_device_has_nothing_queued_are_starved() -> None:

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from megatronapp.core.scenario import Scenario
-from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 from megatronapp.core.trainingjob import pod_template
-from megatronapp.core.trainingjob.base import Model
+from megatronapp.core.trainingjob.base import Model, ObjectName
+from megatronapp.core.trainingjob.plugins import Plugins
 from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, hides_token, is_reserved_env
 
 MANAGER = "megatronapp.io/operator"
@@ -26,7 +25,6 @@ YEARS_SECONDS = 10 * 365 * DAY_SECONDS
 Quantity = Annotated[int | str, Field(description="a Kubernetes quantity, such as 8, 500m or 16Gi")]
 ExitCode = Annotated[int, Field(ge=1, le=255)]
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*$", max_length=1024)]
 
 
@@ -58,69 +56,6 @@ class Parallelism(Model):
         if self.virtual_pipeline > 1 and self.pipeline == 1:
             raise ValueError("virtualPipeline needs pipeline of at least 2")
         return self
-
-
-class ScanPlugin(Model):
-    """MegaScan: a window of `continuousIterations` steps every `interval` steps is traced in detail."""
-
-    enabled: bool = True
-    interval: int = Field(default=5, ge=1, le=MAX_TRACE_INTERVAL)
-    continuous_iterations: int = Field(default=2, ge=1, le=MAX_TRACE_INTERVAL)
-    granularity: Literal["base", "full"] = "full"
-
-
-class ScopePlugin(Model):
-    enabled: bool = False
-
-
-class DppPlugin(Model):
-    enabled: bool = False
-    policy: Literal["DepthFirst", "BreadthFirst"] = "BreadthFirst"
-    transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
-
-
-class FbdPlugin(Model):
-    enabled: bool = False
-    ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")
-
-
-class ConfigMapKey(Model):
-    name: ObjectName
-    key: ObjectName
-
-
-class FaultsPlugin(Model):
-    """Faults injected on purpose, inline or from a ConfigMap in the job's namespace."""
-
-    scenario: Scenario | None = None
-    scenario_from: ConfigMapKey | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if self.scenario is not None and self.scenario_from is not None:
-            raise ValueError("give scenario or scenarioFrom, not both")
-        return self
-
-
-class Plugins(Model):
-    scan: ScanPlugin = ScanPlugin()
-    scope: ScopePlugin = ScopePlugin()
-    dpp: DppPlugin = DppPlugin()
-    fbd: FbdPlugin = FbdPlugin()
-    faults: FaultsPlugin = FaultsPlugin()
-
-    @property
-    def enabled(self) -> list[str]:
-        """Names of those that are on."""
-        switches = {
-            "scan": self.scan.enabled,
-            "scope": self.scope.enabled,
-            "dpp": self.dpp.enabled,
-            "fbd": self.fbd.enabled,
-        }
-        names = [name for name, enabled in switches.items() if enabled]
-        injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
-        return [*names, "faults"] if injects else names
 
 
 class Resources(Model):
@@ -367,16 +302,15 @@ class Spec(Model):
             size = getattr(self.parallelism, key)
             if size > 1 and flag not in given:
                 flags += [flag, str(size)]
-        scan = self.plugins.scan
-        if scan.enabled and "--trace" not in given:
-            flags += ["--trace", "--trace-interval", str(scan.interval), "--trace-granularity", scan.granularity]
-            flags += ["--continuous-trace-iterations", str(scan.continuous_iterations)]
+        plugins = self.plugins
+        if "--trace" not in given:
+            flags += plugins.scan.flags
         if scenario_file:
             flags += ["--fault-scenario", scenario_file]
         # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
-        required = [name for name in self.plugins.enabled if name not in {"scan", "faults"}]
+        required = [name for name in plugins.enabled if name not in {"scan", "faults"}]
         if required:
-            flags += ["--require-plugins", *required]
+            flags += ["--require-plugins", *required, *plugins.dpp.flags, *plugins.fbd.flags]
         return [*flags, *self.args]
 
 

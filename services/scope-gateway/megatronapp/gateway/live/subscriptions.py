@@ -55,10 +55,6 @@ class Subscription:
         return len(self._order)
 
     @property
-    def waiting_bytes(self) -> int:
-        return sum(queue.bytes for queue in self._queues.values())
-
-    @property
     def dropped(self) -> Mapping[str, int]:
         """By topic, of those of which any were: messages that the subscriber will never get."""
         return {name: queue.dropped for name, queue in self._queues.items() if queue.dropped}

@@ -16,17 +16,12 @@ kernels of even cost a queue that has run dry once stays dry."""
 _KEYS = ("name", "chunk", "communicator", "peer")
 
 
-def self_time(spans: Spans, names: SpanNames, values: Ints) -> Ints:
-    """`values` (one per span, additive over time) without what the blocking spans inside took of it.
+def _self_times(spans: Spans, names: SpanNames, values: Ints, beside_stream: Flags) -> Ints:
+    """`values` (each row a measure, one per span, additive over time) without what the blocking spans inside took.
 
     Of nested blocking spans only the outermost counts: it contains the others. On a GPU rank the host's spans take
     nothing from the stream's, which go on meanwhile.
     """
-    return _self_times(spans, names, values[None], _beside_stream(spans, names))[0]
-
-
-def _self_times(spans: Spans, names: SpanNames, values: Ints, beside_stream: Flags) -> Ints:
-    """Self time by several measures, of which each is a row of `values`."""
     name, first, blocked = (spans.columns[key] for key in ("name", "first", "blocked"))
     own = values.copy()
     blocking = names.blocking[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from megatronapp.core.trace.group_kinds import GroupKind
 from tests.integration.trainer.plugins.scan.traced import RankTrace, Span, train_plain, train_traced
 
 SP = "--tensor-model-parallel-size 2 --sequence-parallel --normalization RMSNorm"
@@ -42,6 +43,7 @@ def test_a_layout_is_traced_completely_and_leaves_the_losses_bitwise_equal(layou
         assert_layers_fill_their_microbatches(rank)
     assert_messages_match(ranks)
     assert_collectives_match(ranks)
+    assert {c.kind for rank in ranks for c in rank.communicators.values()} <= set(GroupKind)
 
 
 def assert_each_microbatch_once(rank: RankTrace) -> None:

@@ -6,26 +6,34 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
+from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.values import Communicator
 
 KIND_OF_DESCRIPTION = {
-    "default_pg": "world",
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "DATA_PARALLEL_GROUP_WITH_CP": "dp_cp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "MODEL_PARALLEL_GROUP": "mp",
-    "EMBEDDING_GROUP": "embd",
-    "POSITION_EMBEDDING_GROUP": "pos_embd",
-    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
-    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
-    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-    "EXPERT_TENSOR_PARALLEL_GROUP": "expert_tp",
-    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "expert_tp_ep",
-    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "expert_tp_ep_pp",
-    "EXPERT_DATA_PARALLEL_GROUP": "expert_dp",
+    "default_pg": GroupKind.WORLD,
+    "TENSOR_MODEL_PARALLEL_GROUP": GroupKind.TP,
+    "PIPELINE_MODEL_PARALLEL_GROUP": GroupKind.PP,
+    "DATA_PARALLEL_GROUP": GroupKind.DP,
+    "DATA_PARALLEL_GROUP_GLOO": GroupKind.DP_GLOO,
+    "DATA_PARALLEL_GROUP_WITH_CP": GroupKind.DP_CP,
+    "DATA_PARALLEL_GROUP_WITH_CP_AG": GroupKind.DP_CP_AG,
+    "DATA_PARALLEL_GROUP_WITH_CP_GLOO": GroupKind.DP_CP_GLOO,
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": GroupKind.INTRA_DP_CP,
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": GroupKind.INTRA_DP_CP_GLOO,
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": GroupKind.INTRA_DIST_OPT,
+    "CONTEXT_PARALLEL_GROUP": GroupKind.CP,
+    "MODEL_PARALLEL_GROUP": GroupKind.MP,
+    "EMBEDDING_GROUP": GroupKind.EMBD,
+    "POSITION_EMBEDDING_GROUP": GroupKind.POS_EMBD,
+    "TENSOR_AND_DATA_PARALLEL_GROUP": GroupKind.TP_DP,
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": GroupKind.TP_DP_CP,
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": GroupKind.TP_CP,
+    "EXPERT_MODEL_PARALLEL_GROUP": GroupKind.EP,
+    "EXPERT_TENSOR_PARALLEL_GROUP": GroupKind.EXPERT_TP,
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": GroupKind.EXPERT_TP_EP,
+    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": GroupKind.EXPERT_TP_EP_PP,
+    "EXPERT_DATA_PARALLEL_GROUP": GroupKind.EXPERT_DP,
+    "EXPERT_DATA_PARALLEL_GROUP_GLOO": GroupKind.EXPERT_DP_GLOO,
 }
 """megatron-core describes its groups; what it does not describe is called by its description in lower case."""
 

@@ -1,0 +1,90 @@
+"""The plug-ins that a TrainingJob asks for, and the trainer's flags that ask for them."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from megatronapp.core.scenario import Scenario
+from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
+from megatronapp.core.trainingjob.base import Model, ObjectName
+
+
+class ScanPlugin(Model):
+    """MegaScan: a window of `continuousIterations` steps every `interval` steps is traced in detail."""
+
+    enabled: bool = True
+    interval: int = Field(default=5, ge=1, le=MAX_TRACE_INTERVAL)
+    continuous_iterations: int = Field(default=2, ge=1, le=MAX_TRACE_INTERVAL)
+    granularity: Literal["base", "full"] = "full"
+
+    @property
+    def flags(self) -> list[str]:
+        if not self.enabled:
+            return []
+        flags = ["--trace", "--trace-interval", str(self.interval), "--trace-granularity", self.granularity]
+        return [*flags, "--continuous-trace-iterations", str(self.continuous_iterations)]
+
+
+class ScopePlugin(Model):
+    enabled: bool = False
+
+
+class DppPlugin(Model):
+    enabled: bool = False
+    policy: Literal["DepthFirst", "BreadthFirst"] = "BreadthFirst"
+    transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
+
+    @property
+    def flags(self) -> list[str]:
+        return ["--use-dpp", "--dpp-policy", self.policy, "--dpp-transport", self.transport] if self.enabled else []
+
+
+class FbdPlugin(Model):
+    enabled: bool = False
+    ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")
+
+    @property
+    def flags(self) -> list[str]:
+        switch = ["--ignore-forward-tensor-parallel"] if self.ignore_forward_tensor_parallel else []
+        return ["--forward-backward-disaggregating", *switch] if self.enabled else []
+
+
+class ConfigMapKey(Model):
+    name: ObjectName
+    key: ObjectName
+
+
+class FaultsPlugin(Model):
+    """Faults injected on purpose, inline or from a ConfigMap in the job's namespace."""
+
+    scenario: Scenario | None = None
+    scenario_from: ConfigMapKey | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.scenario is not None and self.scenario_from is not None:
+            raise ValueError("give scenario or scenarioFrom, not both")
+        return self
+
+
+class Plugins(Model):
+    scan: ScanPlugin = ScanPlugin()
+    scope: ScopePlugin = ScopePlugin()
+    dpp: DppPlugin = DppPlugin()
+    fbd: FbdPlugin = FbdPlugin()
+    faults: FaultsPlugin = FaultsPlugin()
+
+    @property
+    def enabled(self) -> list[str]:
+        """Names of those that are on."""
+        switches = {
+            "scan": self.scan.enabled,
+            "scope": self.scope.enabled,
+            "dpp": self.dpp.enabled,
+            "fbd": self.fbd.enabled,
+        }
+        names = [name for name, enabled in switches.items() if enabled]
+        injects = self.faults.scenario_from is not None or (self.faults.scenario and self.faults.scenario.faults)
+        return [*names, "faults"] if injects else names

@@ -1,0 +1,218 @@
+"""Who holds everybody up, from frontiers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.detector.signals.frontier import Frontier, Position, Side, _circles, _reached, blame
+
+GROUP = {"dp:0-1": (0, 1), "dp:2-3": (2, 3), "p2p:0-2": (0, 2), "p2p:1-3": (1, 3)}
+
+
+def test_a_rank_that_never_entered_is_blamed_on_its_host() -> None:
+    frontiers = {0: {"dp:0-1": Position(7, 7, 6, "all_reduce")}, 1: {"dp:0-1": Position(6, 6, 6)}}
+
+    (found,) = blame(frontiers, GROUP)
+
+    assert (found.rank, found.side, found.sequence, found.waiting) == (1, Side.HOST, 7, (0,))
+
+
+def test_a_rank_whose_device_does_not_come_to_it_is_blamed_on_its_device() -> None:
+    frontiers = {0: {"dp:0-1": Position(9, 7, 6, "all_reduce")}, 1: {"dp:0-1": Position(9, 6, 6)}}
+
+    (found,) = blame(frontiers, GROUP)
+
+    assert (found.rank, found.side) == (1, Side.DEVICE)
+
+
+def test_waiting_is_walked_back_over_p2p_to_the_first_blocker() -> None:
+    frontiers = {
+        0: {"p2p:0-2": Position(4, 4, 4), "dp:0-1": Position(2, 2, 2)},
+        1: {"dp:0-1": Position(3, 3, 2, "all_reduce")},
+        2: {"p2p:0-2": Position(5, 5, 4, "forward_recv"), "dp:2-3": Position(2, 2, 2)},
+        3: {"dp:2-3": Position(3, 3, 2, "all_reduce")},
+    }
+
+    (found,) = blame(frontiers, GROUP)
+
+    assert (found.rank, found.waiting) == (0, (1, 2, 3))
+
+
+def test_two_ranks_that_stopped_are_both_named() -> None:
+    frontiers = {
+        0: {"dp:0-1": Position(3, 3, 2, "all_reduce")},
+        1: {"dp:0-1": Position(2, 2, 2)},
+        2: {"dp:2-3": Position(3, 3, 2, "all_reduce")},
+        3: {"dp:2-3": Position(2, 2, 2)},
+    }
+
+    assert [found.rank for found in blame(frontiers, GROUP)] == [1, 3]
+
+
+def test_an_operation_that_all_are_in_is_the_networks() -> None:
+    frontiers = {r: {"dp:0-1": Position(3, 3, 2, "all_reduce")} for r in (0, 1)}
+
+    assert {found.side for found in blame(frontiers, GROUP)} == {Side.NETWORK}
+
+
+A, B, C = ((12, MessageId(Direction.FORWARD, microbatch).pack()) for microbatch in range(3))
+PAIR = {"p2p:0-1": (0, 1)}
+
+
+def test_a_message_that_the_other_end_never_posted_is_told_from_one_that_is_there_by_its_name() -> None:
+    """The sender is in B, the receiver posted A and C: by numbers both are in their second message."""
+    frontiers = {
+        0: {"p2p:0-1": Position(2, 2, 1, "forward_send", open=(B,))},
+        1: {"p2p:0-1": Position(1, 1, 1)},
+    }
+    unnamed = {rank: {"p2p:0-1": f["p2p:0-1"]._replace(open=())} for rank, f in frontiers.items()}
+
+    (found,) = blame(frontiers, PAIR)
+
+    assert (found.rank, found.operation, found.message) == (1, "forward_recv", B)
+    assert [b.rank for b in blame(unnamed, PAIR)] == [1]  # an older sender
+
+
+def test_equal_numbers_do_not_hide_that_two_ends_wait_for_each_others_messages() -> None:
+    frontiers = {
+        0: {"p2p:0-1": Position(2, 2, 1, "forward_send", open=(B,)), "dp:0-1": Position(3, 3, 3)},
+        1: {"p2p:0-1": Position(2, 2, 1, "forward_recv", open=(C,)), "dp:0-1": Position(3, 3, 3)},
+        2: {"p2p:1-2": Position(1, 1, 0, "forward_recv", open=(A,))},
+    }
+    members = PAIR | {"p2p:1-2": (1, 2), "dp:0-1": (0, 1)}
+    unnamed = {r: {c: p._replace(open=()) for c, p in f.items()} for r, f in frontiers.items()}
+
+    # Rank 0 sends B, which rank 1 has not posted, and rank 1 waits for C: they wait for each other, and nobody else.
+    assert {(b.side, b.circle) for b in blame(frontiers, members)} == {(Side.CIRCULAR, (0, 1))}
+    assert [b.rank for b in blame(unnamed, members)] == [1]
+
+
+WORLDS = {"dp:0-1": (0, 1), "tp:0-1": (0, 1), "p2p:0-1": (0, 1), "p2p:1-0": (1, 0), "dp:0-2": (0, 2)}
+CROSSED = {
+    0: {"dp:0-1": Position(3, 3, 2, "all_reduce"), "tp:0-1": Position(8, 8, 8)},
+    1: {"dp:0-1": Position(2, 2, 2), "tp:0-1": Position(9, 9, 8, "all_gather")},
+    2: {"dp:0-2": Position(4, 4, 3, "all_reduce")},
+}
+IN_THEM = {0: "all_reduce", 1: "all_gather", 2: "all_reduce"}
+
+
+def sides(
+    frontiers: Mapping[int, Frontier], activities: Mapping[int, str], idle: frozenset[int] = frozenset()
+) -> set[tuple[Side, tuple[int, ...]]]:
+    return {(b.side, b.circle) for b in blame(frontiers, WORLDS, idle, activities)}
+
+
+def test_ranks_whose_threads_wait_in_collectives_of_different_order_are_in_a_deadlock() -> None:
+    """Rank 2 waits for one of them, and is not in it."""
+    found = blame(CROSSED, WORLDS, activities=IN_THEM)
+
+    told = [(b.side, b.circle, b.waiting, b.rank, b.communicator, b.operation, b.sequence) for b in found]
+    assert told == [
+        (Side.DEADLOCK, (0, 1), (0,), 1, "dp:0-1", "all_reduce", 3),
+        (Side.DEADLOCK, (0, 1), (1,), 0, "tp:0-1", "all_gather", 9),
+    ]
+
+
+def test_ranks_that_wait_for_each_others_messages_are_in_a_deadlock() -> None:
+    """Both receive before they send."""
+    frontiers = {
+        0: {"p2p:1-0": Position(4, 4, 3, "backward_recv", 1, False, open=(A,))},
+        1: {"p2p:0-1": Position(7, 7, 6, "forward_recv", 0, False, open=(B,))},
+    }
+
+    found = blame(frontiers, WORLDS, activities={0: "backward_recv", 1: "forward_recv"})
+
+    assert [(b.side, b.rank, b.waiting, b.message) for b in found] == [
+        (Side.DEADLOCK, 1, (0,), A),
+        (Side.DEADLOCK, 0, (1,), B),
+    ]
+
+
+@pytest.mark.parametrize(
+    "activities",
+    [
+        pytest.param({}, id="not told"),
+        pytest.param(IN_THEM | {0: ""}, id="between two spans"),
+        pytest.param(IN_THEM | {0: "data"}, id="it stands elsewhere, and the operation is asynchronous"),
+    ],
+)
+def test_a_circle_in_which_a_thread_may_stand_elsewhere_is_no_deadlock(activities: dict[int, str]) -> None:
+    assert sides(CROSSED, activities) == {(Side.CIRCULAR, (0, 1))}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"p2p:0-1": Position(4, 4, 3, "all_reduce")}, id="another of that name"),
+        pytest.param({"dp:0-1": Position(5, 3, 2, "all_reduce")}, id="later ones of it outstanding"),
+    ],
+)
+def test_which_operation_the_thread_waits_in_has_to_be_plain(more: dict[str, Position]) -> None:
+    assert sides(CROSSED | {0: CROSSED[0] | more}, IN_THEM) == {(Side.CIRCULAR, (0, 1))}
+
+
+def test_what_both_ends_have_posted_is_the_networks_also_where_threads_wait_in_it() -> None:
+    frontiers = {
+        0: {"p2p:0-1": Position(4, 4, 3, "forward_send", 1, True, open=(A,))},
+        1: {"p2p:0-1": Position(4, 4, 3, "forward_recv", 0, False, open=(A,))},
+    }
+
+    assert sides(frontiers, {0: "forward_send", 1: "forward_recv"}) == {(Side.NETWORK, ())}
+
+
+def test_a_rank_that_is_silent_is_in_no_deadlock() -> None:
+    assert sides(CROSSED, IN_THEM, frozenset({1})) == {(Side.DEVICE, ())}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
+def test_circles_are_the_ranks_that_reach_each_other(pairs: list[tuple[int, int]]) -> None:
+    ahead: dict[int, set[int]] = {}
+    for waiter, other in pairs:
+        ahead.setdefault(waiter, set()).add(other)
+    reached = {rank: _reached(rank, ahead) for rank in range(10)}
+
+    expected = {
+        frozenset(other for other in reached[rank] if rank in reached[other])
+        for rank in range(10)
+        if rank in reached[rank]
+    }
+
+    assert {frozenset(circle) for circle in _circles(ahead)} == expected
+
+
+def test_a_message_on_its_way_is_the_networks() -> None:
+    """The sender is done with all it had to send, the receiver has one of them open."""
+    frontiers = {
+        0: {"p2p:0-1": Position(5, 5, 5)},
+        1: {"p2p:0-1": Position(5, 5, 3, "forward_recv", open=(B,))},
+    }
+
+    assert {(b.rank, b.side, b.message) for b in blame(frontiers, PAIR)} == {(1, Side.NETWORK, B)}
+
+
+@given(
+    orders=st.tuples(*[st.permutations(range(8))] * 2),
+    through=st.sets(st.integers(0, 7), max_size=6),
+    data=st.data(),
+)
+def test_whoever_did_not_post_a_message_is_blamed_in_whatever_order_the_others_were_posted_and_ended(
+    orders: tuple[list[int], list[int]], through: set[int], data: st.DataObject
+) -> None:
+    """Of eight messages some are through; of the others one end posted one less than the other."""
+    open_ = sorted(set(range(8)) - through)
+    missing, idle = data.draw(st.sampled_from(open_)), data.draw(st.sampled_from([0, 1]))
+
+    def position(rank: int) -> Position:
+        posted = [m for m in orders[rank] if rank != idle or m != missing]
+        names = tuple((3, MessageId(Direction.FORWARD, m).pack()) for m in posted if m not in through)
+        completed = next((n for n, m in enumerate(posted) if m not in through), len(posted))
+        return Position(len(posted), len(posted), completed, "forward", open=names)
+
+    (found, *others) = blame({rank: {"p2p:0-1": position(rank)} for rank in (0, 1)}, PAIR)
+
+    assert (found.rank, found.message, others) == (idle, (3, MessageId(Direction.FORWARD, missing).pack()), [])
