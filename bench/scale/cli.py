@@ -12,7 +12,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has a core, and arrays are small
 
 from bench.scale import hangs, report, speed, suites, trials
-from bench.scale.scenarios import FAULTS, MODELS, Trial
+from bench.scale.scenarios import FAULTS, LARGE, LAYOUTS, MODELS, Trial
 from bench.scale.scoring import Outcome
 from bench.scale.seeds import seeds
 from bench.scale.suites import Options
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--percent", type=float, nargs="+", default=[3, 5, 10], help="sizes of a slow GPU")
     known.add_argument("--only", nargs="+", default=[], help=f"of {', '.join([*MODELS, *FAULTS])}")
     known.add_argument("--model", default="quiet", choices=sorted(MODELS), help="of the faulty jobs; default quiet")
+    known.add_argument("--layouts", default=LARGE, choices=sorted(LAYOUTS), help=f"default {LARGE}")
     known.add_argument("--recording", default="", help="a file of bench.scale.record; default: data/h200.npz")
     known.add_argument("--json", type=Path, help="also write each line as JSON to this file")
     return known
@@ -61,6 +62,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         only=tuple(arguments.only),
         model=arguments.model,
         recording=arguments.recording,
+        layouts=arguments.layouts,
     )
 
 

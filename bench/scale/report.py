@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.scale import intervals
 from bench.scale.intervals import Interval
-from bench.scale.scenarios import Trial
+from bench.scale.scenarios import LARGE, Trial
 from bench.scale.scoring import Outcome
 
 PER_GPU_DAYS = 10_000.0
@@ -92,12 +92,13 @@ _SUMMED = (
 def name_of(trial: Trial) -> str:
     """Jobs of one name are told together."""
     if trial.suite == "healthy":
-        return trial.model
-    return f"{trial.scenario} +{(trial.size - 1) * 100:.0f} %, {trial.world} ranks" + _unless_quiet(trial.model)
+        return trial.model + _unless_usual("", trial.layouts)
+    fault = f"{trial.scenario} +{(trial.size - 1) * 100:.0f} %, {trial.world} ranks"
+    return fault + _unless_usual(trial.model, trial.layouts)
 
 
-def _unless_quiet(model: str) -> str:
-    return "" if model == "quiet" else f", {model}"
+def _unless_usual(model: str, layouts: str) -> str:
+    return "".join(f", {name}" for name in (model, layouts) if name not in {"", "quiet", LARGE})
 
 
 def lines(outcomes: Iterable[tuple[Trial, Outcome]]) -> list[Line]:

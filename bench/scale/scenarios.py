@@ -12,7 +12,7 @@ from bench.scale import recording
 from bench.scale.delivery import Delivery
 from bench.scale.faults import Fault, What
 from bench.scale.job import Spec
-from bench.scale.layout import Layout, of_world
+from bench.scale.layout import Layout
 from bench.scale.noise import (
     Beside,
     Common,
@@ -82,15 +82,31 @@ def models(file_name: str = "") -> Mapping[str, Model]:
     return MODELS | {"recorded": Model(sources)}
 
 
-LAYOUTS: tuple[tuple[int, int, int], ...] = ((8, 8, 32), (4, 8, 16), (1, 8, 16), (16, 8, 32), (1, 1, 16))
-"""PP, TP, microbatches; those that do not fit a number of ranks are left out."""
+LARGE, PLAIN, INTERLEAVED = "large", "plain", "interleaved"
+LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    LARGE: tuple(
+        Layout(pp=pp, tp=tp, microbatches=m)
+        for pp, tp, m in ((8, 8, 32), (4, 8, 16), (1, 8, 16), (16, 8, 32), (1, 1, 16))
+    ),
+    PLAIN: tuple(
+        Layout(pp=pp, tp=tp, dp=ep, ep=ep, microbatches=m)
+        for pp, tp, ep, m in ((2, 1, 1, 8), (2, 2, 1, 8), (4, 2, 1, 16), (2, 4, 1, 16), (4, 1, 4, 16), (2, 2, 8, 16))
+    ),
+    INTERLEAVED: tuple(
+        Layout(pp=pp, tp=tp, dp=ep, ep=ep, vpp=2, microbatches=m)
+        for pp, tp, ep, m in ((2, 1, 1, 8), (2, 2, 1, 8), (4, 2, 1, 16), (2, 4, 1, 16), (4, 1, 4, 16), (2, 2, 8, 16))
+    ),
+}
+"""By name, of one expert group each; those that do not fit a number of ranks are left out."""
 
 
-def layouts(world: int, experts: int = 1) -> list[Layout]:
-    fitting = [(pp, tp, m) for pp, tp, m in LAYOUTS if world % (pp * tp) == 0 and world // (pp * tp) >= 2 * experts]
+def layouts(world: int, experts: int = 1, kind: str = LARGE) -> list[Layout]:
+    """All that have at least two expert groups, of `experts` ranks at least."""
+    wanted = [replace(one, dp=max(one.ep, experts), ep=max(one.ep, experts)) for one in LAYOUTS[kind]]
+    fitting = [one for one in wanted if world % one.world == 0 and world >= 2 * one.world]
     if not fitting:
-        fitting = [(1, 1, 16)]
-    return [of_world(world, pp, tp, microbatches=m, ep=experts) for pp, tp, m in fitting]
+        fitting = [Layout(pp=1, dp=experts, ep=experts, microbatches=16)]
+    return [replace(one, dp=world // (one.pp * one.tp)) for one in fitting]
 
 
 @dataclass(frozen=True)
@@ -106,6 +122,7 @@ class Trial:
     model: str = "quiet"
     size: float = 1.05
     recording: str = ""
+    layouts: str = LARGE
 
     @property
     def name(self) -> str:
@@ -127,7 +144,7 @@ def plan(trial: Trial) -> Plan:
     """Raises KeyError for names that are not known."""
     random = generator(trial.seed, trial.name, trial.world)
     model = models(trial.recording)[trial.model]
-    known = layouts(trial.world, model.experts)
+    known = layouts(trial.world, model.experts, trial.layouts)
     if trial.scenario == "link":  # in a single group of replicas nobody could tell whose link it is
         known = [layout for layout in known if layout.pp > 1] or known
     layout = known[int(random.integers(len(known)))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, MESSAGE_TROUBLE, ONE_SIZE, Trial, models
+from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, LARGE, MESSAGE_TROUBLE, ONE_SIZE, Trial, models
 from bench.scale.seeds import seeds
 
 DAY = 86_400.0
@@ -33,6 +33,7 @@ class Options:
     model: str = "quiet"
     """Of the faulty jobs."""
     recording: str = ""
+    layouts: str = LARGE
 
     def wants(self, name: str) -> bool:
         return not self.only or name in self.only
@@ -49,7 +50,17 @@ def healthy(options: Options) -> Iterator[Trial]:
             seconds = options.step_seconds[place % len(options.step_seconds)]
             days += world * seconds * HEALTHY_STEPS / DAY
             rank_steps += world * HEALTHY_STEPS
-            yield Trial("healthy", model, world, seconds, seed, HEALTHY_STEPS, model, recording=options.recording)
+            yield Trial(
+                "healthy",
+                model,
+                world,
+                seconds,
+                seed,
+                HEALTHY_STEPS,
+                model,
+                recording=options.recording,
+                layouts=options.layouts,
+            )
 
 
 def recall(options: Options) -> Iterator[Trial]:
@@ -78,7 +89,7 @@ def size_of(scenario: str) -> float:
 def _faulty(suite: str, scenario: str, world: int, size: float, options: Options) -> Iterator[Trial]:
     for place, seed in enumerate(seeds(options.trials, result=options.result)):
         seconds = options.step_seconds[place % len(options.step_seconds)]
-        yield Trial(suite, scenario, world, seconds, seed, 0, options.model, size, options.recording)
+        yield Trial(suite, scenario, world, seconds, seed, 0, options.model, size, options.recording, options.layouts)
 
 
 def worlds_of(values: Sequence[int]) -> tuple[int, ...]:

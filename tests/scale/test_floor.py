@@ -10,7 +10,7 @@ import pytest
 
 from bench.scale import hangs, report
 from bench.scale.report import Line
-from bench.scale.scenarios import Trial
+from bench.scale.scenarios import INTERLEAVED, LARGE, Trial
 from bench.scale.seeds import seeds
 from bench.scale.suites import size_of
 from bench.scale.trials import run
@@ -24,9 +24,18 @@ FEWER = 4
 HEALTHY_STEPS = 300
 
 
-def judged(suite: str, scenario: str, jobs: int, *, size: float = 1.05, steps: int = 0, model: str = "quiet") -> Line:
+def judged(
+    suite: str,
+    scenario: str,
+    jobs: int,
+    *,
+    size: float = 1.05,
+    steps: int = 0,
+    model: str = "quiet",
+    layouts: str = LARGE,
+) -> Line:
     trials = [
-        Trial(suite, scenario, RANKS, (4.0, 15.0)[seed % 2], seed, steps, model, size)
+        Trial(suite, scenario, RANKS, (4.0, 15.0)[seed % 2], seed, steps, model, size, layouts=layouts)
         for seed in seeds(jobs, result=False)
     ]
     (line,) = report.lines((trial, run(trial)) for trial in trials)
@@ -101,6 +110,21 @@ def test_a_fault_is_paged_with_its_ranks_and_its_cause(scenario: str) -> None:
     assert line.found == len(line.detections), line.strays
     assert line.right_causes == line.found
     assert (line.wrong_culprits, line.false_pages) == (0, 0), line.strays
+
+
+@pytest.mark.parametrize("scenario", ["link", "switch", "slow"])
+def test_a_fault_of_an_interleaved_pipeline_is_paged_with_its_ranks_and_its_cause(scenario: str) -> None:
+    line = judged("faults", scenario, 2 * FEWER, size=size_of(scenario), layouts=INTERLEAVED)
+
+    assert line.found == len(line.detections), line.strays
+    assert line.right_causes == line.found
+    assert (line.wrong_culprits, line.false_pages) == (0, 0), line.strays
+
+
+def test_nobody_is_paged_of_a_healthy_interleaved_pipeline() -> None:
+    line = judged("healthy", "quiet", 2, steps=HEALTHY_STEPS, layouts=INTERLEAVED)
+
+    assert (line.false_pages, line.false_openings) == (0, 0), line.strays
 
 
 @pytest.mark.parametrize("scenario", ["messages-lost", "messages-late", "messages-doubled", "silent"])

@@ -9,7 +9,7 @@ from bench.scale.faults import Fault, What
 from bench.scale.feeds import TableFeed
 from bench.scale.job import Job, Spec
 from bench.scale.layout import Layout
-from bench.scale.scenarios import QUIET
+from bench.scale.scenarios import INTERLEAVED, QUIET, layouts
 from megatronapp.core.findings import Cause, Finding, Kind
 from tests.support.detecting import seeds
 
@@ -36,6 +36,32 @@ def test_a_slow_link_is_one_finding_on_one_rank_whatever_it_delays(rank: int, se
     (finding,) = findings_of(SMALL, link(rank, 5.0), seed=seed)
 
     assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.SLOW_LINK, Cause.NIC, (rank,), True)
+
+
+@pytest.mark.parametrize("layout", layouts(64, kind=INTERLEAVED), ids=lambda of: of.name)
+def test_a_slow_link_is_told_from_its_groups_others_where_messages_run_beside_passes(layout: Layout) -> None:
+    rank = layout.rank(layout.tp - 1, 1, 1)
+
+    (finding,) = findings_of(layout, link(rank, 5.0))
+
+    assert (finding.kind, finding.ranks, finding.page) == (Kind.SLOW_LINK, (rank,), True)
+
+
+def test_a_rank_is_not_blamed_for_a_link_because_it_is_late_itself() -> None:
+    layout = Layout(pp=2, dp=8, tp=2, vpp=2)
+    fast, slow = layout.rank(0, 3, 1), layout.rank(0, 5, 1)
+
+    findings = findings_of(layout, link(fast, 5.0), Fault(What.COMPUTE, (slow,), 1.1, ONSET))
+
+    assert {(f.kind, f.ranks) for f in findings if f.page} == {(Kind.SLOW_LINK, (fast,)), (Kind.SLOW_GPU, (slow,))}
+
+
+def test_a_switch_is_the_fabric_where_messages_run_beside_passes() -> None:
+    layout = Layout(pp=2, dp=16, tp=2, vpp=2)
+
+    findings = findings_of(layout, Fault(What.SWITCH, tuple(range(40)), 5.0, ONSET))
+
+    assert {(f.kind, f.ranks) for f in findings if f.page} == {(Kind.FABRIC_SLOW, ())}
 
 
 @pytest.mark.parametrize("seed", seeds(4))

@@ -32,11 +32,12 @@ from megatronapp.detector.attribution import attribute
 from megatronapp.detector.gates import log_effect
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.rules import slow_checkpoint
-from megatronapp.detector.rules.base import PAGE_STEPS, PATIENT_PAGE_STEPS, Suspicion, View
+from megatronapp.detector.rules.base import OWN_REASONS, PAGE_STEPS, PATIENT_PAGE_STEPS, SPEED, Suspicion, View
 from megatronapp.detector.signals import (
     absence,
     accounting,
     compute,
+    exposure,
     imbalance,
     launching,
     links,
@@ -47,6 +48,7 @@ from megatronapp.detector.signals import (
 )
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.exposure import Exposure
 from megatronapp.detector.signals.history import Anchors, PassHistory
 from megatronapp.detector.signals.launching import Launching
 from megatronapp.detector.signals.nodes import Nodes
@@ -64,10 +66,7 @@ STEPS, SAVES = "steps", "saves"
 """What suspicions are drawn from."""
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 """Of the whole job; each rank and signal gets its share. A page needs more than an alarm (findings.py)."""
-OWN_REASONS = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
-SPEED = ("compute_effect", "own_history")
-"""Signals of a device's speed: beside its peers, and beside its past."""
-REASONS = (*SPEED, "optimizer", *OWN_REASONS, "transfer")
+REASONS = (*OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
@@ -87,6 +86,7 @@ class Judge:
         self._work = WorkModel()
         self._processor = ProcessorModel()
         self._transfers = Transfers()
+        self._exposure = Exposure()
         self._anchors: dict[str, Anchors] = {}
         self._passes = PassHistory()
         self._saves = Saves()
@@ -151,6 +151,7 @@ class Judge:
             collectives=collectives,
             monitors=self.monitors,
             transfers=self._transfers,
+            exposure=self._exposure,
             saves=self._saves,
             step_seconds=usual,
             young_until=self._first[-1] if len(self._first) == WARM_UP else math.inf,
@@ -303,12 +304,14 @@ class Judge:
         return self._anchors.setdefault(signal, Anchors()).subtract(table.ranks.rank, values)
 
     def _watch_links(self, table: StepTable, messages: links.Messages, collectives: links.Collectives) -> None:
-        """Where a transfer takes what the members' hosts give it, it says nothing of links."""
+        """Where a transfer takes what the members' hosts give it, or runs beside passes, it says nothing of links."""
         if "transfer" not in self.monitors:
             return
         items = self._transfers.numbers(table, messages, collectives)
-        seconds = np.concatenate([messages.seconds, collectives.seconds])
+        shown = np.where(exposure.hidden(messages), np.nan, messages.seconds)
+        seconds = np.concatenate([shown, collectives.seconds])
         self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
+        self._exposure.observe(table, messages, slow=bool(self.monitors["transfer"].alarmed.any()))
 
     def _watch_saves(self, table: StepTable) -> None:
         """A save that is slow is not learnt: the usual one stays what it was."""

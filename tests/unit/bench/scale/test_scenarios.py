@@ -10,7 +10,7 @@ import pytest
 from bench.scale import main, seeds, suites
 from bench.scale.faults import What
 from bench.scale.layout import Layout, of_world
-from bench.scale.scenarios import FAULTS, MODELS, Trial, layouts, plan
+from bench.scale.scenarios import FAULTS, INTERLEAVED, LAYOUTS, MODELS, Trial, layouts, plan
 from bench.scale.suites import Options
 from bench.scale.trials import run, run_all
 
@@ -66,7 +66,16 @@ def test_a_trial_is_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("world", [8, 64, 1024, 4096, 16_384])
 def test_layouts_have_as_many_ranks_as_they_should(world: int) -> None:
-    assert {layout.world for layout in layouts(world)} == {world}
+    for kind in LAYOUTS:
+        assert {layout.world for layout in layouts(world, kind=kind)} == {world}
+
+
+def test_a_trial_takes_its_layout_from_those_of_its_kind() -> None:
+    planned = [plan(Trial("faults", "link", 64, 1.0, seed, 0, layouts=INTERLEAVED)) for seed in range(20)]
+
+    assert {each.spec.layout for each in planned} <= set(layouts(64, kind=INTERLEAVED))
+    assert {each.spec.layout.vpp for each in planned} == {2}
+    assert len({each.spec.layout for each in planned}) > 3
 
 
 def test_groups_are_made_of_their_members() -> None:

@@ -1,9 +1,19 @@
 """When passes begin: checked against a replay, pass by pass."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from bench.scale.faults import Fault, What
+from bench.scale.feeds import TableFeed
+from bench.scale.job import Job, Spec
+from bench.scale.layout import Layout
+from bench.scale.noise import Beside
+from bench.scale.scenarios import INTERLEAVED, PLAIN, layouts
 from bench.scale.schedule import pipeline
+from megatronapp.detector.steps import StepTable
+from megatronapp.detector.whatif.cost import cost_ratio
 
 SHAPES = [(1, 1, 4), (2, 1, 8), (4, 1, 8), (4, 1, 2), (8, 1, 32), (2, 2, 4), (4, 2, 8), (4, 3, 16)]
 
@@ -77,3 +87,38 @@ def test_replicas_that_share_experts_do_each_pass_together() -> None:
     assert np.array_equal(times.begin[..., 0], times.begin[..., 1])
     assert np.array_equal(times.end[..., 2], times.end[..., 3])
     assert not np.array_equal(times.end[..., 1], times.end[..., 2])
+
+
+def test_an_interleaved_step_is_as_computed_by_hand() -> None:
+    """Two stages of two chunks, two microbatches; forward takes 1 s, backward 2 s. Warm-up is four passes on stage 0,
+    two on stage 1, as in megatron-core."""
+    schedule = pipeline(2, 2, 2)
+    seconds = np.where(schedule.backward, 2.0, 1.0)[..., None]
+
+    times = schedule.run(np.zeros((2, 1)), seconds, np.zeros_like(seconds))
+
+    assert times.begin[0, :, 0].tolist() == [0, 1, 2, 3, 6, 9, 11, 13]
+    assert times.begin[1, :, 0].tolist() == [1, 2, 3, 4, 6, 7, 9, 11]
+    assert times.received[1, :, 0].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("layout", [each for kind in (PLAIN, INTERLEAVED) for each in layouts(64, kind=kind)])
+def test_a_slow_gpu_costs_a_simulated_step_what_the_detector_makes_of_it(layout: Layout) -> None:
+    rank, ratio = layout.rank(0, 0, layout.pp - 1), 1.5
+    healthy = Spec(layout, 15.0, (), Beside(host=0, data=0, transfer=0, microbatch=0, optimizer=0))
+    usual = _judged(healthy)
+    slow = _judged(replace(healthy, faults=(Fault(What.COMPUTE, (rank,), ratio, 1),)))
+
+    cost = cost_ratio(slow, {rank: ratio})
+
+    assert cost - 1 == pytest.approx(slow.duration.max() / usual.duration.max() - 1, rel=0.15)
+
+
+def _judged(spec: Spec) -> StepTable:
+    """The newest of a job's first steps that is judged."""
+    job = Job(spec, 0)
+    feed = TableFeed(job)
+    for _ in range(6):
+        list(feed.step(job.step()))
+    assert feed.engine.judge.view is not None
+    return feed.engine.judge.view.table

@@ -23,6 +23,10 @@ def test_virtual_stages_divide_the_bubble(stages, chunks, microbatches):
     assert bubble_seconds(stages, chunks, microbatches) == pytest.approx(3 * (microbatches + (stages - 1) / chunks))
 
 
+def test_an_interleaved_step_of_two_stages_is_as_computed_by_hand():
+    assert bubble_seconds(2, 2, 2) == pytest.approx(15 / 2)
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4))
 def test_every_stage_runs_each_microbatch_of_each_chunk_once_each_way(stages, chunks, groups):

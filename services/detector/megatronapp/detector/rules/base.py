@@ -12,6 +12,7 @@ from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.profiles import DeviceProfile
 from megatronapp.detector.signals.accounting import Accounts
 from megatronapp.detector.signals.compute import ComputeEffect
+from megatronapp.detector.signals.exposure import Exposure
 from megatronapp.detector.signals.links import Collectives, Messages
 from megatronapp.detector.signals.nodes import SlowNode
 from megatronapp.detector.signals.saves import Saves
@@ -20,6 +21,11 @@ from megatronapp.detector.statistics.monitor import Monitor
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 
+SPEED = ("compute_effect", "own_history")
+"""Signals of a device's speed: beside its peers, and beside its past."""
+HOST = ("launching", "host_gap", "data_wait", "garbage_collection", "sync_delay", "send_delay")
+OWN_REASONS = (*SPEED, "optimizer", *HOST)
+"""Signals that say why a rank itself is late."""
 PAGE_STEPS = 3
 """Steps that were judged and slow: two may be outliers."""
 PATIENT_PAGE_STEPS = 6
@@ -44,6 +50,7 @@ class View:
     monitors: Mapping[str, Monitor]
     """By signal. Items are global ranks; of `transfer` slots of `transfers`, of `stage_imbalance` stages."""
     transfers: Transfers
+    exposure: Exposure
     saves: Saves
     step_seconds: float
     """Duration of the job's usual step."""

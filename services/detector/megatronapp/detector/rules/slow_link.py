@@ -52,7 +52,7 @@ def _link(view: View, culprit: Culprit) -> Suspicion:
         slow_steps=monitor.slow_steps(worst),
         smallest=monitor.noise.smallest,
         lost_seconds=lost,
-        page_steps=patience(view, since),
+        page_steps=patience(view, since, small=culprit.more_may_tell),
         page_seconds=view.profile.patience.seconds,
         fading=monitor.fading(worst),
         cost_ratio=1 + lost / view.step_seconds,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatronapp.detector.rules.base import View
+from megatronapp.detector.rules.base import OWN_REASONS, View
 from megatronapp.detector.signals.tomography import Cleared, Path, culprits
 from megatronapp.detector.signals.transfers import TransferKey, operation_of
 from megatronapp.detector.statistics import scale
@@ -43,6 +43,8 @@ class Culprit:
     ranks: tuple[int, ...]
     """Whose it is; several where nothing tells them apart."""
     transfers: tuple[Slow, ...]
+    more_may_tell: bool = False
+    """Further steps may tell them apart."""
 
     @property
     def ends(self) -> frozenset[int]:
@@ -65,13 +67,16 @@ def locate(view: View) -> Located:
     if not view.alarmed("transfer"):
         return Located()
     everything = sorted(_under_alarm(view), key=lambda each: -each.lost_seconds)
-    left, found = everything, list[Culprit]()
+    left, found, slow_links = everything, list[Culprit](), list[frozenset[int]]()
     while left:
         slow, good = _beside(view, left[0])
         cleared = Cleared.by(good)
-        ranks = _narrowed(view, left[0], culprits(left[0].path, slow, cleared))
-        found.append(Culprit(tuple(sorted(ranks)), tuple(each for each in left if ranks & each.path.ends)))
-        if _is_fabric(view, found):
+        possible = _narrowed(view, left[0], culprits(left[0].path, slow, cleared))
+        ranks = _waited_for(view, left[0], possible)
+        explained = tuple(each for each in left if ranks & each.path.ends)
+        found.append(Culprit(tuple(sorted(ranks)), explained, view.exposure.may_tell(ranks)))
+        slow_links.append(possible)
+        if _is_fabric(view, slow_links):
             suspects = frozenset[int]().union(*(cleared.suspects(path) for path in slow))
             return Located((), tuple(everything), suspects, len(found) > 1)
         waiting = replicas(view, found[-1].ends)
@@ -103,9 +108,10 @@ def _waits(slow: Slow, culprit: Culprit, waiting: frozenset[int], cleared: Clear
     return len(slow.key) == 3 and slow.path.ends <= waiting and (weaker or not cleared.suspects(slow.path))
 
 
-def _is_fabric(view: View, found: Sequence[Culprit]) -> bool:
-    ranks = frozenset[int]().union(*(each.ranks for each in found))
-    nodes = {node for each in found for node in _nodes(view, each.ranks[:1])}
+def _is_fabric(view: View, links: Sequence[frozenset[int]]) -> bool:
+    """links: whose they may be, by the transfers alone."""
+    ranks = frozenset[int]().union(*links)
+    nodes = {node for each in links for node in _nodes(view, sorted(each)[:1])}
     return len(nodes) >= SEVERAL or len(ranks) > max(LINK_ENDS, MAJORITY * len(view.table.ranks))
 
 
@@ -145,6 +151,12 @@ def _narrowed(view: View, seed: Slow, alike: frozenset[int]) -> frozenset[int]:
             )
             showing |= alike & (shown - hidden)
     return showing or alike
+
+
+def _waited_for(view: View, seed: Slow, alike: frozenset[int]) -> frozenset[int]:
+    """Of several whose link it may be, those whose messages are waited for, and who are not late for another reason."""
+    late = replicas(view, (rank for signal in OWN_REASONS for rank in view.alarmed(signal)))
+    return view.exposure.standing_out(alike, int(view.monitors["transfer"].since[seed.item])) - late or alike
 
 
 def _showing(view: View, seed: Slow, items: Sequence[int]) -> Iterator[tuple[Path, bool]]:
