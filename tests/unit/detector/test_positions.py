@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from megatronapp.core.trace.heartbeat import same_frontiers
 from megatronapp.core.trace.membership import Process
 from megatronapp.detector import positions
-from megatronapp.detector.assemble import Member
+from megatronapp.detector.members import Member
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.progress import Progress, Stall
 from megatronapp.detector.signals.frontier import Position

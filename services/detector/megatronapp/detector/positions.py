@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from megatronapp.core.trace.heartbeat import same_frontiers
-from megatronapp.detector.assemble import Member
+from megatronapp.detector.members import Member
 from megatronapp.detector.signals.frontier import Message, Position
 from megatronapp.v1 import trace_pb2
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import patience, profiles
-from megatronapp.detector.assemble import Member
+from megatronapp.detector.members import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
