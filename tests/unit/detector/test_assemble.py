@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.trace.membership import Membership, Process
-from megatronapp.detector.assemble import KEPT_NUMBERS, MAX_PATIENCE_SECONDS, MAX_WAITING, Assembler, Member
+from megatronapp.detector.assemble import MAX_PATIENCE_SECONDS, MAX_WAITING, Assembler
 from megatronapp.detector.engine import Engines
+from megatronapp.detector.members import KEPT_NUMBERS, Member
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
 from tests.support.detecting import Verdicts, detect
@@ -259,3 +260,16 @@ def test_a_job_that_goes_on_far_ahead_is_believed_when_two_ranks_tell() -> None:
     (table,) = feed(made, [summary_of(job, rank, 10**6) for rank in (0, 1)])
 
     assert (table.step, table.missing) == (10**6, ())
+
+
+def test_communicators_that_no_rank_goes_by_any_more_are_forgotten() -> None:
+    job = Job(Layout(pp=1, dp=2))
+    made = assembler(job)
+    kept = len(made._communicators)
+    (member, _), ranks = made.members.values(), [0, 1]
+
+    for number in range(1000):
+        member.name([trace_pb2.Communicator(index=9, id=f"dp:{number}", kind="dp", ranks=ranks)])
+
+    assert len(made._communicators) == kept + 1
+    assert member.groups[9].id == "dp:999"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from megatronapp.core.metrics import job_labels
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.detector.engine import Engines
@@ -84,3 +85,25 @@ def test_known_collectives_have_their_series() -> None:
     lines = waits(["all_reduce", "all_gather"], kind=GroupKind.DP)
 
     assert {"all_reduce", "all_gather"} == {line.partition('op="')[2].partition('"')[0] for line in lines}
+
+
+def test_summaries_that_are_not_judged_are_counted_by_reason() -> None:
+    registry, engines, job = CollectorRegistry(), Engines(), Job(Layout(pp=1, dp=4))
+    Exposition(registry, engines, 16)
+    first, second = job.step(1), job.step(2)
+    far = trace_pb2.RankMessage.FromString(second[0].SerializeToString())
+    far.message.seq, far.message.summary.step = 1000, 10**9
+    second[1].message.summary.count = b"123"
+    late = trace_pb2.RankMessage.FromString(first[0].SerializeToString())
+    late.message.seq = 2000
+
+    for message in (*job.hellos(), *first, *second, late, far):
+        engines.feed(message)
+    engines.running[job.run].tick(job.clock_ns + 3600 * 10**9)
+
+    labels = job_labels(engines.running[job.run].job)
+    counts = {
+        reason: registry.get_sample_value("megatronapp_detector_dropped_summaries_total", {**labels, "reason": reason})
+        for reason in ("late", "far", "invalid")
+    }
+    assert counts == {"late": 1, "far": 1, "invalid": 1}

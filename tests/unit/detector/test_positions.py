@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatronapp.core.trace.heartbeat import same_frontiers
 from megatronapp.core.trace.membership import Process
-from megatronapp.detector.assemble import Member
+from megatronapp.detector import positions
+from megatronapp.detector.members import Member
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.progress import Progress, Stall
 from megatronapp.detector.signals.frontier import Position
@@ -117,17 +120,35 @@ def test_stalls_do_not_depend_on_when_positions_are_worked_out(sequence: list[Ar
     assert stalls(sequence, eagerly=False) == stalls(sequence, eagerly=True)
 
 
-def stalls(sequence: list[Arrival], *, eagerly: bool) -> list[tuple[float, Stall | None]]:
-    """After each heartbeat."""
+@given(SEQUENCES)
+def test_stalls_do_not_depend_on_whether_repeats_are_known(sequence: list[Arrival]) -> None:
+    assert stalls(sequence, compared=True) == stalls(sequence)
+
+
+def stalls(
+    sequence: list[Arrival], *, eagerly: bool = False, compared: bool = False
+) -> list[tuple[float, Stall | None]]:
+    """After each heartbeat; compared: with each rank's last one before it is taken."""
     progress, members, now_ns, found = Progress(5.0), [member(rank) for rank in range(WORLD)], NS, []
+    last: dict[int, trace_pb2.Heartbeat] = {}
     for arrival in sequence:
-        now_ns += arrival.after_seconds * NS
-        members[arrival.rank].name(arrival.heartbeat.communicators)
-        progress.beat(members[arrival.rank], arrival.heartbeat, now_ns)
+        rank, heartbeat, now_ns = arrival.rank, arrival.heartbeat, now_ns + arrival.after_seconds * NS
+        members[rank].name(heartbeat.communicators)
+        repeats = compared and rank in last and same_frontiers(heartbeat, last[rank])
+        progress.beat(members[rank], heartbeat, now_ns, last[rank] if repeats else None)
+        last[rank] = heartbeat
         if eagerly:
             progress.lags()
         found.append((progress.stalled_seconds, progress.stall()))
     return found
+
+
+def test_frontiers_that_are_known_to_be_repeated_are_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, first, second = member(0), trace_pb2.Heartbeat(clock_ns=1), trace_pb2.Heartbeat(clock_ns=2)
+    told = Positions(rank, first)
+    monkeypatch.setattr(positions, "same_frontiers", lambda *_: pytest.fail("compared"))
+
+    assert told.told_again(rank, second, repeated=first)
 
 
 def test_a_heartbeat_that_tells_the_same_is_not_worked_out() -> None:

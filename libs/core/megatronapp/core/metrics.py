@@ -76,6 +76,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             JOB_LABELS,
             "1 while a job is not judged because its records cause errors.",
         ),
+        Metric(
+            "megatronapp_detector_dropped_summaries_total",
+            "counter",
+            (*JOB_LABELS, "reason"),
+            "Summaries of the newest attempt's steps that were not judged: late, far ahead, or not understood.",
+        ),
         Metric("megatronapp_step_duration_seconds", "histogram", JOB_LABELS, "Duration of a training step."),
         Metric(
             "megatronapp_collective_wait_seconds",

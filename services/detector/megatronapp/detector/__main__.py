@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core import findings_store
 from megatronapp.core.bus import connect
 from megatronapp.core.errors import ConfigError
+from megatronapp.core.garbage import collect_seldom
 from megatronapp.core.service import main, run
 from megatronapp.detector.app import Detector
 from megatronapp.detector.ownership import LEASE_SECONDS, Ownership
@@ -17,6 +18,9 @@ from megatronapp.detector.settings import DetectorSettings
 
 if TYPE_CHECKING:
     from megatronapp.core.leases import Leases
+
+YOUNG_OBJECTS = 50_000
+"""The summaries of a step of 10,000 ranks wait for its last one, and none of them is garbage."""
 
 
 async def serve(settings: DetectorSettings) -> None:
@@ -45,4 +49,5 @@ def _leases(replica: str, redis_url: str | None) -> Leases | None:
 
 
 if __name__ == "__main__":
+    collect_seldom(YOUNG_OBJECTS)
     sys.exit(main(DetectorSettings, "python -m megatronapp.detector", serve))

@@ -213,19 +213,23 @@ class Detector:
         try:
             message.ParseFromString(value)
             who = sender_of(message.sender)
-            check_sent(who, message, self._engines.last_heartbeat(who))
+            known = self._engines.last_heartbeat(who)
+            repeated = known if check_sent(who, message, known) else None
         except (DecodeError, DataError) as error:
             self._set_aside(value, error)
             return 0
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message, who)
+            self._judge(value, message, who, repeated)
         return message.received_unix_ns
 
-    def _judge(self, value: bytes, message: trace_pb2.SentMessage, who: Identity) -> None:
-        """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
+    def _judge(
+        self, value: bytes, message: trace_pb2.SentMessage, who: Identity, repeated: trace_pb2.Heartbeat | None
+    ) -> None:
+        """Judge a message that may be true; repeated: a heartbeat whose frontiers it has. Whatever it makes fail is its
+        own job's trouble."""
         run = who.run
         try:
-            if news := self._engines.take(who, message):
+            if news := self._engines.take(who, message, repeated):
                 self._note(news)
             if run in self._awaited:
                 self._take_over(run)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.membership import Process
+from megatronapp.detector.members import Member
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
 from megatronapp.v1 import trace_pb2
 
@@ -25,48 +27,7 @@ MAX_AHEAD = 2 * MAX_WAITING
 """A step further ahead is believed when a second rank tells of it."""
 FORGIVEN = 3
 """Steps that a rank may miss before later steps no longer wait for it."""
-KEPT_NUMBERS = 1024
-"""Of one rank's messages, the newest; a repeat that comes later still is known by its step."""
-_KEPT = (1 << KEPT_NUMBERS) - 1
 AnyMessage = trace_pb2.RankMessage | trace_pb2.SentMessage
-
-
-@dataclass(slots=True)
-class Member:
-    """One rank: its process and the communicators that it has named."""
-
-    process: Process
-    known: dict[str, Group]
-    """All communicators of the job by id, which is the same on all members: each is kept once."""
-    groups: Mapping[int, Group] = field(default_factory=dict)
-    """Those that it has named, by its own indices: never changed but replaced, for who keeps what was named until then.
-    """
-    newest: int = 0
-    """Largest number seen."""
-    seen: int = 0
-    """A bit for each of the newest KEPT_NUMBERS numbers, the lowest for the largest: 160 bytes a rank."""
-    missed: int = 0
-
-    def repeats(self, number: int) -> bool:
-        """Whether a message of this number has come before; from now on it has."""
-        behind = self.newest - number
-        if behind >= KEPT_NUMBERS:
-            return False
-        if behind < 0:
-            shifted = self.seen << -behind if -behind < KEPT_NUMBERS else 0
-            self.seen, self.newest = (shifted | 1) & _KEPT, number
-            return False
-        known = bool(self.seen >> behind & 1)
-        self.seen |= 1 << behind
-        return known
-
-    def name(self, communicators: Sequence[trace_pb2.Communicator]) -> None:
-        if not communicators:
-            return
-        for c in communicators:
-            if c.id not in self.known:
-                self.known[c.id] = Group(c.id, c.kind, tuple(c.ranks))
-        self.groups = {**self.groups, **{c.index: self.known[c.id] for c in communicators}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +63,8 @@ class Assembler:
         self.members: dict[int, Member] = {}
         self.world = 0
         """Ranks that the job has, as its members say; 0 before the first hello."""
-        self._communicators: dict[str, Group] = {}
+        self._communicators = WeakValueDictionary[str, Group]()
+        """Those that a rank or a step still refers to."""
         self.late = 0
         self.invalid = 0
         self.far = 0

@@ -63,8 +63,13 @@ class Engine:
         """Take one message, which must not change afterwards; returns the findings that are new or have changed."""
         return self.take(message.identity, message)
 
-    def take(self, sender: Identity | trace_pb2.Identity, message: AnyMessage) -> list[Finding]:
-        """The same of a message whose sender is known."""
+    def take(
+        self,
+        sender: Identity | trace_pb2.Identity,
+        message: AnyMessage,
+        repeated: trace_pb2.Heartbeat | None = None,
+    ) -> list[Finding]:
+        """The same of a message whose sender is known. repeated: a heartbeat whose frontiers it is known to have."""
         now, body = message.received_unix_ns, message.message
         process = self.membership.take(sender, body, now, lost=message.lost)
         if process is None:
@@ -72,7 +77,7 @@ class Engine:
         if process.lost:
             self.progress.lose(process.rank)
         if body.HasField("heartbeat"):
-            return self._beat(process, body, now)
+            return self._beat(process, body, now, repeated)
         return self._judge(self.assembler.feed(process, message), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
@@ -139,7 +144,13 @@ class Engine:
             self.judge.resume(finding)
         return goes_on + ended
 
-    def _beat(self, process: Process, message: trace_pb2.TraceMessage, unix_ns: int) -> list[Finding]:
+    def _beat(
+        self,
+        process: Process,
+        message: trace_pb2.TraceMessage,
+        unix_ns: int,
+        repeated: trace_pb2.Heartbeat | None,
+    ) -> list[Finding]:
         member = self.assembler.member(process)
         if member is None:
             return []
@@ -147,7 +158,7 @@ class Engine:
         member.name(heartbeat.communicators)
         if message.seq < process.heartbeat_seq:
             return []
-        self.progress.beat(member, heartbeat, unix_ns)
+        self.progress.beat(member, heartbeat, unix_ns, repeated)
         return self._hang(process, unix_ns)
 
     def _hang(self, process: Process, unix_ns: int) -> list[Finding]:
@@ -198,8 +209,13 @@ class Engines:
         of it."""
         return self.take(message.identity, message)
 
-    def take(self, who: Identity | trace_pb2.Identity, message: AnyMessage) -> list[Finding]:
-        """The same of a message whose sender is known."""
+    def take(
+        self,
+        who: Identity | trace_pb2.Identity,
+        message: AnyMessage,
+        repeated: trace_pb2.Heartbeat | None = None,
+    ) -> list[Finding]:
+        """The same of a message whose sender is known. repeated: a heartbeat whose frontiers it is known to have."""
         engine = self._engines.get(who.run)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
@@ -212,7 +228,7 @@ class Engines:
             gate = self.gates.of(who.job)
             engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
             self._engines[who.run] = engine
-        return changed + engine.take(who, message)
+        return changed + engine.take(who, message, repeated)
 
     def last_heartbeat(self, who: Identity) -> trace_pb2.Heartbeat | None:
         """The rank's newest."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from megatronapp.core.findings import REFUTABLE, Finding, Kind, State
@@ -148,14 +149,17 @@ class Exposition(Collector):
             name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
             for name, (text, labels) in GAUGES.items()
         }
+        dropped = Tally[tuple[str, ...]]()
         for engine in list(self._engines.running.values()):
             if not self._shown(engine.run):
                 continue
             try:
                 self._add(engine, tuple(job_labels(engine.job).values()), families)
+                dropped.update(_dropped(engine))
             except Exception:
                 log.exception("job_not_exposed", job=engine.job, run=engine.run)
         yield from families.values()
+        yield _counted(dropped)
 
     def _add(self, engine: Engine, labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]) -> None:
         families["detector_owner"].add_metric((*labels, self._replica), 1)
@@ -214,6 +218,24 @@ def _known_lags(lags: Mapping[str, int]) -> dict[str, int]:
         kind = _group_kind(sent)
         known[kind] = max(lag, known.get(kind, 0))
     return known
+
+
+def _dropped(engine: Engine) -> dict[tuple[str, ...], int]:
+    """Summaries of the engine's attempt that were not judged, by its job's labels and the reason."""
+    labels, assembler = tuple(job_labels(engine.job).values()), engine.assembler
+    reasons = {"late": assembler.late, "far": assembler.far, "invalid": assembler.invalid}
+    return {(*labels, reason): count for reason, count in reasons.items()}
+
+
+def _counted(dropped: Tally[tuple[str, ...]]) -> CounterMetricFamily:
+    family = CounterMetricFamily(
+        "megatronapp_detector_dropped_summaries",
+        "Summaries of the newest attempt's steps that were not judged: late, far ahead, or not understood.",
+        labels=(*JOB_LABELS, "reason"),
+    )
+    for labels, count in sorted(dropped.items()):
+        family.add_metric(labels, count)
+    return family
 
 
 def _waits(table: StepTable) -> dict[tuple[str, str], float]:

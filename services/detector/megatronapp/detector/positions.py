@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from megatronapp.detector.assemble import Member
+from megatronapp.core.trace.heartbeat import same_frontiers
+from megatronapp.detector.members import Member
 from megatronapp.detector.signals.frontier import Message, Position
 from megatronapp.v1 import trace_pb2
 
@@ -18,10 +19,10 @@ _NAME, _NUMBERS = attrgetter("communicator", "peer", "sending"), attrgetter("enq
 class Positions:
     """Of one rank, in the communicators that it has named until now."""
 
-    __slots__ = ("_frontiers", "_groups", "_known", "_rank")
+    __slots__ = ("_groups", "_heartbeat", "_known", "_rank")
 
     def __init__(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> None:
-        self._rank, self._groups, self._frontiers = member.process.rank, member.groups, heartbeat.frontiers
+        self._rank, self._groups, self._heartbeat = member.process.rank, member.groups, heartbeat
         self._known: tuple[dict[str, Position], dict[str, Ranks]] | None = None
 
     @property
@@ -37,10 +38,10 @@ class Positions:
     def equal(self, other: Positions) -> bool:
         """Whether the rank stands where the other tells."""
         if self._groups is other._groups:
-            if self._frontiers == other._frontiers:
-                return True
             if self._last_differs(other):
                 return False
+            if same_frontiers(self._heartbeat, other._heartbeat):
+                return True
         return self.by_communicator == other.by_communicator
 
     def _last_differs(self, other: Positions) -> bool:
@@ -51,14 +52,16 @@ class Positions:
         own, its = self._frontiers[-1], other._frontiers[-1]
         return _NAME(own) == _NAME(its) and _NUMBERS(own) != _NUMBERS(its) and self._place(own) is not None
 
-    def told_again(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> bool:
-        """Whether the rank's next heartbeat tells the same word for word; it takes this one's place then."""
+    def told_again(
+        self, member: Member, heartbeat: trace_pb2.Heartbeat, repeated: trace_pb2.Heartbeat | None = None
+    ) -> bool:
+        """Whether the rank's next heartbeat tells the same word for word; it takes this one's place then. repeated: one
+        whose frontiers it is known to have."""
         if self._groups is not member.groups:
             return False
-        again = heartbeat.frontiers
-        if self._frontiers != again:
+        if self._heartbeat is not repeated and not same_frontiers(self._heartbeat, heartbeat):
             return False
-        self._frontiers = again
+        self._heartbeat = heartbeat
         return True
 
     def completed(self) -> Mapping[str, int]:
@@ -67,6 +70,10 @@ class Positions:
             return {name: position.completed for name, position in self._known[0].items()}
         placed = ((self._place(f), f.completed) for f in self._frontiers)
         return {place[0]: completed for place, completed in placed if place is not None}
+
+    @property
+    def _frontiers(self) -> Sequence[trace_pb2.Frontier]:
+        return self._heartbeat.frontiers
 
     @property
     def _worked_out(self) -> tuple[dict[str, Position], dict[str, Ranks]]:

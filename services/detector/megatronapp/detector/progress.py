@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import patience, profiles
-from megatronapp.detector.assemble import Member
+from megatronapp.detector.members import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
@@ -102,15 +102,21 @@ class Progress:
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
 
-    def beat(self, member: Member, heartbeat: trace_pb2.Heartbeat, unix_ns: int) -> None:
-        """Take the newest heartbeat of a rank's process."""
+    def beat(
+        self,
+        member: Member,
+        heartbeat: trace_pb2.Heartbeat,
+        unix_ns: int,
+        repeated: trace_pb2.Heartbeat | None = None,
+    ) -> None:
+        """Take the newest heartbeat of a rank's process. repeated: one whose frontiers it is known to have."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
         step, phase = heartbeat.step, _phase(heartbeat, member)
         # A goodbye moves nobody who waits.
         moved = step != state.step or (phase != state.phase and not process.closed) or not state.heard_unix_ns
         before = state.positions
-        if before is None or not before.told_again(member, heartbeat):
+        if before is None or not before.told_again(member, heartbeat, repeated):
             state.positions = Positions(member, heartbeat)
             moved = moved or before is None or not state.positions.equal(before)
         self._pass_time(unix_ns, moved=moved)

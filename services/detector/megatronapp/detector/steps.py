@@ -73,7 +73,7 @@ class Rows:
         return len(self.rank)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Group:
     """A communicator: its id, kind (tp, pp, dp, …) and global ranks."""
 

@@ -63,8 +63,16 @@ LIES: list[Spoil] = [
 
 
 def test_a_heartbeat_that_tells_the_same_again_is_plausible() -> None:
-    check_heartbeat(heartbeat())
-    check_heartbeat(heartbeat(), heartbeat())
+    assert not check_heartbeat(heartbeat())
+    assert check_heartbeat(heartbeat(), heartbeat())
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_heartbeat_of_which_one_frontier_has_moved_repeats_no_other(place: int) -> None:
+    moved = heartbeat()
+    moved.frontiers[place].enqueued += 1
+
+    assert not check_heartbeat(moved, heartbeat())
 
 
 @pytest.mark.parametrize("spoil", LIES)

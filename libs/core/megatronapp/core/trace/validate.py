@@ -101,19 +101,24 @@ def check_sent(
     sender: Identity | trace_pb2.Identity,
     message: trace_pb2.RankMessage | trace_pb2.SentMessage,
     known: trace_pb2.Heartbeat | None = None,
-) -> None:
+) -> bool:
     """The same for a message whose sender was checked. Raises DataError.
 
     known: a heartbeat that was checked before, which spares the look at all that stands in both (heartbeat.py).
+    Returns whether the message is a heartbeat with the frontiers of `known`.
     """
     body = message.message
     _RANK_MESSAGE.check(message)
     kind = body.WhichOneof("body")
     if kind is None and message.lost:
-        return
+        return False
     if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
         raise _identity("a Hello of another rank than the message's sender")
-    _understand(body, kind, known)
+    if kind == "heartbeat":
+        _check_number(body.seq, kind)
+        return check_heartbeat(body.heartbeat, known)
+    _understand(body, kind)
+    return False
 
 
 def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
@@ -127,22 +132,24 @@ def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     return _understand(message, kind)
 
 
-def _understand(
-    message: trace_pb2.TraceMessage, kind: str | None, known: trace_pb2.Heartbeat | None = None
-) -> tuple[str, Columns]:
+def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if kind == "bundle":
         raise DataError("a bundle stands on a stream only, and for itself")
-    if (message.seq == 0) != (kind == "hello"):
-        raise DataError(f"seq {message.seq} in a {kind}; it counts from 1; only Hello has 0")
+    _check_number(message.seq, kind)
     if kind == "hello":
         _hello(message.hello)
     elif kind == "heartbeat":
-        check_heartbeat(message.heartbeat, known)
+        check_heartbeat(message.heartbeat)
     else:
         return kind, _batch(message.batch) if kind == "batch" else _summary(message.summary)
     return kind, NO_COLUMNS
+
+
+def _check_number(seq: int, kind: str) -> None:
+    if (seq == 0) != (kind == "hello"):
+        raise DataError(f"seq {seq} in a {kind}; it counts from 1; only Hello has 0")
 
 
 def check_control(control: trace_pb2.TraceControl) -> None:
