@@ -22,14 +22,17 @@ from megatronapp.trainer.plugins.scan.operations import Operation
 
 ASYNC_STREAM = 4
 
-# Function name -> (operation, name and position of the argument that holds the larger side's data).
+# Function name -> (operation, name and position of the argument that holds the larger side's data). Which of them there
+# are depends on PyTorch's version.
 FUNCTIONS: dict[str, tuple[Operation, str, int]] = {
     "all_reduce": (Operation.ALL_REDUCE, "tensor", 0),
     "all_gather": (Operation.ALL_GATHER, "tensor_list", 0),
     "all_gather_into_tensor": (Operation.ALL_GATHER, "output_tensor", 0),
+    "all_gather_single": (Operation.ALL_GATHER, "output_tensor", 0),
     "_all_gather_base": (Operation.ALL_GATHER, "output_tensor", 0),
     "reduce_scatter": (Operation.REDUCE_SCATTER, "input_list", 1),
     "reduce_scatter_tensor": (Operation.REDUCE_SCATTER, "input", 1),
+    "reduce_scatter_single": (Operation.REDUCE_SCATTER, "input", 1),
     "_reduce_scatter_base": (Operation.REDUCE_SCATTER, "input", 1),
     "broadcast": (Operation.BROADCAST, "tensor", 0),
     "all_to_all": (Operation.ALL_TO_ALL, "input_tensor_list", 1),
@@ -47,8 +50,8 @@ class CollectiveHooks:
     def install(self) -> None:
         wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
         for name, (operation, data, position) in FUNCTIONS.items():
-            original = getattr(dist, name)
-            wrappers[original] = self._wrap(original, operation, data, position)
+            if (original := getattr(dist, name, None)) is not None:
+                wrappers[original] = self._wrap(original, operation, data, position)
         coalescing = dist._coalescing_manager  # type: ignore[attr-defined]  # what DDP's buffers use
         wrappers[coalescing] = self._wrap_coalescing(coalescing)
         rebind(self._patches, wrappers)
