@@ -16,6 +16,7 @@ from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.steps import RankTable
 
 PAGE_COST = 1.01
+"""The job's step time over that without the fault: for less than a hundredth nobody is woken."""
 REFRESH_STEPS = 10
 """An open finding is told again after so many steps, so that its evidence goes on."""
 LEAD_STEPS = 16

@@ -23,6 +23,7 @@ NS = 1e-9
 LONGEST_BEAT_SECONDS = 2.0
 """More time than this between two heartbeats does not count: nobody was there to see a stall."""
 SILENT_SECONDS = 4.0
+"""Four heartbeats that have not come: one may be lost, and the next two late, without the rank being silent."""
 RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 _PHASE_STEP = trace_pb2.PHASE_STEP

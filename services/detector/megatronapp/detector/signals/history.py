@@ -9,6 +9,7 @@ from megatronapp.detector.signals.compute import Passes
 from megatronapp.detector.steps import Floats, Ints
 
 ANCHOR_STEPS = 5
+"""Their median is known to 0.56 of a step's deviation (1.25 / √5), and two outliers do not move it."""
 
 
 class Anchors:

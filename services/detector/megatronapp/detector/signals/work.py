@@ -16,11 +16,13 @@ from megatronapp.detector.signals.matrix import Compute
 from megatronapp.detector.steps import Floats, Ints
 
 FORGETTING = 0.995
+"""What a step still weighs at the next one: after 200 steps a third, so that costs may change with the data."""
 ENOUGH = 12
 """Rank-steps after which a fit is used; before, a step whose ranks do unequal work is not judged."""
 VARIES = 1e-3
 """Work that differs by less (standard deviation over mean) counts as equal."""
 RIDGE = 1e-6
+"""Keeps a fit of covariates that hardly vary solvable; the costs change by as little."""
 CONSTANT, TOKENS, SQUARES, LOAD = range(4)
 """Features of a rank's pass. The load is that beyond the mean rank's, 0 without experts."""
 
