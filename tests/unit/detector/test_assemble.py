@@ -262,6 +262,61 @@ def test_a_job_that_goes_on_far_ahead_is_believed_when_two_ranks_tell() -> None:
     assert (table.step, table.missing) == (10**6, ())
 
 
+def test_steps_that_the_job_takes_again_come_again() -> None:
+    job = Job(Layout(pp=1, dp=4))
+    made = assembler(job)
+    first = [table.step for step in range(1, 31) for table in feed(made, job.step(step))]
+
+    again = [table for step in range(21, 41) for table in feed(made, job.step(step))]
+
+    assert first == list(range(1, 31))
+    assert [(table.step, table.missing) for table in again] == [(step, ()) for step in range(21, 41)]
+    assert made.late == 0
+
+
+def test_what_waited_as_the_job_went_back_comes_out_first_and_what_is_late_of_it_never() -> None:
+    job = Job(Layout(pp=1, dp=4))
+    made = assembler(job)
+    for step in range(1, 30):
+        feed(made, job.step(step))
+    *come, late = job.step(30)
+    feed(made, come)
+
+    back = [message for step in (21, 22) for message in job.step(step)]
+    went = feed(made, [*back[:3], late, *back[3:]])
+
+    assert [(table.step, table.missing) for table in went] == [(30, (3,)), (21, ()), (22, ())]
+    assert made.late == 1
+
+
+def test_one_rank_alone_takes_nobody_back() -> None:
+    job = Job(Layout(pp=1, dp=4))
+    made = assembler(job)
+    for step in range(1, 21):
+        feed(made, job.step(step))
+    for step in range(5, 21):
+        feed(made, job.step(step)[:1])
+
+    tables = [table for step in range(21, 31) for table in feed(made, job.step(step))]
+
+    assert [(table.step, table.missing) for table in tables] == [(step, ()) for step in range(21, 31)]
+    assert made.late == 16
+
+
+def test_a_backlog_of_steps_that_went_out_without_their_rank_is_late_and_no_way_back() -> None:
+    job = Job(Layout(pp=1, dp=2))
+    made = assembler(job)
+    kept = []
+    for step in range(1, 21):
+        first, second = job.step(step)
+        kept.append(second)
+        feed(made, [first])
+        made.expire(job.clock_ns + 60 * SECOND)
+
+    assert feed(made, kept) == []
+    assert made.late == 20
+
+
 def test_communicators_that_no_rank_goes_by_any_more_are_forgotten() -> None:
     job = Job(Layout(pp=1, dp=2))
     made = assembler(job)

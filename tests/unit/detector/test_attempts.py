@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from megatronapp.core.findings import Finding, State
@@ -122,3 +123,31 @@ def test_what_was_told_before_this_process_began_goes_on_too() -> None:
     said = play(engines, attempt(2, Fault("compute", (SLOW,), 1, 1.3)), 20, 80)
 
     assert opened(said) == {found.id}
+
+
+def test_it_goes_on_where_the_job_goes_back_to_an_earlier_step_and_is_over_when_its_steps_show_it() -> None:
+    engines = Engines()
+    found = found_in_first(engines)
+    slow, well = attempt(1, Fault("compute", (SLOW,), 1, 1.3)), attempt(1)
+    slow.sequence = well.sequence = np.full(slow.layout.world, STEPS)
+
+    still = play(engines, slow, 20, 60)
+    over = play(engines, well, 20, 100)
+
+    assert opened(still) == {found.id}
+    assert all(finding.state is State.OPEN for _, finding in still)
+    assert opened(over) <= {found.id}
+    assert [finding.id for _, finding in over if finding.state is State.RESOLVED] == [found.id]
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_healthy_job_that_goes_back_again_and_again_is_told_nothing_and_judged(seed: int) -> None:
+    engines, job = Engines(), attempt(1, seed=seed)
+
+    said = play(engines, job, 1, 60)
+    for back_to in (30, 45, 20):
+        said += [(s, f) for s in range(back_to, 91) for message in job.step(s) for f in engines.feed(message)]
+
+    assert said == []
+    assert engines.running["run-1"].assembler.late == 0
+    assert engines.running["run-1"].judge.view is not None

@@ -13,6 +13,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.membership import Process
 from megatronapp.detector.members import Member
+from megatronapp.detector.rewinds import Rewinds
 from megatronapp.detector.steps import Floats, Group, Ints, RankTable, Rows, StepTable
 from megatronapp.v1 import trace_pb2
 
@@ -56,7 +57,8 @@ class Assembler:
 
     A duplicate is counted once, a summary of a step that is already out is counted in `late` and dropped, and a message
     that can't be understood is counted in `invalid` and left out. One far ahead that one rank alone tells is counted in
-    `far` and dropped, since all others would come late after it.
+    `far` and dropped, since all others would come late after it. Where the job goes back to an earlier step, its steps
+    come once more.
     """
 
     def __init__(self) -> None:
@@ -75,6 +77,7 @@ class Assembler:
         self._needed = 0
         """Ranks that a step waits for, once one is out; before, all that were heard of."""
         self._emitted = 0
+        self._rewinds = Rewinds[Arrived]()
         self._step_seconds = 0.0
         self._ranks: RankTable | None = None
 
@@ -86,8 +89,7 @@ class Assembler:
         member = self.member(process)
         if member is None or not body.HasField("summary") or member.repeats(body.seq):
             return []
-        self._take(member, message)
-        return self._complete()
+        return self._take(member, message) + self._complete()
 
     def member(self, process: Process) -> Member | None:
         """None where the process's Hello has not come."""
@@ -107,31 +109,58 @@ class Assembler:
         known = self.members.get(process.rank)
         if known is None or known.process is not process:
             known = self.members[process.rank] = Member(process, self._communicators)
+            self._rewinds.forget(process.rank)
         known.name(communicators)
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
-    def _take(self, member: Member, message: AnyMessage) -> None:
-        summary, rank = message.message.summary, member.process.rank
+    def _take(self, member: Member, message: AnyMessage) -> list[StepTable]:
+        """Returns the steps of before, if the job has gone back with this message."""
+        body, rank = message.message, member.process.rank
+        summary = body.summary
         member.name(summary.communicators)
         member.missed = 0
-        if summary.step <= self._emitted:
-            self.late += 1
-            return
         arrived = Arrived(
             summary,
             message.received_unix_ns,
             float(summary.start_ns + message.clock_offset_ns) if message.clock_error_ns >= 0 else np.nan,
         )
-        if summary.step not in self._waiting:
-            self._wait(summary.step, message.received_unix_ns)
-        waiting = self._waiting[summary.step]
+        newest = body.seq == member.newest
+        if self._rewinds.is_behind(rank, summary.step, newest=newest):
+            self.late += 1
+        elif summary.step > self._emitted:
+            self.late += self._rewinds.went_on(rank)
+            self._keep(rank, arrived)
+        elif newest and summary.step <= self._newest.get(rank, 0):
+            self.late += self._rewinds.note(rank, summary.step, arrived)
+            if self._rewinds.of_most(len(self._expected())):
+                return self._go_back()
+        else:
+            self.late += 1
+        return []
+
+    def _keep(self, rank: int, arrived: Arrived) -> None:
+        number = arrived.summary.step
+        if number not in self._waiting:
+            self._wait(number, arrived.received_unix_ns)
+        waiting = self._waiting[number]
         waiting.arrived.setdefault(rank, arrived)
-        waiting.since_unix_ns = min(waiting.since_unix_ns, message.received_unix_ns)
+        waiting.since_unix_ns = min(waiting.since_unix_ns, arrived.received_unix_ns)
         before, order = self._newest.get(rank, 0), self._order
-        for step in order[bisect_right(order, before) : bisect_right(order, summary.step)]:
+        for step in order[bisect_right(order, before) : bisect_right(order, number)]:
             self._waiting[step].reached += 1
-        self._newest[rank] = max(summary.step, before)
+        self._newest[rank] = max(number, before)
+
+    def _go_back(self) -> list[StepTable]:
+        """What still waits is of before, and is not waited for any more."""
+        before = [self._emit(step) for step in list(self._order)]
+        back = self._rewinds.take(self._newest)
+        self._newest.clear()
+        self._emitted = min(step for steps in back.values() for step in steps) - 1
+        for rank, steps in back.items():
+            for arrived in steps.values():
+                self._keep(rank, arrived)
+        return before
 
     def _wait(self, step: int, unix_ns: int) -> None:
         begun = self._waiting[step] = _Waiting(unix_ns)

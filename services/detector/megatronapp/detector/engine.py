@@ -129,6 +129,8 @@ class Engine:
         for table in tables:
             if self.newest is None:
                 changed += self._inherit(table, unix_ns)
+            elif table.step <= self.newest.step:
+                self._begin_again(unix_ns)
             self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
             self.newest = table
             for source, suspicions in self.judge.observe(table, self.progress.telemetry).items():
@@ -143,6 +145,18 @@ class Engine:
             self.take_over(finding, unix_ns)
             self.judge.resume(finding)
         return goes_on + ended
+
+    def _begin_again(self, unix_ns: int) -> None:
+        """The job has gone back to an earlier step: what is usual is learnt anew, and what is open goes on, as in a new
+        attempt."""
+        self.judge = Judge()
+        self._judged.clear()
+        self._arrivals.clear()
+        for finding in self.ledger.open:
+            if finding.kind is not Kind.HANG:
+                self.ledger.drop(finding)
+                self.take_over(finding, unix_ns)
+                self.judge.resume(finding)
 
     def _beat(
         self,
