@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from megatronapp.collector.clocks import ANCHORS_PER_STEP, Clocks, Reading
+from megatronapp.collector.clocks import (
+    ANCHORS_PER_STEP,
+    COMMUNICATORS_PER_RANK,
+    HOSTS_PER_RANK,
+    MAX_BATCHES,
+    Clocks,
+    Reading,
+)
 from megatronapp.core.trace.columns import fill_spans, span_columns
 from megatronapp.v1 import trace_pb2
 
@@ -157,3 +164,58 @@ def test_a_fit_that_went_astray_leaves_the_clock_as_read_and_not_aligned(
     monkeypatch.setattr(clocks.alignment, "correction", lambda *_: correction)
 
     assert clocks.at(0, 5) == Reading(1_000, -1)
+
+
+def test_a_rank_that_begins_anew_on_ever_other_hosts_leaves_no_more_than_a_few_behind() -> None:
+    clocks = Clocks()
+    clocks.hello(0, place("a", 500), CPU)
+
+    for number in range(100):
+        clocks.hello(1, place(f"b{number}", 700), CUDA)
+
+    assert len(clocks.nodes()) == 2
+    assert clocks.alignment.clocks <= 2 * HOSTS_PER_RANK
+    assert (clocks.at(0, 7).offset_ns, clocks.at(1, 7).offset_ns) == (500, 700)
+
+
+def test_hosts_are_aligned_again_once_others_were_forgotten() -> None:
+    clocks = Clocks()
+    for number in range(100):
+        clocks.hello(1, place(f"b{number}", 700), CPU)
+    clocks.hello(0, place("a", 0), CPU)
+    clocks.hello(1, place("b", 0), CPU)
+
+    for step in range(1, 30):
+        feed(clocks, 0, collectives(step, 16))
+        feed(clocks, 1, collectives(step, 16, late_ns=1_000_000))
+
+    difference = clocks.at(1, 20 * 10**9).offset_ns - clocks.at(0, 20 * 10**9).offset_ns
+    assert difference == pytest.approx(-1_000_000, abs=10_000)
+
+
+def test_names_of_communicators_that_change_for_ever_are_forgotten_and_the_fit_goes_on() -> None:
+    clocks = Clocks()
+    for rank in range(2):
+        clocks.hello(rank, place(f"node-{rank}", 0), CPU)
+
+    for step in range(1, 300):
+        for rank in range(2):
+            batch = collectives(step, 16, late_ns=rank * 1_000_000)
+            clocks.add(rank, batch, tuple(batch.names), span_columns(batch), {1: f"tp:{step}"})
+
+    assert len(clocks._communicators) <= 2 * COMMUNICATORS_PER_RANK + 1
+    difference = clocks.at(1, 290 * 10**9).offset_ns - clocks.at(0, 290 * 10**9).offset_ns
+    assert difference == pytest.approx(-1_000_000, abs=10_000)
+
+
+def test_of_a_step_that_never_ends_no_more_than_the_first_batches_are_kept() -> None:
+    clocks = Clocks()
+    for rank in range(2):
+        clocks.hello(rank, place(f"node-{rank}", 0), CPU)
+    batch = collectives(1, 4)
+    batch.last = False
+
+    for _ in range(10 * MAX_BATCHES):
+        feed(clocks, 0, batch)
+
+    assert len(clocks._open[1].parts) == MAX_BATCHES

@@ -8,6 +8,7 @@ Hosts that no collective joins are aligned by the messages between them (bridges
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,12 @@ REBOOT_NS = 10_000_000_000
 
 OPEN_STEPS = 8
 """Steps whose anchors are waited for; older ones are used as far as they came."""
+
+MAX_BATCHES = 64
+"""Of a rank's step, whose anchors are taken: the rest of a long step tells no more."""
+
+HOSTS_PER_RANK, COMMUNICATORS_PER_RANK = 2, 64
+"""More than any job has: when there are so many names, most have gone out of use."""
 
 ANCHORS_PER_STEP = 16
 """About how many collectives of one communicator a step contributes, of the large and of the small; more would not tell
@@ -71,6 +78,7 @@ class _Host:
 class _Rank:
     host: int
     clock: int
+    on_gpu: bool
     reference_error_ns: int = 0
 
 
@@ -81,6 +89,8 @@ class _Ends:
     parts: list[Table] = field(default_factory=list)
     messages: list[Table] = field(default_factory=list)
     complete: set[int] = field(default_factory=set)
+    batches: Counter[int] = field(default_factory=Counter)
+    """Of each rank."""
 
 
 class Clocks:
@@ -99,11 +109,13 @@ class Clocks:
         self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
 
     def hello(self, rank: int, placement: trace_pb2.Placement, device: int) -> None:
-        host = self._host(placement.node, placement.host_unix_ns - placement.host_clock_ns)
-        key: object = ("host", host) if device != trace_pb2.DEVICE_CUDA else ("gpu", rank, host)
-        clock = self._clocks.setdefault(key, len(self._clocks))
-        self.alignment.grow(len(self._clocks))
-        self._ranks[rank] = _Rank(host, clock)
+        self._introduce(
+            rank,
+            _Host(placement.node, placement.host_unix_ns - placement.host_clock_ns),
+            on_gpu=device == trace_pb2.DEVICE_CUDA,
+        )
+        if len(self._hosts) > HOSTS_PER_RANK * len(self._ranks):
+            self._forget_hosts()
         self._passed = 0
 
     def add(
@@ -120,12 +132,13 @@ class Clocks:
         self._ranks[rank].reference_error_ns = batch.reference_error_ns
         if batch.step <= self._passed:
             return
+        if len(self._communicators) > COMMUNICATORS_PER_RANK * len(self._ranks):
+            self.flush()
+            self._communicators.clear()
         ends = self._open.setdefault(batch.step, _Ends())
-        part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
-        if part is not None:
-            ends.parts.append(part)
-        if self._clock_domains.several and (messages := self._messages(rank, names, columns)) is not None:
-            ends.messages.append(messages)
+        ends.batches[rank] += 1
+        if ends.batches[rank] <= MAX_BATCHES:
+            self._take(ends, rank, names, columns, communicators)
         if batch.last:
             ends.complete.add(rank)
         if len(ends.complete) == len(self._ranks):
@@ -133,6 +146,20 @@ class Clocks:
         while len(self._open) > OPEN_STEPS:
             self._passed = min(self._open)
             self._close(self._passed)
+
+    def _take(
+        self,
+        ends: _Ends,
+        rank: int,
+        names: tuple[str, ...],
+        columns: Columns,
+        communicators: Mapping[int, str],
+    ) -> None:
+        part = self._symmetric(rank, names, columns, communicators) if len(self._clocks) > 1 else None
+        if part is not None:
+            ends.parts.append(part)
+        if self._clock_domains.several and (messages := self._messages(rank, names, columns)) is not None:
+            ends.messages.append(messages)
 
     def at(self, rank: int, rank_time_ns: int) -> Reading:
         """What is known of the rank's clock at one of its own times."""
@@ -177,6 +204,23 @@ class Clocks:
         """Use what has come of all open steps."""
         for step in sorted(self._open):
             self._close(step)
+
+    def _introduce(self, rank: int, host: _Host, *, on_gpu: bool) -> None:
+        number = self._host(host.node, host.raw_offset_ns)
+        key: object = ("gpu", rank, number) if on_gpu else ("host", number)
+        clock = self._clocks.setdefault(key, len(self._clocks))
+        self.alignment.grow(len(self._clocks))
+        self._ranks[rank] = _Rank(number, clock, on_gpu)
+
+    def _forget_hosts(self) -> None:
+        """Those that no rank is on any more, and their clocks; how the others run is learnt anew."""
+        kept = {rank: (self._hosts[state.host], state.on_gpu) for rank, state in self._ranks.items()}
+        self._open.clear()
+        self._hosts.clear()
+        self._clocks.clear()
+        self.alignment, self.bridges, self._clock_domains = Alignment(_asymmetry_ns), Bridges(), ClockDomains()
+        for rank, (host, on_gpu) in kept.items():
+            self._introduce(rank, host, on_gpu=on_gpu)
 
     def _host(self, node: str, raw_offset_ns: int) -> int:
         for index, host in enumerate(self._hosts):
