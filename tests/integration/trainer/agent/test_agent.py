@@ -270,6 +270,21 @@ def test_an_agent_that_dies_is_replaced_by_the_rank_that_started_it(
     assert other.close()
 
 
+def test_a_rank_that_looks_a_moment_before_the_agent_is_there_finds_it_at_its_next_border(
+    tmp_path: Path, socket: Path
+) -> None:
+    rank = RankWriter(socket, folder=tmp_path)
+    before = rank.link.connected
+    assert start_agent(socket)
+
+    rank.link.border()
+
+    assert (before, rank.link.connected) == (False, True)
+    rank.step(1)
+    assert rank.close()
+    assert [summary.step for summary in summaries(tmp_path)] == [1]
+
+
 def own_agents() -> list[psutil.Process]:
     return [each for each in psutil.Process().children() if "megatronapp.trainer.agent" in each.cmdline()]
 

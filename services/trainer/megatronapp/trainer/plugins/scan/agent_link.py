@@ -1,7 +1,9 @@
 """The rank's end of the socket to its agent: small, rare, and never waited for.
 
 A rank without an agent trains on. What is said goes out at once where the socket takes it, else at the next step's
-border; a lost connection is made anew there every few seconds, and begins with a whole hello.
+border; a lost connection is made anew there every few seconds, and begins with a whole hello. The first one is tried at
+every border of a run's beginning: the node's first rank may start the agent a moment after another looks for it, and
+who comes to a stand before the next try would never be heard.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, address_of, st
 log = get_logger(__name__)
 
 AGAIN_SECONDS = 3.0
+BEGINNING_SECONDS = 60.0
+"""The ranks of a node begin within so long."""
 START_AGAIN_SECONDS = 10.0
 LENGTH = struct.Struct("<I")
 MAX_WAITING = 32 << 20
@@ -64,7 +68,8 @@ class AgentLink:
     def __init__(self, place: AgentPlace, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
         """`segment`: the descriptor that the agent shall read; `hello` makes the first frame of each connection."""
         self._path, self._own = place
-        self._started_at = time.monotonic()
+        self._began_at = self._started_at = time.monotonic()
+        self._met = False
         self._segment = segment
         self._hello = hello
         self._socket: socket.socket | None = None
@@ -80,8 +85,10 @@ class AgentLink:
     def border(self, *, last: bool = False) -> None:
         """Between two steps: send what waits; when it is time see whether the agent is there, or try to connect; at the
         last one at once."""
-        if last or time.monotonic() - self._checked_at >= AGAIN_SECONDS:
-            self._checked_at = time.monotonic()
+        now = time.monotonic()
+        sought = not self._met and now - self._began_at < BEGINNING_SECONDS
+        if last or sought or now - self._checked_at >= AGAIN_SECONDS:
+            self._checked_at = now
             self._check()
             if self._socket is None:
                 self._connect()
@@ -124,11 +131,11 @@ class AgentLink:
         except OSError as error:
             link.close()
             self._replace_agent()
-            if not self._warned:
+            if not self._warned and time.monotonic() - self._began_at >= AGAIN_SECONDS:
                 self._warned = True
                 log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
             return
-        self._socket, self._warned = link, False
+        self._socket, self._met, self._warned = link, True, False
         self._waiting.clear()
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})

@@ -109,12 +109,15 @@ class ScanPlugin(Plugin):
     # -- what the trainer calls --
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        self._link.border()
         self._layers.models(chunks)
 
     def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         return TracedData(self._probe, iterator)
 
     def step_begin(self, step: int) -> None:
+        if not self._link.connected:
+            self._link.border()
         self._recorder.set_step(step)
         window = self._controlled()
         traced = window.contains(step)
