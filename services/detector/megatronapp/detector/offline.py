@@ -150,6 +150,7 @@ class _Stall:
     step: int = 0
     phase: int = 0
     usual_seconds: float | None = None
+    unheard: tuple[int, ...] = ()
 
 
 def hung_job(name: str, dumps: Dumps) -> Report:

@@ -60,6 +60,8 @@ class Stall:
     """The foremost rank's."""
     usual_seconds: float | None = None
     """The job's longest usual pause in that phase, where it is known."""
+    unheard: tuple[int, ...] = ()
+    """Whom the others wait for, though nothing was ever heard of them: they may have stopped, or may not be traced."""
     gone: frozenset[int] = frozenset()
     """Ranks that had ended, or were silent, when it was looked who holds the others up."""
 
@@ -174,10 +176,11 @@ class Progress:
         blamed = blame(frontiers, members, silent, activities)
         if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
             blamed = blame(frontiers, members, silent | computing, activities)
+        unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
         blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
         foremost = max(living.values(), key=lambda s: s.step)
         usual = self._patience.usual(foremost.phase)
-        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase, usual)
+        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase, usual, unheard)
 
     def _known(self, rank: int) -> _Rank:
         if rank not in self._ranks:

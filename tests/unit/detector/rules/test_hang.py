@@ -91,6 +91,17 @@ def test_a_hang_names_the_message_that_was_never_posted() -> None:
     assert "has not entered backward_recv (backward of microbatch 5, step 20) of p2p:0-1" in finding.summary
 
 
+def test_a_rank_of_which_nothing_was_ever_heard_is_told_and_not_accused() -> None:
+    job = Beating(replicas=3)
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 21))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert (finding.kind, finding.cause, finding.ranks) == (Kind.HANG, Cause.UNKNOWN, ())
+    assert "the others wait for rank 2, of whom nothing was ever heard" in finding.summary
+
+
 def test_a_thread_that_computes_without_end_hangs_on_the_compute_side() -> None:
     job = Beating()
     job.train(20)

@@ -35,6 +35,7 @@ _ADVICE = {
     "these operations in different orders.",
 }
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK}
+TOLD_RANKS = 16
 TOLD_EDGES = 4
 """Of a circle; the others are alike."""
 
@@ -58,6 +59,8 @@ class Stalled(Protocol):
     def phase(self) -> int: ...
     @property
     def usual_seconds(self) -> float | None: ...
+    @property
+    def unheard(self) -> tuple[int, ...]: ...
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
@@ -77,7 +80,7 @@ def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]
         ranks = tuple(b.rank for b in network)
         yield _suspicion(stall, ranks, network[0], Cause.NIC if link_is_known else Cause.UNKNOWN)
     if not stall.blamed:
-        yield _suspicion(stall, (), None, Cause.UNKNOWN)
+        yield _of_nobody(stall)
 
 
 def _when(stall: Stalled) -> str:
@@ -111,13 +114,19 @@ def _of_circle(ranks: tuple[int, ...], edges: list[Blame]) -> str:
 
 
 def _named(ranks: tuple[int, ...]) -> str:
-    return ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks)) if ranks else "Nobody"
+    return ("Ranks " if len(ranks) > 1 else "Rank ") + ", ".join(map(str, ranks))
 
 
-def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause) -> Suspicion:
-    what = "can be named" if b is None else _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
-    waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:16]))}" if b and b.waiting else ""
-    return _described(stall, ranks, b, cause, f"{_named(ranks)} {what}{waiting}.")
+def _of_nobody(stall: Stalled) -> Suspicion:
+    told = _named(stall.unheard[:TOLD_RANKS]).lower() + (" and others" if len(stall.unheard) > TOLD_RANKS else "")
+    unheard = f": the others wait for {told}, of whom nothing was ever heard"
+    return _described(stall, (), None, Cause.UNKNOWN, f"Nobody can be named{unheard if stall.unheard else ''}.")
+
+
+def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
+    does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
+    waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
+    return _described(stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.")
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
