@@ -118,8 +118,8 @@ def _named(ranks: tuple[int, ...]) -> str:
 
 
 def _of_nobody(stall: Stalled) -> Suspicion:
-    told = _named(stall.unheard[:TOLD_RANKS]).lower() + (" and others" if len(stall.unheard) > TOLD_RANKS else "")
-    unheard = f": the others wait for {told}, of whom nothing was ever heard"
+    names = _named(stall.unheard[:TOLD_RANKS]).lower() + (" and others" if len(stall.unheard) > TOLD_RANKS else "")
+    unheard = f": the others wait for {names}, of whom nothing was ever heard"
     return _described(stall, (), None, Cause.UNKNOWN, f"Nobody can be named{unheard if stall.unheard else ''}.")
 
 
