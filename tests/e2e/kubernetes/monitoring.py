@@ -28,6 +28,11 @@ class Monitoring:
         found: list[dict[str, Any]] = json.loads(self.cluster.kubectl("get", "--raw", path))
         return found
 
+    def receivers(self) -> set[str]:
+        """Whom Alertmanager tells, NAMESPACE/CONFIG/RECEIVER."""
+        path = f"{PROXY}/alertmanager-operated:9093/proxy/api/v2/receivers"
+        return {found["name"] for found in json.loads(self.cluster.kubectl("get", "--raw", path))}
+
 
 def start(cluster: Cluster) -> Monitoring | None:
     """The test cluster's own, made if need be; None on a cluster without."""
