@@ -21,7 +21,8 @@ from megatronapp.detector.statistics.offsets import SPREADS
 from megatronapp.detector.steps import Floats, Ints, StepTable
 
 FASTEST_LINK = 0.9e12
-"""Bytes a second, one way: NVLink 5, 1.8 TB/s both ways (NVIDIA, GB200 NVL72). Nothing faster carries messages."""
+"""Bytes a second, one way: NVLink 5, 1.8 TB/s both ways (NVIDIA, GB200 NVL72). Over a faster one messages count as
+hidden, and say nothing."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """A median's standard error over a mean's, of normal samples."""
 ALIKE = 0.5
