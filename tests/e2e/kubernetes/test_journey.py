@@ -79,13 +79,13 @@ def test_a_job_leaves_a_slow_node_and_goes_on_from_its_checkpoint(
         wait_until("the node is tainted", lambda: TAINT in taints(jobs, "node2"), 30)
         node = jobs.get("node", "node2") or {}
         assert ("SlowGPU", "True") in {(found["type"], found["status"]) for found in node["status"]["conditions"]}
-    wait_until("the next attempt", lambda: logs.read() and status(jobs, name)["attempt"] == 2, 300, 1.0)
-    wait_phase(jobs, name, "Running", 300)
+    logs.wait_until("the next attempt", lambda: status(jobs, name)["attempt"] == 2, 300)
+    logs.wait_until("it runs", lambda: phase(jobs, name) == "Running", 300)
     assert nodes_of(jobs, name) == {"node1", third}
-    wait_until("Alertmanager has the page", lambda: paged(monitors, name, pages), 60)
-    wait_until("people are told once", lambda: [i["node"] for i in incidents(release, name)] == ["node2"], 90, 2.0)
+    logs.wait_until("Alertmanager has the page", lambda: paged(monitors, name, pages), 60)
+    logs.wait_until("people are told once", lambda: [i["node"] for i in incidents(release, name)] == ["node2"], 90)
 
-    wait_until("it is done", lambda: logs.read() and phase(jobs, name) in {"Succeeded", "Failed"}, 900, 1.0)
+    logs.wait_until("it is done", lambda: phase(jobs, name) in {"Succeeded", "Failed"}, 900)
     told = status(jobs, name)
     assert conditions(told)["Complete"] == ("True", "Completed"), told
     assert (told["attempt"], told["restarts"]) == (2, 0)
@@ -108,11 +108,10 @@ def watched_until_left(
         told = status(jobs, name)
         blamed.update(told.get("findings") or {})
         paged(monitors, name, pages)
-        logs.read()
         assert told["phase"] not in {"Failed", "Succeeded"}, told
         return bool(told.get("excludedNodes"))
 
-    wait_until("the node is left", left, 600, 1.0)
+    logs.wait_until("the node is left", left, 600)
     return blamed, pages
 
 

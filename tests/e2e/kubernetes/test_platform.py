@@ -76,11 +76,11 @@ def test_a_killed_pod_costs_the_steps_since_the_last_checkpoint_and_no_more(
     with gone_afterwards(jobs, name):
         jobs.apply(*training_job(name, KILLED_STEPS, save_interval=20))
         wait_phase(jobs, name, "Running", 300)
-        wait_until("a checkpoint is there", lambda: logs.read() and logs.reached(1) > 25, 300)
+        logs.wait_until("a checkpoint is there", lambda: logs.reached(1) > 25, 300)
 
         jobs.kubectl("delete", "pod", pods(jobs, name)[0]["metadata"]["name"], "--grace-period=0", "--force")
 
-        wait_until("it is done", lambda: logs.read() and phase(jobs, name) in {"Succeeded", "Failed"}, 600, 1.0)
+        logs.wait_until("it is done", lambda: phase(jobs, name) in {"Succeeded", "Failed"}, 600)
         told = status(jobs, name)
     assert conditions(told)["Complete"] == ("True", "Completed"), told
     assert (told["attempt"], told["restarts"]) == (2, 1)

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,23 @@ def losses(text: str) -> dict[int, float]:
 
 
 class Logs:
-    """Losses by attempt, read while the pods are there."""
+    """Losses by attempt, read while the pods are there: they may be gone before a test has waited for other things."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
         self.by_attempt: dict[int, dict[int, float]] = {}
 
-    def read(self) -> bool:
+    def wait_until(self, what: str, condition: Callable[[], object], timeout_seconds: float) -> None:
+        """Like the function of that name, and read meanwhile, once more when it holds."""
+
+        def read_and_ask() -> object:
+            self.read()
+            return condition()
+
+        wait_until(what, read_and_ask, timeout_seconds, 1.0)
+        self.read()
+
+    def read(self) -> None:
         for pod in self._cluster.list("pods", f"megatronapp.io/training-job={self._name}"):
             attempt = int(pod["metadata"]["labels"]["megatronapp.io/attempt"])
             try:
@@ -68,7 +78,6 @@ class Logs:
             except subprocess.CalledProcessError:
                 continue
             self.by_attempt.setdefault(attempt, {}).update(losses(text))
-        return True
 
     def reached(self, attempt: int) -> int:
         """The last step that is known of an attempt."""
