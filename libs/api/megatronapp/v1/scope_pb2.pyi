@@ -102,18 +102,24 @@ class ScopeSite(_message.Message):
     def __init__(self, name: _Optional[str] = ..., layers: _Optional[_Iterable[int]] = ..., axes: _Optional[_Iterable[_Union[ScopeAxis, _Mapping]]] = ..., dtype: _Optional[str] = ..., passes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScopeAxis(_message.Message):
-    __slots__ = ("name", "size", "split", "part", "parts")
+    __slots__ = ("name", "size", "splits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
-    SPLIT_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
-    split: str
+    splits: _containers.RepeatedCompositeFieldContainer[ScopeSplit]
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[ScopeSplit, _Mapping]]] = ...) -> None: ...
+
+class ScopeSplit(_message.Message):
+    __slots__ = ("rule", "part", "parts")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    rule: str
     part: int
     parts: int
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., split: _Optional[str] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+    def __init__(self, rule: _Optional[str] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class ScopeFrame(_message.Message):
     __slots__ = ("tap", "frame")
