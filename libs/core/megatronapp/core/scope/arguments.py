@@ -93,11 +93,12 @@ class Arguments:
             )
         return name
 
-    def pair(self, name: str) -> str:
+    def pair(self, name: str, allowed: tuple[str, ...]) -> str:
         argument = self.take("pair")
-        if argument.name != name:
+        value = ALIASES.get(argument.value, argument.value)
+        if argument.name != name or value not in allowed:
             self.fail(argument)
-        return argument.value
+        return value
 
     def end(self) -> None:
         if self._left:
@@ -144,11 +145,7 @@ def _stats(arguments: Arguments) -> Stats:
         arguments.fail()
     if not arguments.has("pair"):
         return Stats(tuple(names))
-    over = arguments.pair("over")
-    axis = ALIASES.get(over, over)
-    if axis not in AXES:
-        arguments.fail()
-    return Stats(tuple(names), axis)
+    return Stats(tuple(names), arguments.pair("over", AXES))
 
 
 def _hist(arguments: Arguments) -> Hist:
@@ -167,8 +164,7 @@ def _pca(arguments: Arguments) -> Pca:
     components = arguments.whole(1, MAX_COMPONENTS)
     if not arguments.has("pair"):
         return Pca(components)
-    if arguments.pair("basis") != "pinned":
-        arguments.fail()
+    arguments.pair("basis", ("pinned",))
     return Pca(components, pinned=True)
 
 

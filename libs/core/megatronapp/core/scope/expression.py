@@ -142,9 +142,11 @@ class _Parser:
                 self._fail("a number or range is missing", "such as 3, 0:8 or *")
             return start
         stop = self._integer()
-        step = self._integer() if self._accept(":") else None
+        stepped = self._accept(":")
+        position = self._next.position
+        step = self._integer() if stepped else None
         if step is not None and step < 1:
-            self._fail(f"a step of {step}", "at least 1")
+            self._fail(f"a step of {step}", "at least 1", position)
         return Slice(start, stop, step)
 
     def _integer(self) -> int | None:
