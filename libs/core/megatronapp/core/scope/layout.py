@@ -92,7 +92,7 @@ class Track:
             raise DataError(f"{self.name}({take.pick}) is not there; the model has {self.size}")
         if not chosen:
             raise DataError(f"{take} is empty; {self.name} has {self.size}")
-        taken_pieces = tuple(_taken(piece, chosen)[1] for piece in self.pieces)
+        taken_pieces = tuple(_picked(piece, chosen)[1] for piece in self.pieces)
         return replace(self, size=len(chosen), pieces=taken_pieces, dropped=not isinstance(take.pick, Slice))
 
     def pool(self, bins: int) -> Track:
@@ -115,16 +115,16 @@ class Track:
         return False
 
 
-def taken(piece: Positions, size: int, take: Take) -> tuple[Positions, Positions]:
+def picked(piece: Positions, size: int, take: Take) -> tuple[Positions, Positions]:
     """Of a part's positions in an axis of `size`: the indexes that `take` leaves, and their new positions. Nothing is
     left where an index is not there."""
     pick = take.pick
     if isinstance(pick, Slice):
-        return _taken(piece, pick.of(size))
-    return _taken(piece, range(pick % size, pick % size + 1) if -size <= pick < size else range(0))
+        return _picked(piece, pick.of(size))
+    return _picked(piece, range(pick % size, pick % size + 1) if -size <= pick < size else range(0))
 
 
-def _taken(piece: Positions, chosen: range) -> tuple[Positions, Positions]:
+def _picked(piece: Positions, chosen: range) -> tuple[Positions, Positions]:
     inside = (piece >= chosen.start) & (piece < chosen.stop) & ((piece - chosen.start) % chosen.step == 0)
     left = np.flatnonzero(inside)
     return left, (piece[left] - chosen.start) // chosen.step

@@ -185,7 +185,7 @@ class _Planner:
                 axis = "query" if any(track.name == "query" for track in self._tracks) else "token"
                 self._add(Take(axis, Slice(-count)))
             case Take(axis=axis):
-                self._change(axis, self._taken(self._track(axis), operation))
+                self._change(axis, self._picked(self._track(axis), operation))
                 self._place(operation)
             case Elementwise():
                 self._place(operation)
@@ -261,7 +261,7 @@ class _Planner:
         names = ", ".join(track.name for track in self._tracks if not track.dropped)
         raise PlanError("invalid", f"{self._site} has no axis {name} here", f"it has {names}" if names else "")
 
-    def _taken(self, track: Track, take: Take) -> Track:
+    def _picked(self, track: Track, take: Take) -> Track:
         try:
             return track.take(take)
         except DataError as error:
