@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-PRELOAD = ["megatronapp.trainer.launch", "megatronapp.trainer.plugins.scan", "megatronapp.trainer.plugins.faults"]
+PRELOAD = [
+    "megatronapp.trainer.launch",
+    "megatronapp.trainer.plugins.scan",
+    "megatronapp.trainer.plugins.faults",
+    "megatronapp.trainer.generate.loaded",
+]
 
 
 class RankFailedError(AssertionError):

@@ -1,4 +1,4 @@
-"""`train`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
+"""`train`, `generate`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def preprocess(context: typer.Context) -> None:
     """Turn jsonl text into .bin/.idx files, with the flags of Megatron's preprocess_data."""
     with needs("trainer"):
         from megatronapp.trainer.data.preprocess import main
+    raise typer.Exit(main(context.args))
+
+
+def generate(context: typer.Context) -> None:
+    """Generate text with a checkpoint (`megatronapp generate --help` lists the flags)."""
+    with needs("trainer"):
+        from megatronapp.trainer.generate.main import main
     raise typer.Exit(main(context.args))
 
 

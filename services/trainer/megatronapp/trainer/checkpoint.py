@@ -4,6 +4,7 @@
     <folder>/claim.json                          which attempt may write here
     <folder>/iter_0000100/                       one checkpoint in megatron-core's distributed format
     <folder>/iter_0000100/recipe.json            flags, tokenizer and versions of the run (recipe.py)
+    <folder>/iter_0000100/tokenizer/             the tokenizer's files, where it has any
     <folder>/iter_0000100/complete.json          the size of each file, written last
 
 A checkpoint is written into a folder of another name and renamed when every rank has written and synced its part.
@@ -13,19 +14,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.distributed import DistributedDataParallel
@@ -33,9 +33,17 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatronapp.core.errors import DataError, MegatronAppError, TrainingError, UnavailableError, UsageError
+from megatronapp.core.errors import (
+    DataError,
+    MegatronAppError,
+    NotFoundError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
 from megatronapp.core.json_file import load_json_file
 from megatronapp.core.logging import get_logger
+from megatronapp.trainer import random_states
 from megatronapp.trainer.config import CheckpointConfig, Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
@@ -47,6 +55,7 @@ log = get_logger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
 CLAIM = "claim.json"
 RECIPE = "recipe.json"
+TOKENIZER = "tokenizer"
 COMPLETE = "complete.json"
 Write = Callable[..., Any]
 _FOLDER = re.compile(r"^iter_(\d{7,})$")
@@ -62,6 +71,7 @@ class TrainingState:
     layout: Layout
     distributed_optimizer: bool
     recipe: RunRecipe
+    tokenizer_files: Mapping[str, bytes] = field(default_factory=dict)
     step: int = 0
     consumed_samples: int = 0
 
@@ -202,6 +212,9 @@ def _prepare(claim: Claim, partial: Path) -> None:
 
 def _publish(claim: Claim, partial: Path, final: Path, state: TrainingState) -> None:
     _replace(partial / RECIPE, state.recipe.to_json())
+    for name, content in state.tokenizer_files.items():
+        (partial / TOKENIZER).mkdir(exist_ok=True)
+        _replace(partial / TOKENIZER / name, content)
     files = {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
     _replace(partial / COMPLETE, json.dumps({"step": state.step, "attempt": claim.attempt, "files": files}, indent=1))
     claim.check()
@@ -211,11 +224,11 @@ def _publish(claim: Claim, partial: Path, final: Path, state: TrainingState) -> 
     _replace(claim.folder / LATEST, str(state.step))
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: str | bytes) -> None:
     """Write a small file so that a reader finds the old content or the new, also after a power loss."""
     fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w") as file:
-        file.write(text)
+    with fresh.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
@@ -255,21 +268,50 @@ def check_plugins(folder: Path, step: int, now: RunRecipe) -> None:
     checkpoint = folder / folder_name(step)
     if not (checkpoint / RECIPE).exists():
         return
-    found = _read_recipe(checkpoint / RECIPE).plugin_differences(now)
+    found = read_recipe(checkpoint).plugin_differences(now)
     if found:
         raise UsageError(f"{checkpoint} was saved with {listed(found)}: give the same plug-ins and flags of theirs")
 
 
-def _read_recipe(file: Path) -> RunRecipe:
+def read_recipe(checkpoint: Path) -> RunRecipe:
+    """Raises DataError where it is missing or can't be read."""
+    file = checkpoint / RECIPE
     try:
         return RunRecipe.from_json(file.read_text())
+    except FileNotFoundError as error:
+        raise DataError(f"{checkpoint} has no {RECIPE}: it was not written by this version of the trainer") from error
     except (DataError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: {error}") from error
 
 
+def find_complete(folder: Path) -> Path:
+    """The checkpoint that `folder` is, or else the newest complete one in it. Raises NotFoundError and DataError."""
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder}: there is no such folder")
+    if _FOLDER.match(folder.name) and not (folder / LATEST).exists():
+        if (reason := _torn(folder)) is not None:
+            raise DataError(f"{folder} is no complete checkpoint: {reason}")
+        return folder
+    step = find_latest(folder)
+    if step is None:
+        raise NotFoundError(f"{folder} holds no checkpoint of the trainer")
+    return folder / folder_name(step)
+
+
+def load_weights(chunks: Sequence[torch.nn.Module], checkpoint: Path) -> None:
+    """Only the weights, into the model's chunks of any layout; every rank calls it. Raises DataError."""
+    weights = _sharded_weights(chunks)
+    try:
+        loaded = dist_checkpointing.load(weights, str(checkpoint))
+    except (CheckpointException, CheckpointingException, OSError) as error:
+        raise DataError(f"the weights in {checkpoint} don't fit its recipe: {str(error)[:300]}") from error
+    for index, chunk in enumerate(chunks):
+        chunk.load_state_dict(loaded[_chunk_key(index)])
+
+
 def _saved_recipe(checkpoint: Path) -> RunRecipe:
     if (checkpoint / RECIPE).exists():
-        return _read_recipe(checkpoint / RECIPE)
+        return read_recipe(checkpoint)
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "shape" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")
@@ -315,21 +357,13 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
         state.scheduler.load_state_dict(loaded["scheduler"])
         state.step, state.consumed_samples = loaded["step"], loaded["consumed_samples"]
     if not without_random:
-        _set_random_states(loaded["random"])
+        random_states.restore(loaded["random"])
 
 
 def _sharded_state(
     state: TrainingState, without_optimizer: bool, without_random: bool, *, is_loading: bool
 ) -> dict[str, Any]:
-    # Of the optimizer's shardings this is the one that loads under every layout.
-    metadata = {
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
-    weights = {
-        _chunk_key(index): chunk.sharded_state_dict(metadata=metadata)
-        for index, chunk in enumerate(unwrap_model(state.chunks))
-    }
+    weights = _sharded_weights(unwrap_model(state.chunks))
     content: dict[str, Any] = {
         "step": state.step,
         "consumed_samples": state.consumed_samples,
@@ -341,10 +375,25 @@ def _sharded_state(
         **weights,
     }
     if not without_optimizer:
-        content["optimizer"] = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=metadata)
+        content["optimizer"] = state.optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=_sharding())
     if not without_random:
         content["random"] = _sharded_random_states()
     return content
+
+
+def _sharded_weights(chunks: Sequence[torch.nn.Module]) -> dict[str, Any]:
+    return {
+        _chunk_key(index): chunk.sharded_state_dict(metadata=_sharding())  # type: ignore[operator]
+        for index, chunk in enumerate(chunks)
+    }
+
+
+def _sharding() -> dict[str, Any]:
+    """Of the optimizer's shardings this is the one that loads under every layout."""
+    return {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
 
 
 def _chunk_key(index: int) -> str:
@@ -355,28 +404,7 @@ def _layout_key(layout: Layout) -> str:
     return f"tp{layout.tensor}-pp{layout.pipeline}-cp{layout.context}-ep{layout.expert}-dp{layout.data}"
 
 
-# ---- random states
-
-
 def _sharded_random_states() -> ShardedObject:
     """Every rank's own generators."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    return ShardedObject("random", _random_states(), (world,), (rank,), replica_id=0)
-
-
-def _random_states() -> dict[str, Any]:
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state(),
-        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
-    }
-
-
-def _set_random_states(states: dict[str, Any]) -> None:
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.set_rng_state(states["torch"])
-    torch.cuda.set_rng_state(states["device"])
-    tensor_parallel.get_cuda_rng_tracker().set_states(states["tracker"])
+    return ShardedObject("random", random_states.read(), (world,), (rank,), replica_id=0)

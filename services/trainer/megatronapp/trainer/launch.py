@@ -165,7 +165,7 @@ def _build(
     initialize(chunks, transformer, config.training.seed)
     chain.models(chunks)
     batches = Batches.build(config, layout, tokenizer, chunks, device)
-    state = _state(config, transformer, layout, chunks, recipe)
+    state = _state(config, transformer, layout, chunks, recipe, tokenizer)
     start.load(state, config)
     trainer = Trainer(
         config,
@@ -191,6 +191,7 @@ def _state(
     layout: Layout,
     chunks: list[torch.nn.Module],
     recipe: RunRecipe,
+    tokenizer: Tokenizer,
 ) -> TrainingState:
     """All that a checkpoint holds, with first weights."""
     wrapped = model.wrap(chunks, transformer, config.parallel)
@@ -202,6 +203,7 @@ def _state(
         layout=layout,
         distributed_optimizer=config.parallel.use_distributed_optimizer,
         recipe=recipe,
+        tokenizer_files=tokenizer.files,
     )
 
 

@@ -139,6 +139,30 @@ class RunRecipe:
             raise DataError(f"no recipe of a run: {repr(error)[:200]}") from error
         return recipe
 
+    def to_config(self, **changes: Any) -> TrainerConfig:
+        """The settings of the run, with these fields changed. Raises DataError where one that must be given is missing,
+        as in the recipe of a checkpoint that had none."""
+        values = {**self.settings, **changes}
+        try:
+            sections = {
+                name: section(
+                    **{
+                        each.name: _of_field(values[each.name])
+                        for each in dataclasses.fields(section)
+                        if each.name in values
+                    }
+                )
+                for name, section in SECTIONS.items()
+            }
+        except TypeError as error:
+            raise DataError(f"the recipe lacks settings of the model ({error})") from error
+        return TrainerConfig(**sections)
+
+    @property
+    def changed_by_plugins(self) -> list[str]:
+        """Plug-ins without which the model would be another one."""
+        return [name for name, plugin in (self.plugins or {}).items() if plugin.changes]
+
     def to_json(self) -> str:
         document: dict[str, Any] = {
             "schema": SCHEMA,
@@ -284,6 +308,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _of_field(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _flag(name: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tokenizers import ByteLevelBPETokenizer
@@ -24,18 +25,29 @@ END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+SETTINGS = "tokenizer_config.json"
+FILE_FLAGS = {"vocab.json": "vocab_file", "merges.txt": "merge_file", "tokenizer.json": "tokenizer_model"}
+"""The files that a tokenizer is read from, and which setting gives each one's path."""
+
+
 class Tokenizer(Protocol):
     """Text to token ids and back. Ids lie in [0, vocab_size); `eod` ends a document. `sha256` is of the files it was
-    read from, wherever they lie; empty without files."""
+    read from, wherever they lie; empty without files. `files` is what a checkpoint keeps of them, by name."""
 
     unique_identifiers: OrderedDict[str, Any]
     sha256: str
+    files: Mapping[str, bytes]
 
     @property
     def vocab_size(self) -> int: ...
 
     @property
     def eod(self) -> int: ...
+
+    @property
+    def bos(self) -> int:
+        """What begins a text; `eod`, which ends the one before, for a tokenizer without a token of its own for it."""
+        ...
 
     def tokenize(self, text: str) -> list[int]: ...
 
@@ -50,8 +62,9 @@ class ByteTokenizer:
     """One token a byte of UTF-8, and one that ends a document."""
 
     vocab_size = 257
-    eod = 256
+    eod = bos = 256
     sha256 = ""
+    files: Mapping[str, bytes] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.unique_identifiers = _identity("ByteTokenizer")
@@ -67,11 +80,12 @@ class NullTokenizer:
     """Text that is token ids already, parted by blanks: ids from 0 to `size` - 1; `size` itself ends a document."""
 
     sha256 = ""
+    files: Mapping[str, bytes] = MappingProxyType({})
 
     def __init__(self, size: int) -> None:
         if size < 1:
             raise UsageError("NullTokenizer needs --vocab-size, the number of token ids that the text uses")
-        self.eod = size
+        self.eod = self.bos = size
         self.vocab_size = size + 1
         self.unique_identifiers = _identity("NullTokenizer", size)
 
@@ -93,10 +107,12 @@ class NullTokenizer:
 class _FastTokenizer:
     """What the tokenizers of the `tokenizers` library have in common."""
 
-    def __init__(self, backend: Any, eod: int, files: Sequence[Path]) -> None:
+    def __init__(self, backend: Any, eod: int, bos: int, files: Mapping[str, bytes]) -> None:
         self._backend = backend
         self.eod = eod
-        self.sha256 = _sha256(files)
+        self.bos = bos
+        self.files = files
+        self.sha256 = _sha256([content for name, content in files.items() if name != SETTINGS])
         # Ids may have gaps, so the count of entries is not enough: a model must have room for the largest id.
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -122,7 +138,8 @@ class GPT2BPETokenizer(_FastTokenizer):
         eod = backend.token_to_id(END_OF_DOCUMENT)
         if eod is None:
             raise ConfigError(f"{vocab_file} has no token {END_OF_DOCUMENT}, which ends a document")
-        super().__init__(backend, eod, (vocab_file, merge_file))
+        files = {"vocab.json": vocab_file.read_bytes(), "merges.txt": merge_file.read_bytes()}
+        super().__init__(backend, eod, eod, files)
         self.unique_identifiers = _identity("GPT2BPETokenizer", vocab_file, merge_file)
 
 
@@ -136,15 +153,21 @@ class HuggingFaceTokenizer(_FastTokenizer):
             backend = FastTokenizer.from_file(str(file))
         except Exception as error:
             raise ConfigError(f"{file} is no tokenizer.json: {error}") from error
-        super().__init__(backend, _end_of_document(backend, file), (file,))
+        files = {"tokenizer.json": file.read_bytes()}
+        settings = file.with_name(SETTINGS)
+        if settings.is_file():
+            files[SETTINGS] = settings.read_bytes()
+        declared = _declared(files.get(SETTINGS, b"{}"))
+        eod = _end_of_document(backend, file, declared.get("eos_token"))
+        begins = backend.token_to_id(declared["bos_token"]) if "bos_token" in declared else None
+        super().__init__(backend, eod, eod if begins is None else begins, files)
         self.unique_identifiers = _identity("HuggingFaceTokenizer", file)
 
 
-def _sha256(files: Sequence[Path]) -> str:
+def _sha256(contents: Sequence[bytes]) -> str:
     """Of the files' contents in this order, each one's length before it."""
     digest = hashlib.sha256()
-    for file in files:
-        content = file.read_bytes()
+    for content in contents:
         digest.update(f"{len(content)}\n".encode() + content)
     return digest.hexdigest()
 
@@ -154,12 +177,18 @@ def _must_exist(path: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {path}: there is no such file")
 
 
-def _end_of_document(backend: Any, file: Path) -> int:
-    names = list(END_OF_DOCUMENT_NAMES)
-    settings = file.with_name("tokenizer_config.json")
-    if settings.is_file():
-        declared = json.loads(settings.read_text()).get("eos_token")
-        names.insert(0, declared["content"] if isinstance(declared, dict) else str(declared))
+def _declared(settings: bytes) -> dict[str, str]:
+    """The special tokens that a tokenizer_config.json names."""
+    try:
+        named = {role: json.loads(settings).get(role) for role in ("eos_token", "bos_token")}
+        texts = {role: token["content"] if isinstance(token, dict) else token for role, token in named.items()}
+    except (ValueError, AttributeError, LookupError) as error:
+        raise ConfigError(f"the {SETTINGS} beside the tokenizer can't be read: {error!r}") from error
+    return {role: str(text) for role, text in texts.items() if text is not None}
+
+
+def _end_of_document(backend: Any, file: Path, declared: str | None) -> int:
+    names = [*([declared] if declared else ()), *END_OF_DOCUMENT_NAMES]
     for name in names:
         token: int | None = backend.token_to_id(name)
         if token is not None:

@@ -39,10 +39,11 @@ def launch(argv: list[str]) -> int:
     configure()
     library_warnings.silence()
     with embedded_agent():
-        return _torchrun(argv)
+        return torchrun(argv)
 
 
-def _torchrun(argv: list[str]) -> int:
+def torchrun(argv: list[str]) -> int:
+    """torchrun with `argv`, to its end. Returns the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main

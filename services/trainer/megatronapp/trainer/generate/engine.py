@@ -1,0 +1,61 @@
+"""What every session needs: the model's stages on this rank, the other ranks, and what they agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+
+from megatronapp.core.generation import Candidate, Limits
+from megatronapp.trainer.data import Tokenizer
+from megatronapp.trainer.generate.cache import Cache, takes_masks
+from megatronapp.trainer.generate.parallel import Ranks, Stages
+
+TOKENS_PER_PASS = 1 << 12
+"""Of all rows together: what bounds the memory of attention scores."""
+LOGITS_PER_PASS = 1 << 26
+"""Values, where those of all tokens are looked at."""
+
+
+@dataclass
+class Engine:
+    stages: Stages
+    ranks: Ranks
+    tokenizer: Tokenizer
+    limits: Limits
+    text_of: Callable[[int], str] = field(init=False)
+    """Of one id alone."""
+
+    def __post_init__(self) -> None:
+        self._takes_masks = takes_masks(self.stages.chunks)
+        self.text_of = lru_cache(maxsize=1 << 14)(lambda token: self.tokenizer.detokenize([token]))
+
+    def end_of_pass(self, cache: Cache, end: int, *, all_logits: bool) -> int:
+        """How far one forward pass goes from the cache's position towards `end`."""
+        if cache.at > 0 and not self._takes_masks:
+            return cache.at + 1
+        most = TOKENS_PER_PASS // cache.rows
+        if all_logits:
+            most = min(most, LOGITS_PER_PASS // (cache.rows * self.limits.vocabulary))
+        if cache.at == 0 and not self._takes_masks:
+            return end
+        return min(end, cache.at + max(1, most))
+
+    def real(self, logits: torch.Tensor) -> torch.Tensor:
+        """Without the padding of the vocabulary."""
+        return logits[..., : self.limits.vocabulary]
+
+    def candidates(self, numbers: Sequence[float]) -> tuple[Candidate, ...]:
+        """From ids and log-probabilities, one after the other."""
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        return tuple(
+            Candidate(id=int(token), text=self.text_of(int(token)), log_probability=value) for token, value in pairs
+        )
+
+
+def ranked(log_probabilities: torch.Tensor, count: int) -> torch.Tensor:
+    """The likeliest ids and their log-probabilities, one after the other: [..., 2 x count], float64."""
+    values, ids = log_probabilities.topk(count, dim=-1)
+    return torch.stack((ids.double(), values.double()), dim=-1).flatten(-2)
