@@ -1,4 +1,5 @@
-"""Both ends of every link derive the same names, which are those that megatron-core's own schedules mean."""
+"""Both ends of every link derive the same names, which are those that megatron-core's own schedules mean; and these
+compute in the order of core/pipeline."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from megatronapp.core.errors import TrainingError
+from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.orders import interleaved
+from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.pipeline.identity import Pass
@@ -176,6 +180,7 @@ class NamingStage:
     """A stage's computations: what they are handed must hold its name, what they make holds its own."""
 
     stage: int
+    computed: list[Operation]
 
     def forward_step(self, *args: Any, current_microbatch: int, vp_stage: int = 0, **kwargs: Any) -> Any:
         received = args[4]
@@ -183,6 +188,7 @@ class NamingStage:
         if activation is not None:
             assert named(activation) == MessageId(F, current_microbatch, self._upstream(vp_stage))
         output = tensor_of(MessageId(F, current_microbatch, vp_stage))
+        self.computed.append(Operation(Kind.FORWARD, vp_stage, current_microbatch))
         return wrapped_as(received, output), torch.zeros([], dtype=torch.int)
 
     def backward_step(self, received: Any, output: Any, output_gradient: Any, *args: Any) -> Any:
@@ -190,6 +196,7 @@ class NamingStage:
         gradient = unwrapped(output_gradient)
         if gradient is not None:
             assert named(gradient) == MessageId(B, microbatch, chunk)
+        self.computed.append(Operation(Kind.BACKWARD, chunk, microbatch))
         is_first = self.stage == 0 and chunk == 0
         return wrapped_as(output, None if is_first else tensor_of(MessageId(B, microbatch, self._upstream(chunk))))
 
@@ -223,26 +230,28 @@ def model_chunks(plan: Pass, *, overlap: bool) -> list[Any]:
 
 
 @contextmanager
-def alone(stage: int, pipeline: Group) -> Iterator[None]:
-    """megatron-core's schedules run one stage without other ranks and without computing."""
+def alone(stage: int, pipeline: Group) -> Iterator[list[Operation]]:
+    """megatron-core's schedules run one stage without other ranks and without computing. Gives what they would have
+    computed."""
     from megatron.core.pipeline_parallel import p2p_communication, schedules
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     groups = ProcessGroupCollection()
     groups.tp = groups.cp = groups.embd = groups.pos_embd = groups.dp_cp = Group(0, 1)
     groups.pp = pipeline
-    computations = NamingStage(stage)
+    computations = NamingStage(stage, [])
     with (
         patch.object(schedules, "forward_step", computations.forward_step),
         patch.object(schedules, "backward_step", computations.backward_step),
         patch.object(p2p_communication.dist, "get_global_rank", lambda group, rank: rank),
         patch("megatronapp.trainer.pipeline.schedule._groups", lambda: groups),
     ):
-        yield
+        yield computations.computed
 
 
-def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
-    """Run the schedule of one stage. Returns the number of its messages; asserts that all are what they are called."""
+def run_stage(plan: Pass, stage: int, *, overlap: bool) -> tuple[int, list[Operation]]:
+    """Run the schedule of one stage. Returns the number of its messages, and its computations; asserts that all are
+    what they are called."""
     from megatron.core.pipeline_parallel import schedules
 
     from megatronapp.trainer.pipeline.port import PipelineMessages
@@ -259,7 +268,7 @@ def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
         if interleaved
         else schedules.forward_backward_pipelining_without_interleaving
     )
-    with alone(stage, pipeline):
+    with alone(stage, pipeline) as computed:
         PipelineSchedule(stock, chunks[0].config, messages)(
             forward_step_func=None,
             data_iterator=[iter(()) for _ in chunks] if interleaved else iter(()),
@@ -269,7 +278,7 @@ def run_stage(plan: Pass, stage: int, *, overlap: bool) -> int:
             micro_batch_size=1,
             forward_only=plan.forward_only,
         )
-    return len(posted)
+    return len(posted), computed
 
 
 def check_schedules() -> None:
@@ -285,13 +294,16 @@ def check_schedules() -> None:
         plan = Pass(**{**vars(plan), "first": 0})
         stage = data.draw(st.integers(0, plan.stages - 1))
 
-        count = run_stage(plan, stage, overlap=overlap)
+        count, computed = run_stage(plan, stage, overlap=overlap)
 
         streams = [plan.sends(stage, F), plan.sends(stage, B), plan.receives(stage, F), plan.receives(stage, B)]
         assert count == sum(map(len, streams))
+        if not plan.forward_only:
+            layout = Layout(stages=plan.stages, chunks=plan.chunks, microbatches=plan.microbatches)
+            assert computed == interleaved(layout, stage, plan.group)
 
     schedules_mean_what_is_derived()
 
 
-def test_the_schedules_of_megatron_core_post_what_is_derived() -> None:
+def test_the_schedules_of_megatron_core_compute_and_post_what_is_derived() -> None:
     run_forked(1, check_schedules)

@@ -4,8 +4,8 @@ A schedule moves four streams through a stage: it sends and receives forward (ac
 Within a stream the order is fixed by the table of virtual microbatches, whichever way the schedule mixes the streams,
 overlaps them or waits. So the n-th message of a stream has a name that both of its ends derive without talking.
 
-The table: microbatches in groups; of each group chunk after chunk. Backward takes the same table with the chunks
-reversed. The schedule without interleaving is the one with a single chunk.
+The table (core/pipeline/orders.py): microbatches in groups; of each group chunk after chunk. Backward takes the same
+table with the chunks reversed. The schedule without interleaving is the one with a single chunk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megatronapp.core.pipeline.orders import passes
 from megatronapp.core.trace.message_id import Direction, MessageId
 
 
@@ -51,10 +52,8 @@ class Pass:
         ]
 
     def _table(self, forward: bool) -> Iterator[tuple[int, int]]:
-        for start in range(0, self.microbatches, self.group):
-            for chunk in range(self.chunks) if forward else reversed(range(self.chunks)):
-                for microbatch in range(start, min(start + self.group, self.microbatches)):
-                    yield microbatch, chunk
+        for chunk, microbatch in passes(self.stages, self.chunks, self.microbatches, self.group):
+            yield microbatch, chunk if forward else self.chunks - 1 - chunk
 
     def _crosses(self, stage: int, chunk: int, *, downstream: bool) -> bool:
         """Whether a chunk of a stage has a neighbour on that side: the model's two ends have none."""

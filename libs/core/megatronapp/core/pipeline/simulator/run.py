@@ -1,0 +1,110 @@
+"""One replica's step: a schedule on a layout, with given times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatronapp.core.pipeline.arrays import Whole
+from megatronapp.core.pipeline.lanes import PEAK, WHOLE
+from megatronapp.core.pipeline.operations import Operation
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import places_of
+from megatronapp.core.pipeline.simulator import events
+from megatronapp.core.pipeline.simulator.links import Wiring, first_arrivals
+
+NOT_RUN = -1
+Engine = Callable[..., int]
+"""Takes the arguments of events.simulate, as arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What stages run: orders as they are (`strict`) or as hints under a cap of activations (in chunks × microbatches)
+    that is one number for all stages, or one for each."""
+
+    name: str
+    places: Whole
+    caps: tuple[int, ...]
+    strict: bool
+    reserve: bool = True
+    pending: int = WHOLE
+    """Thousandths of an activation that a pending W holds."""
+
+
+def strict(name: str, layout: Layout, orders: Sequence[Sequence[Operation]]) -> Schedule:
+    """Orders to be run as they are. Raises UsageError when they do not fit the layout."""
+    places = np.array([places_of(layout, order) for order in orders], np.int64)
+    return Schedule(name, places, (layout.chunks * layout.microbatches,) * layout.stages, True)
+
+
+def dynamic(
+    name: str, layout: Layout, hints: Sequence[Sequence[Operation]], caps: Sequence[int], *,
+    reserve: bool = True, pending: int = WHOLE,
+) -> Schedule:  # fmt: skip
+    """Hints under caps. Raises UsageError when they do not fit the layout."""
+    places = np.array([places_of(layout, order) for order in hints], np.int64)
+    return Schedule(name, places, tuple(caps), False, reserve, pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What happened. begins and durations: (stages, operations) in ns; NOT_RUN where an operation never began."""
+
+    layout: Layout
+    begins: Whole
+    durations: Whole
+    peaks: tuple[float, ...]
+    """Most activations in flight, by stage, in chunks × microbatches."""
+    end_ns: int
+    """When the last operation ended."""
+
+    @property
+    def complete(self) -> bool:
+        """False: stages waited for each other for ever."""
+        return bool((self.begins != NOT_RUN).all())
+
+    @property
+    def ends(self) -> Whole:
+        return self.begins + self.durations
+
+    def orders(self) -> list[list[Operation]]:
+        """What each stage ran, in its order."""
+        return [
+            [self.layout.operation(int(number)) for number in np.argsort(begins, kind="stable") if begins[number] >= 0]
+            for begins in self.begins
+        ]
+
+
+def run(
+    layout: Layout, schedule: Schedule, durations: Whole, wiring: Wiring, *,
+    late: Whole | None = None, engine: Engine | None = None,
+) -> Run:  # fmt: skip
+    """Simulate. durations: (stages, operations) in ns, at least 1; late: what is added to
+    the delay of the message that each operation needs, also of those that stay on their stage.
+
+    engine: `in_python`, or a compiled one that takes the same arrays.
+    """
+    delay = wiring.delay if late is None else wiring.delay + late
+    begins = np.full(durations.shape, NOT_RUN, np.int64)
+    held = np.zeros((layout.stages, 2), np.int64)
+    end_ns = (engine or in_python)(
+        layout.stages, layout.chunks, layout.microbatches, schedule.strict, schedule.reserve, wiring.blocking,
+        schedule.pending, np.array(schedule.caps, np.int64), schedule.places, durations,
+        wiring.next_stage, wiring.next_lane, wiring.link, wiring.occupancy, delay,
+        np.zeros(max(1, wiring.links), np.int64), first_arrivals(layout), begins,
+        np.zeros((layout.stages, layout.lanes), np.int64), held,
+    )  # fmt: skip
+    return Run(layout, begins, durations, tuple((held[:, PEAK] / WHOLE).tolist()), int(end_ns))
+
+
+def in_python(*arguments: Any) -> int:
+    """events.simulate on lists, which Python indexes faster than arrays."""
+    lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
+    end_ns = events.simulate(*lists)
+    for array, filled in zip(arguments[-3:], lists[-3:], strict=True):
+        array[:] = filled
+    return end_ns
