@@ -144,10 +144,10 @@ def detector_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:
     for message in messages:
         engines.feed(message)
     engine = engines.running[RUN]
-    progress = {r: (s.step, s.closing) for r, s in engine.progress._ranks.items()}
-    believed = of_membership(engine.membership)
-    assert progress == {rank: (step, closed) for rank, (_, step, closed) in believed.items()}
-    return believed
+    progress = engine.progress._ranks
+    believed = of_membership(engine.membership)  # which keeps no heartbeats here: the steps are those of the progress
+    assert {r: s.closing for r, s in progress.items()} == {rank: closed for rank, (_, _, closed) in believed.items()}
+    return {rank: (process, progress[rank].step, closed) for rank, (process, _, closed) in believed.items()}
 
 
 def gateway_believes(messages: Sequence[trace_pb2.RankMessage]) -> RankStates:

@@ -145,15 +145,10 @@ async def test_an_engine_that_fails_is_suspended_and_no_other(
 ) -> None:
     take = Engine.take
 
-    def failing(
-        engine: Engine,
-        sender: Identity,
-        message: trace_pb2.SentMessage,
-        repeated: trace_pb2.Heartbeat | None = None,
-    ) -> list[Finding]:
+    def failing(engine: Engine, sender: Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         if engine.run == EVIL and engine.attempt == 1:
             raise RuntimeError("a mistake")
-        return take(engine, sender, message, repeated)
+        return take(engine, sender, message)
 
     monkeypatch.setattr(Engine, "take", failing)
     bus, registry, job = MemoryBus(), CollectorRegistry(), innocent()

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.collector.dedup import Dedup, SeenNumbers
+from megatronapp.collector.dedup import KEPT_PROCESSES, Dedup, SeenNumbers
 
 NUMBERS = st.lists(st.integers(1, 60), max_size=120)
 
@@ -61,3 +61,18 @@ def test_hello_is_always_new_and_attempts_are_forgotten() -> None:
     assert dedup.add(("run", 1, 0, 1), 1)
     dedup.forget([("run", 1)])
     assert dedup.add(("run", 1, 0, 1), 1)
+
+
+def test_a_rank_that_begins_anew_without_end_is_kept_in_its_newest_processes() -> None:
+    dedup = Dedup()
+    for incarnation in range(1, 3 * KEPT_PROCESSES):
+        assert dedup.add(("run", 1, 0, incarnation), 1)
+    assert dedup.add(("run", 1, 1, 7), 1)
+
+    again = Dedup.from_json(dedup.to_json())
+    again.add(("run", 1, 0, 9_999), 1)
+
+    for each in (dedup, again):
+        assert len(each.seen) == KEPT_PROCESSES + 1
+        assert not each.add(("run", 1, 0, 3 * KEPT_PROCESSES - 1), 1)
+        assert not each.add(("run", 1, 1, 7), 1)

@@ -83,11 +83,11 @@ def beat(seq: int, completed: int, step: int = 3, **fields: object) -> trace_pb2
     return trace_pb2.TraceMessage(seq=seq, heartbeat=told)
 
 
-def heard(whole: Attempt, *messages: trace_pb2.TraceMessage, first_step: int = 1) -> Attempt:
-    """The attempt, after rank 0's Hello and these messages, one a second."""
-    who = trace_pb2.Identity(run=whole.run, job=whole.job, attempt=whole.attempt, rank=0, incarnation=1)
+def heard(whole: Attempt, *messages: trace_pb2.TraceMessage, first_step: int = 1, incarnation: int = 1) -> Attempt:
+    """The attempt, after rank 0's Hello and these messages, one a second; 100 s from incarnation to incarnation."""
+    who = trace_pb2.Identity(run=whole.run, job=whole.job, attempt=whole.attempt, rank=0, incarnation=incarnation)
     hello = trace_pb2.Hello(identity=who, schedule=trace_pb2.Schedule(first_step=first_step, total_steps=400))
-    for second, message in enumerate([trace_pb2.TraceMessage(hello=hello), *messages], 1):
+    for second, message in enumerate([trace_pb2.TraceMessage(hello=hello), *messages], 100 * incarnation - 99):
         said = trace_pb2.RankMessage(identity=who, message=message, received_unix_ns=second * 10**9)
         whole.take(from_record(said.SerializeToString()))
     return whole
@@ -161,6 +161,16 @@ def test_a_process_that_comes_after_a_clock_was_set_back_is_the_newer_one() -> N
 
 def test_lost_events_that_add_up_to_more_than_a_number_holds_are_cut() -> None:
     whole = attempt("run-1")
-    whole.dropped = {(0, 1): 2**64 - 1, (0, 2): 2**64 - 1}
+    whole.dropped = 2**65
 
     assert notes.job_record(whole).dropped == 2**63 - 1
+
+
+def test_lost_events_are_counted_once_over_a_restart_and_add_up_over_processes() -> None:
+    whole = heard(attempt("run-1"), beat(1, 5, dropped=5))
+
+    found = notes.unpack(notes.pack(whole))
+    heard(found, beat(2, 6, dropped=7))
+    heard(found, beat(1, 1, dropped=1), incarnation=2)
+
+    assert (whole.dropped, found.dropped) == (5, 8)

@@ -13,6 +13,8 @@ from megatronapp.core.trace import columns
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.detector.engine import Engines
 from megatronapp.detector.exposition import SECONDS, Exposition
+from megatronapp.detector.positions import Positions
+from megatronapp.detector.progress import LAGS_SECONDS
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import Job, Layout
 
@@ -107,3 +109,49 @@ def test_summaries_that_are_not_judged_are_counted_by_reason() -> None:
         for reason in ("late", "far", "invalid")
     }
     assert counts == {"late": 1, "far": 1, "invalid": 1}
+
+
+def series_of(page: str) -> list[str]:
+    return [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+
+
+def test_two_runs_of_one_job_have_each_series_once_and_keep_them_until_both_have_ended() -> None:
+    registry, engines = CollectorRegistry(), Engines()
+    exposition = Exposition(registry, engines, 16)
+    for run in ("first", "second"):
+        job = Job(Layout(pp=1, dp=2), run=run)
+        for message in (*job.hellos(), *job.step(1), *job.step(2), *job.step(3)):
+            engines.feed(message)
+        exposition.observe(engines.running[run])
+    labels = job_labels(engines.running["first"].job)
+
+    both = generate_latest(registry).decode()
+    stopped = engines.running["first"]
+    engines.forget("first", 0)
+    exposition.forget(stopped)
+
+    assert len(set(series_of(both))) == len(series_of(both))
+    assert registry.get_sample_value("megatronapp_job_slowdown_ratio", labels) == 1
+    assert registry.get_sample_value("megatronapp_step_duration_seconds_count", labels) == 2
+    stopped = engines.running["second"]
+    engines.forget("second", 0)
+    exposition.forget(stopped)
+    assert registry.get_sample_value("megatronapp_step_duration_seconds_count", labels) is None
+
+
+def test_a_scrape_looks_at_all_ranks_once_in_some_seconds_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, engines, job = CollectorRegistry(), Engines(), Job(Layout(pp=1, dp=2))
+    Exposition(registry, engines, 16)
+    for message in (*job.hellos(), job.heartbeat(0, 1, [])):
+        engines.feed(message)
+    looked: list[int] = []
+    monkeypatch.setattr(Positions, "completed", lambda own: looked.append(own.rank) or {})
+
+    for _ in range(5):
+        generate_latest(registry)
+    at_once = len(looked)
+    job.clock_ns += int(LAGS_SECONDS * 1e9)
+    engines.feed(job.heartbeat(0, 1, []))
+    generate_latest(registry)
+
+    assert (at_once, len(looked)) == (1, 2)

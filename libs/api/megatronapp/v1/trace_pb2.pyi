@@ -533,12 +533,64 @@ class SentMessage(_message.Message):
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     sender: bytes
-    message: TraceMessage
+    message: SentTraceMessage
     received_unix_ns: int
     clock_offset_ns: int
     clock_error_ns: int
     lost: bool
-    def __init__(self, sender: _Optional[bytes] = ..., message: _Optional[_Union[TraceMessage, _Mapping]] = ..., received_unix_ns: _Optional[int] = ..., clock_offset_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sender: _Optional[bytes] = ..., message: _Optional[_Union[SentTraceMessage, _Mapping]] = ..., received_unix_ns: _Optional[int] = ..., clock_offset_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
+
+class SentTraceMessage(_message.Message):
+    __slots__ = ("seq", "hello", "batch", "summary", "heartbeat", "bundle")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    hello: Hello
+    batch: TraceBatch
+    summary: StepSummary
+    heartbeat: SentHeartbeat
+    bundle: Bundle
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[SentHeartbeat, _Mapping]] = ..., bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class SentHeartbeat(_message.Message):
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations")
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FRONTIERS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_SINCE_NS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_CPU_NS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    unix_ns: int
+    step: int
+    frontiers: _containers.RepeatedScalarFieldContainer[bytes]
+    dropped: int
+    control: TraceControl
+    gpu: GpuTelemetry
+    activity: str
+    activity_since_ns: int
+    communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
+    thread_cpu_ns: int
+    thread_wait_ns: int
+    closing: bool
+    phase: Phase
+    memory: Memory
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ()

@@ -213,23 +213,19 @@ class Detector:
         try:
             message.ParseFromString(value)
             who = sender_of(message.sender)
-            known = self._engines.last_heartbeat(who)
-            repeated = known if check_sent(who, message, known) else None
+            check_sent(who, message)
         except (DecodeError, DataError) as error:
             self._set_aside(value, error)
             return 0
         if not self._suspensions.covers(who.run, who.job, who.attempt):
-            self._judge(value, message, who, repeated)
+            self._judge(value, message, who)
         return message.received_unix_ns
 
-    def _judge(
-        self, value: bytes, message: trace_pb2.SentMessage, who: Identity, repeated: trace_pb2.Heartbeat | None
-    ) -> None:
-        """Judge a message that may be true; repeated: a heartbeat whose frontiers it has. Whatever it makes fail is its
-        own job's trouble."""
+    def _judge(self, value: bytes, message: trace_pb2.SentMessage, who: Identity) -> None:
+        """Judge a message that may be true. Whatever it makes fail is its own job's trouble."""
         run = who.run
         try:
-            if news := self._engines.take(who, message, repeated):
+            if news := self._engines.take(who, message):
                 self._note(news)
             if run in self._awaited:
                 self._take_over(run)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -28,7 +29,6 @@ MAX_AHEAD = 2 * MAX_WAITING
 """A step further ahead is believed when a second rank tells of it."""
 FORGIVEN = 3
 """Steps that a rank may miss before later steps no longer wait for it."""
-AnyMessage = trace_pb2.RankMessage | trace_pb2.SentMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,10 @@ class Assembler:
         self._rewinds = Rewinds[Arrived]()
         self._step_seconds = 0.0
         self._ranks: RankTable | None = None
+        self._groups = _Groups([])
+        """Of the newest step."""
 
-    def feed(self, process: Process, message: AnyMessage) -> list[StepTable]:
+    def feed(self, process: Process, message: trace_pb2.SentMessage) -> list[StepTable]:
         """Take one message of a rank's process; returns the steps that it completes."""
         body = message.message
         if body.HasField("hello"):
@@ -114,7 +116,7 @@ class Assembler:
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
-    def _take(self, member: Member, message: AnyMessage) -> list[StepTable]:
+    def _take(self, member: Member, message: trace_pb2.SentMessage) -> list[StepTable]:
         """Returns the steps of before, if the job has gone back with this message."""
         body, rank = message.message, member.process.rank
         summary = body.summary
@@ -216,11 +218,16 @@ class Assembler:
 
     def _tabulate(self, step: int, arrived: dict[int, Arrived]) -> StepTable:
         try:
-            return tabulate(step, self.ranks, self.members, arrived, self.world)
+            return self._table(step, arrived)
         except DataError:
             understood = {rank: each for rank, each in arrived.items() if _understood(each.summary)}
             self.invalid += len(arrived) - len(understood)
-            return tabulate(step, self.ranks, self.members, understood, self.world)
+            return self._table(step, understood)
+
+    def _table(self, step: int, arrived: dict[int, Arrived]) -> StepTable:
+        order = self.ranks.rank.tolist()
+        self._groups = self._groups.of([self.members[rank].groups for rank in order if rank in arrived])
+        return _tabulate(step, self.ranks, self.members, arrived, self._groups, self.world)
 
     @property
     def ranks(self) -> RankTable:
@@ -230,14 +237,19 @@ class Assembler:
         return self._ranks
 
 
-def tabulate(
-    step: int, ranks: RankTable, members: dict[int, Member], arrived: dict[int, Arrived], world: int
+def _tabulate(
+    step: int,
+    ranks: RankTable,
+    members: dict[int, Member],
+    arrived: dict[int, Arrived],
+    groups: _Groups,
+    world: int,
 ) -> StepTable:
-    """One step's summaries as arrays. `world` tells how many ranks there should be. Raises DataError when a summary
-    can't be understood."""
-    order = [int(rank) for rank in ranks.rank]
+    """One step's summaries as arrays. `groups`: of those that arrived; `world`: how many ranks there should be. Raises
+    DataError when a summary can't be understood."""
+    order = ranks.rank.tolist()
     present = [(i, arrived[rank], members[rank]) for i, rank in enumerate(order) if rank in arrived]
-    names, groups = _Names(), _Groups()
+    names = _Names()
     rows = _rows(present, names, groups)
     summaries = [a.summary for _, a, _ in present]
     return StepTable(
@@ -275,16 +287,23 @@ class _Names:
 
 
 class _Groups:
-    """Communicators in order of appearance. One that a rank has not named yet counts as none."""
+    """Communicators of members in order of appearance. One that a rank has not named yet counts as none."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: list[Mapping[int, Group]]) -> None:
+        """named: of each member, by its own indices; from step to step the same, and looked up once."""
         self.found: list[Group] = []
-        self._numbers: dict[str, int] = {}
+        self._named, self._numbers = named, dict[str, int]()
+        self.lookups = [self._lookup(groups) for groups in named]
+        """Of each member, the communicators' numbers by its own indices."""
 
-    def lookup(self, member: Member) -> Ints:
-        """Numbers of a connection's communicators, by their index there."""
-        numbers = np.full(max(member.groups, default=0) + 2, -1, np.int64)
-        for index, group in member.groups.items():
+    def of(self, named: list[Mapping[int, Group]]) -> _Groups:
+        """Those of these members."""
+        known = self._named
+        return self if len(known) == len(named) and all(map(is_, known, named)) else _Groups(named)
+
+    def _lookup(self, groups: Mapping[int, Group]) -> Ints:
+        numbers = np.full(max(groups, default=0) + 2, -1, np.int64)
+        for index, group in groups.items():
             if group.id not in self._numbers:
                 self._numbers[group.id] = len(self.found)
                 self.found.append(group)
@@ -296,7 +315,7 @@ def _rows(present: list[tuple[int, Arrived, Member]], names: _Names, groups: _Gr
     counts = np.array([arrived.summary.rows for _, arrived, _ in present], np.int64)
     whole = columns.joined_summaries([arrived.summary for _, arrived, _ in present])
     operation = _translated(whole["name"], counts, [names.lookup(tuple(a.summary.names)) for _, a, _ in present])
-    communicator = _translated(whole["communicator"], counts, [groups.lookup(member) for _, _, member in present])
+    communicator = _translated(whole["communicator"], counts, groups.lookups)
     names.kinds |= _kinds(operation, whole["kind"], names)
 
     def integers(name: str) -> Ints:

@@ -9,7 +9,7 @@ from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.core.trace.membership import Membership, Process
 from megatronapp.core.trace.values import Identity
 from megatronapp.detector import profiles
-from megatronapp.detector.assemble import AnyMessage, Assembler
+from megatronapp.detector.assemble import Assembler
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.findings import Ledger, Moment, identified_as, key_of
 from megatronapp.detector.gates import Gate, Gates
@@ -60,16 +60,11 @@ class Engine:
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=KEPT_ARRIVALS)
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
-        """Take one message, which must not change afterwards; returns the findings that are new or have changed."""
-        return self.take(message.identity, message)
+        """Take one message; returns the findings that are new or have changed."""
+        return self.take(message.identity, _as_sent(message))
 
-    def take(
-        self,
-        sender: Identity | trace_pb2.Identity,
-        message: AnyMessage,
-        repeated: trace_pb2.Heartbeat | None = None,
-    ) -> list[Finding]:
-        """The same of a message whose sender is known. repeated: a heartbeat whose frontiers it is known to have."""
+    def take(self, sender: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
+        """The same of a message whose sender is known, and which must not change afterwards."""
         now, body = message.received_unix_ns, message.message
         process = self.membership.take(sender, body, now, lost=message.lost)
         if process is None:
@@ -77,7 +72,7 @@ class Engine:
         if process.lost:
             self.progress.lose(process.rank)
         if body.HasField("heartbeat"):
-            return self._beat(process, body, now, repeated)
+            return self._beat(process, body, now)
         return self._judge(self.assembler.feed(process, message), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
@@ -158,13 +153,7 @@ class Engine:
                 self.take_over(finding, unix_ns)
                 self.judge.resume(finding)
 
-    def _beat(
-        self,
-        process: Process,
-        message: trace_pb2.TraceMessage,
-        unix_ns: int,
-        repeated: trace_pb2.Heartbeat | None,
-    ) -> list[Finding]:
+    def _beat(self, process: Process, message: trace_pb2.SentTraceMessage, unix_ns: int) -> list[Finding]:
         member = self.assembler.member(process)
         if member is None:
             return []
@@ -172,7 +161,7 @@ class Engine:
         member.name(heartbeat.communicators)
         if message.seq < process.heartbeat_seq:
             return []
-        self.progress.beat(member, heartbeat, unix_ns, repeated)
+        self.progress.beat(member, heartbeat, unix_ns)
         return self._hang(process, unix_ns)
 
     def _hang(self, process: Process, unix_ns: int) -> list[Finding]:
@@ -221,15 +210,10 @@ class Engines:
         """Take one message of any job. A newer attempt ends the one before, and inherits what is open on its devices;
         messages of older ones are dropped, and so are those of another job: a run belongs to the first that is heard
         of it."""
-        return self.take(message.identity, message)
+        return self.take(message.identity, _as_sent(message))
 
-    def take(
-        self,
-        who: Identity | trace_pb2.Identity,
-        message: AnyMessage,
-        repeated: trace_pb2.Heartbeat | None = None,
-    ) -> list[Finding]:
-        """The same of a message whose sender is known. repeated: a heartbeat whose frontiers it is known to have."""
+    def take(self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
+        """The same of a message whose sender is known, and which must not change afterwards."""
         engine = self._engines.get(who.run)
         if engine is not None and (who.attempt < engine.attempt or who.job != engine.job):
             return []
@@ -242,13 +226,7 @@ class Engines:
             gate = self.gates.of(who.job)
             engine = Engine(who.run, who.job, who.attempt, self._start_patience_seconds, gate, inherited)
             self._engines[who.run] = engine
-        return changed + engine.take(who, message, repeated)
-
-    def last_heartbeat(self, who: Identity) -> trace_pb2.Heartbeat | None:
-        """The rank's newest."""
-        engine = self._engines.get(who.run)
-        process = engine.membership.ranks.get(who.rank) if engine is not None else None
-        return process.heartbeat if process is not None else None
+        return changed + engine.take(who, message)
 
     def drop(self, run: str) -> Engine | None:
         """Forget a run that goes on elsewhere; returns its engine."""
@@ -261,6 +239,10 @@ class Engines:
         """Drop what is known of a run that has ended; returns what was open, resolved."""
         engine = self.drop(run)
         return engine.close(unix_ns) if engine else []
+
+
+def _as_sent(message: trace_pb2.RankMessage) -> trace_pb2.SentMessage:
+    return trace_pb2.SentMessage.FromString(message.SerializeToString())
 
 
 def _as_told(inherited: Iterable[Finding], told_before: Iterable[Finding], attempt: int) -> list[Finding]:

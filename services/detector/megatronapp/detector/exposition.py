@@ -24,6 +24,11 @@ from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 
+Sample = tuple[str, tuple[str, ...], float]
+"""Name of a gauge, its labels, its value."""
+Series = dict[tuple[str, tuple[str, ...]], float]
+"""Values by name and labels. Of two runs of one job, and of two findings on one rank, the worse: a
+scrape with the same series twice is refused whole."""
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 LATENCY_SECONDS = (0.1, 0.3, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -138,45 +143,51 @@ class Exposition(Collector):
                 self._lost.labels(*labels, finding.cause).inc(seconds * (1 - 1 / finding.cost_ratio))
 
     def forget(self, engine: Engine) -> None:
-        """The job has ended, or goes on elsewhere: its series go."""
+        """The run has ended, or goes on elsewhere: its job's series go, unless another run of it is judged."""
         self._steps.pop(engine.run, None)
         self._seen.difference_update(finding.id for finding in engine.ledger.open)
+        if any(other.job == engine.job and other is not engine for other in self._engines.running.values()):
+            return
         for metric in (self._duration, self._wait, self._lost, self._detections, self._latency):
             metric.remove_by_labels(job_labels(engine.job))
 
     def collect(self) -> Iterator[Metric]:
-        families = {
-            name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
-            for name, (text, labels) in GAUGES.items()
-        }
+        series: Series = {}
         dropped = Tally[tuple[str, ...]]()
         for engine in list(self._engines.running.values()):
             if not self._shown(engine.run):
                 continue
             try:
-                self._add(engine, tuple(job_labels(engine.job).values()), families)
+                for name, labels, value in self._gauges(engine):
+                    known = series.get((name, labels), value)
+                    series[name, labels] = max(known, value)
                 dropped.update(_dropped(engine))
             except Exception:
                 log.exception("job_not_exposed", job=engine.job, run=engine.run)
+        families = {
+            name: GaugeMetricFamily(f"megatronapp_{name}", text, labels=(*JOB_LABELS, *labels))
+            for name, (text, labels) in GAUGES.items()
+        }
+        for (name, labels), value in series.items():
+            families[name].add_metric(labels, value)
         yield from families.values()
         yield _counted(dropped)
 
-    def _add(self, engine: Engine, labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]) -> None:
-        families["detector_owner"].add_metric((*labels, self._replica), 1)
+    def _gauges(self, engine: Engine) -> Iterator[Sample]:
+        labels = tuple(job_labels(engine.job).values())
+        yield "detector_owner", (*labels, self._replica), 1
         found = engine.ledger.open
         costs = [f.cost_ratio for f in found if math.isfinite(f.cost_ratio)]
-        families["job_slowdown_ratio"].add_metric(labels, max([1.0, *costs]))
+        yield "job_slowdown_ratio", labels, max([1.0, *costs])
         hangs = any(f.kind is Kind.HANG for f in found)
-        families["hang_seconds"].add_metric(labels, engine.progress.stalled_seconds if hangs else 0.0)
+        yield "hang_seconds", labels, engine.progress.stalled_seconds if hangs else 0.0
         for kind, lag in _known_lags(engine.progress.lags()).items():
-            families["progress_lag_operations"].add_metric((*labels, kind), lag)
-        self._add_findings(engine, found, labels, families)
+            yield "progress_lag_operations", (*labels, kind), lag
+        yield from self._of_findings(engine, found, labels)
         for (src, dst, kind), speed in _bandwidths(engine, found).items():
-            families["link_bandwidth_bytes_per_second"].add_metric((*labels, src, dst, kind), speed)
+            yield "link_bandwidth_bytes_per_second", (*labels, src, dst, kind), speed
 
-    def _add_findings(
-        self, engine: Engine, found: list[Finding], labels: tuple[str, ...], families: dict[str, GaugeMetricFamily]
-    ) -> None:
+    def _of_findings(self, engine: Engine, found: list[Finding], labels: tuple[str, ...]) -> Iterator[Sample]:
         shown: set[tuple[str, ...]] = set()
         for finding in sorted(found, key=lambda f: -f.cost_ratio):
             advice = finding.kind is Kind.IMBALANCE
@@ -185,27 +196,19 @@ class Exposition(Collector):
                 if info in shown or len(shown) >= self._top_ranks:
                     continue
                 shown.add(info)
-                families["suspect_info"].add_metric((*labels, *info, str(finding.page).lower()), 1)
+                yield "suspect_info", (*labels, *info, str(finding.page).lower()), 1
                 if rank:
-                    self._add_rank(engine, finding, int(rank), labels, families)
+                    yield from _of_rank(engine, finding, int(rank), labels)
 
-    def _add_rank(
-        self,
-        engine: Engine,
-        finding: Finding,
-        rank: int,
-        labels: tuple[str, ...],
-        families: dict[str, GaugeMetricFamily],
-    ) -> None:
-        who = (*labels, str(rank), finding.node)
-        families["rank_slowdown_ratio"].add_metric(who, finding.cost_ratio)
-        for signal in dict.fromkeys(e.signal for e in finding.evidence):
-            monitor = engine.judge.monitors.get(signal)
-            families["rank_effect_ratio"].add_metric((*who, signal), finding.effect_ratio)
-            if monitor is not None and signal != "transfer" and rank < len(monitor):
-                families["rank_evidence_log10"].add_metric(
-                    (*who, signal), float(monitor.log_evidence[rank]) / math.log(10)
-                )
+
+def _of_rank(engine: Engine, finding: Finding, rank: int, labels: tuple[str, ...]) -> Iterator[Sample]:
+    who = (*labels, str(rank), finding.node)
+    yield "rank_slowdown_ratio", who, finding.cost_ratio
+    for signal in dict.fromkeys(e.signal for e in finding.evidence):
+        monitor = engine.judge.monitors.get(signal)
+        yield "rank_effect_ratio", (*who, signal), finding.effect_ratio
+        if monitor is not None and signal != "transfer" and rank < len(monitor):
+            yield "rank_evidence_log10", (*who, signal), float(monitor.log_evidence[rank]) / math.log(10)
 
 
 def _group_kind(sent: str) -> str:

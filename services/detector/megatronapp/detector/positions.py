@@ -1,103 +1,61 @@
-"""How far a rank has come, as one of its heartbeats tells. Worked out only when somebody asks: of nearly all heartbeats
-it is enough to know whether they tell the same as the one before.
+"""How far a rank has come, as its newest heartbeat tells. Worked out only when somebody asks: of nearly all heartbeats
+it is enough to know whether they tell the same, byte for byte, as the one before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from dataclasses import dataclass
 
-from megatronapp.core.trace.heartbeat import same_frontiers
-from megatronapp.detector.members import Member
+from google.protobuf.message import DecodeError
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace.heartbeat import read_frontiers
 from megatronapp.detector.signals.frontier import Message, Position
+from megatronapp.detector.steps import Group
 from megatronapp.v1 import trace_pb2
 
 Ranks = tuple[int, ...]
-_NAME, _NUMBERS = attrgetter("communicator", "peer", "sending"), attrgetter("enqueued", "started", "completed")
 
 
+@dataclass(slots=True)
 class Positions:
-    """Of one rank, in the communicators that it has named until now."""
+    """Of one rank, in the communicators that it had named by then."""
 
-    __slots__ = ("_groups", "_heartbeat", "_known", "_rank")
+    rank: int
+    groups: Mapping[int, Group]
+    """Its communicators by its own indices."""
+    frontiers: Sequence[bytes] = ()
+    """As they were sent. Where one can't be understood, none of them tells anything."""
 
-    def __init__(self, member: Member, heartbeat: trace_pb2.Heartbeat) -> None:
-        self._rank, self._groups, self._heartbeat = member.process.rank, member.groups, heartbeat
-        self._known: tuple[dict[str, Position], dict[str, Ranks]] | None = None
-
-    @property
-    def by_communicator(self) -> Mapping[str, Position]:
+    def by_communicator(self) -> dict[str, Position]:
         """By the communicator's id."""
-        return self._worked_out[0]
+        return {
+            name: Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open))
+            for name, _, f in self._placed()
+        }
 
-    @property
-    def members(self) -> Mapping[str, Ranks]:
+    def members(self) -> dict[str, Ranks]:
         """The ranks of these communicators."""
-        return self._worked_out[1]
+        return {name: ranks for name, ranks, _ in self._placed()}
 
-    def equal(self, other: Positions) -> bool:
-        """Whether the rank stands where the other tells."""
-        if self._groups is other._groups:
-            if self._last_differs(other):
-                return False
-            if same_frontiers(self._heartbeat, other._heartbeat):
-                return True
-        return self.by_communicator == other.by_communicator
-
-    def _last_differs(self, other: Positions) -> bool:
-        """Whether the last frontier, which stands in no other's shadow, is of the same name and has other numbers:
-        spares most of what moves the working out."""
-        if not self._frontiers or not other._frontiers:
-            return False
-        own, its = self._frontiers[-1], other._frontiers[-1]
-        return _NAME(own) == _NAME(its) and _NUMBERS(own) != _NUMBERS(its) and self._place(own) is not None
-
-    def told_again(
-        self, member: Member, heartbeat: trace_pb2.Heartbeat, repeated: trace_pb2.Heartbeat | None = None
-    ) -> bool:
-        """Whether the rank's next heartbeat tells the same word for word; it takes this one's place then. repeated: one
-        whose frontiers it is known to have."""
-        if self._groups is not member.groups:
-            return False
-        if self._heartbeat is not repeated and not same_frontiers(self._heartbeat, heartbeat):
-            return False
-        self._heartbeat = heartbeat
-        return True
-
-    def completed(self) -> Mapping[str, int]:
+    def completed(self) -> dict[str, int]:
         """By the communicator's id: operations that are complete."""
-        if self._known is not None:
-            return {name: position.completed for name, position in self._known[0].items()}
-        placed = ((self._place(f), f.completed) for f in self._frontiers)
-        return {place[0]: completed for place, completed in placed if place is not None}
+        return {name: f.completed for name, _, f in self._placed()}
 
-    @property
-    def _frontiers(self) -> Sequence[trace_pb2.Frontier]:
-        return self._heartbeat.frontiers
-
-    @property
-    def _worked_out(self) -> tuple[dict[str, Position], dict[str, Ranks]]:
-        if self._known is None:
-            self._known = {}, {}
-            for name, ranks, position in self._named():
-                self._known[0][name], self._known[1][name] = position, ranks
-        return self._known
-
-    def _named(self) -> Iterator[tuple[str, Ranks, Position]]:
-        for f in self._frontiers:
-            place = self._place(f)
-            if place is not None:
-                opened = _open(f.open)
-                yield *place, Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened)
-
-    def _place(self, f: trace_pb2.Frontier) -> tuple[str, Ranks] | None:
-        """The communicator's id and its ranks; None for one that the rank has not named."""
-        peer = f.peer
-        if peer >= 0 and (f.sending or peer != self._rank):
-            sender, receiver = (self._rank, peer) if f.sending else (peer, self._rank)
-            return f"p2p:{sender}-{receiver}", (sender, receiver)
-        group = self._groups.get(f.communicator)
-        return (group.id, group.ranks) if group is not None else None
+    def _placed(self) -> Iterator[tuple[str, Ranks, trace_pb2.Frontier]]:
+        """Each frontier with its communicator's id and ranks, without those of communicators that have no name."""
+        try:
+            frontiers = read_frontiers(self.frontiers)
+        except (DecodeError, DataError):
+            return
+        for f in frontiers:
+            peer = f.peer
+            if peer >= 0 and (f.sending or peer != self.rank):
+                sender, receiver = (self.rank, peer) if f.sending else (peer, self.rank)
+                yield f"p2p:{sender}-{receiver}", (sender, receiver), f
+            elif group := self.groups.get(f.communicator):
+                yield group.id, group.ranks, f
 
 
 def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:

@@ -16,7 +16,7 @@ from megatronapp.detector import patience, profiles
 from megatronapp.detector.members import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
-from megatronapp.detector.signals.frontier import Blame, Position, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Side, blame
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -24,6 +24,8 @@ LONGEST_BEAT_SECONDS = 2.0
 """More time than this between two heartbeats does not count: nobody was there to see a stall."""
 SILENT_SECONDS = 4.0
 """Four heartbeats that have not come: one may be lost, and the next two late, without the rank being silent."""
+LAGS_SECONDS = 10.0
+"""Lags are looked at again after so long: a scrape of /metrics comes as often as anybody likes."""
 RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
@@ -33,8 +35,8 @@ BUSY_SHARE = 0.2
 
 @dataclass(slots=True)
 class _Rank:
-    positions: Positions | None = None
-    """As its newest heartbeat tells; None before the first."""
+    positions: Positions
+    """As its newest heartbeat tells."""
     step: int = 0
     activity: str = ""
     phase: int = patience.START
@@ -82,16 +84,25 @@ class Progress:
         self._allowed_seconds = math.inf
         """How long nothing may move now."""
         self._stall: Stall | None = None
+        self._lags: dict[str, int] | None = None
+        self._lags_unix_ns = 0
+        """When they were worked out."""
 
     @property
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
         return {rank: state.telemetry for rank, state in self._ranks.items() if state.telemetry is not None}
 
     def lags(self) -> Mapping[str, int]:
-        """By kind of communicator: completed operations between first and last member, the largest of its kind."""
+        """By kind of communicator: completed operations between first and last member, the largest of its kind. Looks
+        at all ranks, and is known for some seconds of the job's time therefore."""
+        if self._lags is None or self._heard_unix_ns - self._lags_unix_ns >= LAGS_SECONDS / NS:
+            self._lags, self._lags_unix_ns = self._newest_lags(), self._heard_unix_ns
+        return self._lags
+
+    def _newest_lags(self) -> dict[str, int]:
         done: dict[str, tuple[int, int]] = {}
         for state in self._ranks.values():
-            for communicator, completed in state.positions.completed().items() if state.positions else ():
+            for communicator, completed in state.positions.completed().items():
                 least, most = done.get(communicator, (completed, completed))
                 done[communicator] = min(least, completed), max(most, completed)
         lags: dict[str, int] = {}
@@ -105,23 +116,20 @@ class Progress:
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
 
-    def beat(
-        self,
-        member: Member,
-        heartbeat: trace_pb2.Heartbeat,
-        unix_ns: int,
-        repeated: trace_pb2.Heartbeat | None = None,
-    ) -> None:
-        """Take the newest heartbeat of a rank's process. repeated: one whose frontiers it is known to have."""
+    def beat(self, member: Member, heartbeat: trace_pb2.SentHeartbeat, unix_ns: int) -> None:
+        """Take the newest heartbeat of a rank's process."""
         process = member.process
         state = self._ranks.get(process.rank) or self._known(process.rank)
-        step, phase = heartbeat.step, _phase(heartbeat, member)
-        # A goodbye moves nobody who waits.
-        moved = step != state.step or (phase != state.phase and not process.closed) or not state.heard_unix_ns
-        before = state.positions
-        if before is None or not before.told_again(member, heartbeat, repeated):
-            state.positions = Positions(member, heartbeat)
-            moved = moved or before is None or not state.positions.equal(before)
+        step, phase, frontiers = heartbeat.step, _phase(heartbeat, member), heartbeat.frontiers
+        known = state.positions
+        moved = (
+            step != state.step
+            or frontiers != known.frontiers
+            # A goodbye moves nobody who waits.
+            or (phase != state.phase and not process.closed)
+            or not state.heard_unix_ns
+        )
+        known.groups, known.frontiers = member.groups, frontiers
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity = step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)
@@ -170,8 +178,8 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
-        frontiers = {rank: _frontier(state) for rank, state in living.items()}
-        members = {name: ranks for s in living.values() if s.positions for name, ranks in s.positions.members.items()}
+        frontiers = {rank: state.positions.by_communicator() for rank, state in living.items()}
+        members = {name: ranks for s in living.values() for name, ranks in s.positions.members().items()}
         activities = {rank: state.activity for rank, state in living.items()}
         blamed = blame(frontiers, members, silent, activities)
         if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
@@ -184,7 +192,7 @@ class Progress:
 
     def _known(self, rank: int) -> _Rank:
         if rank not in self._ranks:
-            state = self._ranks[rank] = _Rank()
+            state = self._ranks[rank] = _Rank(Positions(rank, {}))
             self._count(state, +1)
             self._allowed_seconds = self._patience.of(self._phases)
         return self._ranks[rank]
@@ -223,11 +231,7 @@ class Progress:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
 
 
-def _frontier(state: _Rank) -> Mapping[str, Position]:
-    return state.positions.by_communicator if state.positions else {}
-
-
-def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
+def _phase(heartbeat: trace_pb2.SentHeartbeat, member: Member) -> int:
     """What the rank is in. One that does not tell is starting until it is past its first step; a phase that this
     version does not know is no ordinary step, and is waited for as long as a start."""
     phase = heartbeat.phase
@@ -238,7 +242,7 @@ def _phase(heartbeat: trace_pb2.Heartbeat, member: Member) -> int:
     return phase if phase in patience.PHASES else patience.START
 
 
-def _computes(state: _Rank, heartbeat: trace_pb2.Heartbeat) -> bool:
+def _computes(state: _Rank, heartbeat: trace_pb2.SentHeartbeat) -> bool:
     """Whether the training thread has computed since the last heartbeat."""
     passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
     return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed

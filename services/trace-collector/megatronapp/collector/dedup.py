@@ -50,15 +50,40 @@ class SeenNumbers:
 _INFINITY = 1 << 65
 
 
+Sender = tuple[str, int, int, int]
+"""Run, attempt, rank, incarnation."""
+KEPT_PROCESSES = 64
+"""Of one rank of an attempt, the newest. What an older one sends again belongs to a process that was replaced, which
+nobody believes any more (core/trace/membership.py)."""
+
+
 @dataclass
 class Dedup:
-    """One SeenNumbers per incarnation of a rank process: (run, attempt, rank, incarnation)."""
+    """One SeenNumbers per incarnation of a rank process."""
 
-    seen: dict[tuple[str, int, int, int], SeenNumbers] = field(default_factory=dict)
+    seen: dict[Sender, SeenNumbers] = field(default_factory=dict)
+    _incarnations: dict[tuple[str, int, int], list[int]] = field(init=False, default_factory=dict)
+    """Of each run, attempt and rank, in the order of their first messages."""
 
-    def add(self, sender: tuple[str, int, int, int], seq: int) -> bool:
+    def __post_init__(self) -> None:
+        for run, attempt, rank, incarnation in self.seen:
+            self._incarnations.setdefault((run, attempt, rank), []).append(incarnation)
+
+    def add(self, sender: Sender, seq: int) -> bool:
         """Whether the message is new. Number 0 (Hello) always is."""
-        return seq == 0 or self.seen.setdefault(sender, SeenNumbers()).add(seq)
+        if seq == 0:
+            return True
+        seen = self.seen.get(sender) or self._begin(sender)
+        return seen.add(seq)
+
+    def _begin(self, sender: Sender) -> SeenNumbers:
+        run, attempt, rank, incarnation = sender
+        known = self._incarnations.setdefault((run, attempt, rank), [])
+        known.append(incarnation)
+        if len(known) > KEPT_PROCESSES:
+            del self.seen[run, attempt, rank, known.pop(0)]
+        seen = self.seen[sender] = SeenNumbers()
+        return seen
 
     def contains(self, sender: tuple[str, int, int, int], seq: int) -> bool:
         return sender in self.seen and seq in self.seen[sender]
@@ -67,6 +92,7 @@ class Dedup:
         """Drop what belongs to (run, attempt)s that are no longer kept."""
         gone = set(attempts)
         self.seen = {key: seen for key, seen in self.seen.items() if key[:2] not in gone}
+        self._incarnations = {key: known for key, known in self._incarnations.items() if key[:2] not in gone}
 
     def to_json(self) -> list[list[object]]:
         """A copy of the state as it is now."""

@@ -50,6 +50,8 @@ class Rank:
     """Of its last batch; mostly those of all its batches."""
     since: Beat | None = None
     """The heartbeat that first told where the rank stands now."""
+    dropped: int = 0
+    """Events that its process has lost, as far as they are counted."""
 
     def intern_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """These names, as the very tuple that came before when nothing has changed."""
@@ -112,8 +114,8 @@ class Attempt:
     first_step: int = 0
     last_step: int = 0
     events: int = 0
-    dropped: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Events lost on the way, by (rank, incarnation)."""
+    dropped: int = 0
+    """Events lost on the way, of all processes of all ranks."""
     membership: Membership = field(init=False)
     ranks: dict[int, Rank] = field(default_factory=dict)
     """Those whose Hello has come."""
@@ -153,7 +155,7 @@ class Attempt:
         rank.learn(message.heartbeat.communicators)
         rank.beat()
         self.evaluations.take(message.heartbeat.evaluations)
-        return self._count_dropped(identity, message.heartbeat.dropped)
+        return self._count_dropped(rank, message.heartbeat.dropped)
 
     def rank_of(self, process: Process) -> Rank:
         """What is known of a rank whose process this is; a new one has named nothing yet."""
@@ -198,7 +200,7 @@ class Attempt:
         if columns.rows:
             reading = self.clocks.at(number, columns.first("start_ns"))
             self.buffer.add_spans(SpanBlock(number, step, names, columns, rank.ids, reading), received.size)
-        return self._count_dropped(received.identity, batch.dropped)
+        return self._count_dropped(rank, batch.dropped)
 
     def _summary(self, rank: Rank, received: Received) -> int:
         summary, columns, number = received.message.summary, received.columns, received.identity.rank
@@ -206,17 +208,16 @@ class Attempt:
         reading = self.clocks.at(number, summary.start_ns)
         on_cpu = rank.process.device == trace_pb2.DEVICE_CPU
         self.buffer.add_summary(SummaryBlock(number, summary, columns, rank.ids, reading, on_cpu), received.size)
-        return self._count_dropped(received.identity, summary.dropped)
+        return self._count_dropped(rank, summary.dropped)
 
     def _widen_steps(self, step: int) -> None:
         self.first_step = min(self.first_step or step, step)
         self.last_step = max(self.last_step, step)
 
-    def _count_dropped(self, identity: trace_pb2.Identity, total: int) -> int:
-        key = (identity.rank, identity.incarnation)
-        more = max(0, total - self.dropped.get(key, 0))
-        if more:
-            self.dropped[key] = total
+    def _count_dropped(self, rank: Rank, total: int) -> int:
+        more = max(0, total - rank.dropped)
+        rank.dropped += more
+        self.dropped += more
         return more
 
 

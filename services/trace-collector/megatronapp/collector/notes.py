@@ -87,7 +87,7 @@ def unpack(data: bytes) -> Attempt:
     except (DecodeError, ValueError) as error:
         raise DataError(f"the note of an attempt can't be read: {error}") from error
     attempt.first_step, attempt.last_step, attempt.events = job.first_step, job.last_step, job.events
-    attempt.dropped[-1, 0] = job.dropped
+    attempt.dropped = job.dropped
     attempt.evaluations.take(job.evaluations)
     attempt.changed = False
     return attempt
@@ -109,6 +109,7 @@ def _restore(attempt: Attempt, record: trace_pb2.RankMessage) -> None:
             check_message(message)
             attempt.membership.apply(record)
             known.beat()
+            known.dropped = known.process.dropped  # which the attempt's count has
     except DataError as error:
         log.error("rank_note_unreadable", run=attempt.run, attempt=attempt.attempt, rank=number, error=str(error))
 
@@ -127,5 +128,5 @@ def job_record(attempt: Attempt) -> trace_pb2.JobRecord:
         last_seen_unix_ns=attempt.last_seen_unix_ns,
         ranks_connected=sum(rank.streams > 0 for rank in attempt.ranks.values()),
         events=attempt.events,
-        dropped=min(sum(attempt.dropped.values()), MAX_COUNT),
+        dropped=min(attempt.dropped, MAX_COUNT),
     )

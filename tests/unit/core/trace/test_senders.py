@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.senders import sender_of
@@ -62,15 +63,43 @@ def test_bytes_that_are_no_identity_are_refused(broken: bytes) -> None:
 def test_a_hello_of_another_than_its_sender_is_refused(field: str) -> None:
     other = to_proto(WHO)
     setattr(other, field, "x/y" if field in ("run", "job") else 99)
-    message = trace_pb2.SentMessage(message=trace_pb2.TraceMessage(hello=trace_pb2.Hello(identity=other)))
+    message = trace_pb2.SentMessage(message=trace_pb2.SentTraceMessage(hello=trace_pb2.Hello(identity=other)))
 
     with pytest.raises(DataError, match="another rank"):
         check_sent(WHO, message)
 
 
-def test_a_message_is_the_same_on_the_wire_with_its_sender_read_and_unread() -> None:
-    read, unread = trace_pb2.RankMessage.DESCRIPTOR, trace_pb2.SentMessage.DESCRIPTOR
+BYTES = FieldDescriptor.TYPE_BYTES
+LATER: dict[type[Message], list[tuple[tuple[str, object], tuple[str, object]]]] = {
+    trace_pb2.RankMessage: [
+        (("identity", "Identity"), ("sender", BYTES)),
+        (("message", "TraceMessage"), ("message", "SentTraceMessage")),
+    ],
+    trace_pb2.TraceMessage: [(("heartbeat", "Heartbeat"), ("heartbeat", "SentHeartbeat"))],
+    trace_pb2.Heartbeat: [(("frontiers", "Frontier"), ("frontiers", BYTES))],
+}
+"""Fields that differ: what is bytes on the wire, and is read later or not at all, and the way to it."""
 
-    assert [(f.number, f.type) for f in read.fields][1:] == [(f.number, f.type) for f in unread.fields][1:]
-    assert [f.name for f in read.fields][1:] == [f.name for f in unread.fields][1:]
-    assert read.fields_by_name["identity"].number == unread.fields_by_name["sender"].number
+
+@pytest.mark.parametrize(
+    ("read", "unread"),
+    [
+        (trace_pb2.RankMessage, trace_pb2.SentMessage),
+        (trace_pb2.TraceMessage, trace_pb2.SentTraceMessage),
+        (trace_pb2.Heartbeat, trace_pb2.SentHeartbeat),
+    ],
+)
+def test_a_message_is_the_same_on_the_wire_with_its_parts_read_and_unread(
+    read: type[Message], unread: type[Message]
+) -> None:
+    def fields(kind: type[Message]) -> list[tuple[int, str, object, bool]]:
+        return [
+            (f.number, f.name, f.message_type.name if f.message_type else f.type, f.is_repeated)
+            for f in kind.DESCRIPTOR.fields
+        ]
+
+    whole, on_the_wire = fields(read), fields(unread)
+    differ = [(own, its) for own, its in zip(whole, on_the_wire, strict=True) if own != its]
+
+    assert [(own[0], own[3]) for own in whole] == [(its[0], its[3]) for its in on_the_wire]
+    assert [(own[1:3], its[1:3]) for own, its in differ] == LATER[read]

@@ -162,6 +162,7 @@ class Columns(Mapping[str, Column]):
 
 
 _FIRST = np.zeros(1, np.intp)
+_FEW_ROWS = 128
 
 
 def joined(tables: Sequence[Columns], name: str) -> Column:
@@ -231,14 +232,14 @@ def span_columns(batch: trace_pb2.TraceBatch, offset_ns: int = 0) -> Columns:
     Raises DataError when a column's length does not fit, or a name index points nowhere.
     """
     columns = Columns(batch, SPAN_DTYPES, batch.count, batch.base_ns + offset_ns)
-    _check_names(columns.sent("name"), columns.rows, len(batch.names))
+    _check_names(columns, len(batch.names))
     return columns
 
 
 def summary_columns(summary: trace_pb2.StepSummary) -> Columns:
     """The summary's columns, each of `summary.rows` rows. Raises DataError as span_columns does."""
     columns = Columns(summary, SUMMARY_DTYPES, summary.rows)
-    _check_names(columns.sent("name"), columns.rows, len(summary.names))
+    _check_names(columns, len(summary.names))
     return columns
 
 
@@ -393,7 +394,10 @@ def _from_base(name: str, column: Column, base_ns: int) -> Column:
     return np.where(column != 0, times, 0) if name == "enqueue_ns" else times
 
 
-def _check_names(index: Column | None, rows: int, names: int) -> None:
-    highest = int(index.max()) if index is not None else 0
-    if rows and highest >= names:
+def _check_names(columns: Columns, names: int) -> None:
+    data = columns.data("name")
+    # Of few names the bytes are the indices, and of few rows an array costs more than a look at each.
+    few = len(data) == columns.rows <= _FEW_ROWS
+    highest = max(data, default=0) if few else int(columns["name"].max(initial=0))
+    if columns.rows and highest >= names:
         raise DataError(f"a row names entry {highest} of a table of {names} names")

@@ -1,10 +1,10 @@
-"""Whether a heartbeat can be true. Of all messages there are most heartbeats, and nearly all of what they tell stood in
-the one before.
+"""Whether a heartbeat can be true. Of all messages there are most heartbeats, and of one on the wire the frontiers are
+read, and checked, only when somebody looks at them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from megatronapp.core.trace import limits
@@ -23,19 +23,19 @@ from megatronapp.core.trace.message_id import MAX_PACKED
 from megatronapp.core.trace.ranges import Ranges
 from megatronapp.v1 import trace_pb2
 
+AnyHeartbeat = trace_pb2.Heartbeat | trace_pb2.SentHeartbeat
 
-def check_heartbeat(beat: trace_pb2.Heartbeat, known: trace_pb2.Heartbeat | None = None) -> bool:
-    """Raises ImplausibleError. known: one that was found plausible; frontiers that are its own, too, are plausible.
 
-    Returns whether the frontiers are those of `known`.
-    """
+def check_heartbeat(beat: AnyHeartbeat) -> None:
+    """Raises ImplausibleError. What the frontiers of a SentHeartbeat tell is not looked at."""
     _HEARTBEAT.check(beat)
     check_phase(beat.phase)
     check_parts(beat, _PARTS)
     check_texts("activity", [beat.activity], limits.MAX_NAME)
-    repeats = known is not None and same_frontiers(beat, known)
-    if not repeats:
+    if isinstance(beat, trace_pb2.Heartbeat):
         _check_frontiers(list(beat.frontiers))
+    else:
+        check_count("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
     if communicators := beat.communicators:
         check_communicators(communicators)
     if evaluations := beat.evaluations:
@@ -43,14 +43,13 @@ def check_heartbeat(beat: trace_pb2.Heartbeat, known: trace_pb2.Heartbeat | None
         _EVALUATION.check_all(evaluations)
         for evaluation in evaluations:
             check_texts("evaluation", [evaluation.split])
-    return repeats
 
 
-def same_frontiers(beat: trace_pb2.Heartbeat, other: trace_pb2.Heartbeat) -> bool:
-    """Whether two heartbeats tell the same frontiers word for word."""
-    own, its = beat.frontiers, other.frontiers
-    # Of a rank that moves nearly all differ: one is read faster than all of them.
-    return len(own) == len(its) and (not own or own[-1] == its[-1]) and bool(own == its)
+def read_frontiers(sent: Iterable[bytes]) -> list[trace_pb2.Frontier]:
+    """Those of a SentHeartbeat. Raises DecodeError for what is none, and ImplausibleError for what can't be true."""
+    frontiers = list(map(trace_pb2.Frontier.FromString, sent))
+    _check_frontiers(frontiers)
+    return frontiers
 
 
 def _check_frontiers(frontiers: Sequence[trace_pb2.Frontier]) -> None:
@@ -66,7 +65,7 @@ _OPERATION, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("open")
 _TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
 
 
-def _heartbeat_holds(beat: trace_pb2.Heartbeat) -> bool:
+def _heartbeat_holds(beat: AnyHeartbeat) -> bool:
     return (
         beat.step <= limits.MAX_STEP
         and beat.dropped <= limits.MAX_DROPPED

@@ -16,10 +16,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from megatronapp.core.trace.heartbeat import AnyHeartbeat
 from megatronapp.core.trace.values import Identity
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.v1 import trace_pb2
 
+AnyTraceMessage = trace_pb2.TraceMessage | trace_pb2.SentTraceMessage
 KEPT_PROCESSES = 4
 """Of one rank. More than two are never about at a time."""
 
@@ -36,7 +38,7 @@ class Process:
     schedule: trace_pb2.Schedule = field(default_factory=trace_pb2.Schedule)
     heard_unix_ns: int = 0
     heartbeat: trace_pb2.Heartbeat | None = None
-    """The newest."""
+    """The newest; None where messages come as SentMessage, whose reader asks for no heartbeat again."""
     heartbeat_seq: int = 0
     heartbeat_unix_ns: int = 0
     memory: trace_pb2.Memory | None = None
@@ -59,7 +61,7 @@ class Process:
         """Its stream has ended, and nothing was heard of it since."""
         return self.lost_unix_ns > 0 and self.lost_unix_ns >= self.heard_unix_ns
 
-    def take(self, message: trace_pb2.TraceMessage, received_unix_ns: int, *, lost: bool) -> str | None:
+    def take(self, message: AnyTraceMessage, received_unix_ns: int, *, lost: bool) -> str | None:
         """Returns the kind of the message."""
         if lost:
             self.lost_unix_ns = max(self.lost_unix_ns, received_unix_ns)
@@ -95,15 +97,17 @@ class Process:
     def _apply_hello(self, hello: trace_pb2.Hello) -> None:
         self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)
 
-    def _apply_heartbeat(self, heartbeat: trace_pb2.Heartbeat, seq: int, received_unix_ns: int) -> None:
+    def _apply_heartbeat(self, heartbeat: AnyHeartbeat, seq: int, received_unix_ns: int) -> None:
         newest = self.heartbeat_seq
         if seq > newest or (seq == newest and received_unix_ns >= self.heartbeat_unix_ns):
-            self.heartbeat, self.heartbeat_seq, self.heartbeat_unix_ns = heartbeat, seq, received_unix_ns
+            self.heartbeat_seq, self.heartbeat_unix_ns = seq, received_unix_ns
+            if isinstance(heartbeat, trace_pb2.Heartbeat):
+                self.heartbeat = heartbeat
         if heartbeat.closing:
             self.closed = True
         self._apply_usage(heartbeat, seq)
 
-    def _apply_usage(self, body: trace_pb2.Heartbeat | trace_pb2.StepSummary, seq: int) -> None:
+    def _apply_usage(self, body: AnyHeartbeat | trace_pb2.StepSummary, seq: int) -> None:
         if body.dropped > self.dropped:
             self.dropped = body.dropped
         if seq >= self.memory_seq and body.HasField("memory"):
@@ -138,7 +142,7 @@ class Membership:
     def take(
         self,
         identity: Identity | trace_pb2.Identity,
-        message: trace_pb2.TraceMessage,
+        message: AnyTraceMessage,
         received_unix_ns: int,
         *,
         lost: bool = False,

@@ -97,28 +97,17 @@ def check_rank_message(message: trace_pb2.RankMessage) -> None:
     check_sent(message.identity, message)
 
 
-def check_sent(
-    sender: Identity | trace_pb2.Identity,
-    message: trace_pb2.RankMessage | trace_pb2.SentMessage,
-    known: trace_pb2.Heartbeat | None = None,
-) -> bool:
-    """The same for a message whose sender was checked. Raises DataError.
-
-    known: a heartbeat that was checked before, which spares the look at all that stands in both (heartbeat.py).
-    Returns whether the message is a heartbeat with the frontiers of `known`.
-    """
+def check_sent(sender: Identity | trace_pb2.Identity, message: trace_pb2.RankMessage | trace_pb2.SentMessage) -> None:
+    """The same for a message whose sender was checked, but for what a SentHeartbeat's frontiers tell. Raises
+    DataError."""
     body = message.message
     _RANK_MESSAGE.check(message)
     kind = body.WhichOneof("body")
     if kind is None and message.lost:
-        return False
+        return
     if kind == "hello" and body.hello.HasField("identity") and _WHO(body.hello.identity) != _WHO(sender):
         raise _identity("a Hello of another rank than the message's sender")
-    if kind == "heartbeat":
-        _check_number(body.seq, kind)
-        return check_heartbeat(body.heartbeat, known)
     _understand(body, kind)
-    return False
 
 
 def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
@@ -132,7 +121,7 @@ def understand(message: trace_pb2.TraceMessage) -> tuple[str, Columns]:
     return _understand(message, kind)
 
 
-def _understand(message: trace_pb2.TraceMessage, kind: str | None) -> tuple[str, Columns]:
+def _understand(message: trace_pb2.TraceMessage | trace_pb2.SentTraceMessage, kind: str | None) -> tuple[str, Columns]:
     if kind is None:
         raise DataError("a message without a body; the sender is newer than this service")
     if kind == "bundle":
