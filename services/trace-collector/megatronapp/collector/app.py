@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
@@ -28,9 +24,9 @@ from megatronapp.collector.settings import CollectorSettings
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import PortInUseError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
+from megatronapp.core.rpc import listen, make_server
 from megatronapp.v1 import trace_pb2_grpc
 
 log = get_logger(__name__)
@@ -124,27 +120,13 @@ class Collector:
 
     async def _listen(self) -> None:
         settings = self._settings
-        self._server = aio.server(
-            options=[
-                ("grpc.max_receive_message_length", settings.max_message_bytes),
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 20_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+        self._server = make_server(settings.max_message_bytes)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self._ingest.handler(),))
         self._query = TraceQuery(self._jobs, self._store, self._authenticator, self._metrics)
         trace_pb2_grpc.add_TraceQueryServicer_to_server(self._query, self._server)  # type: ignore[no-untyped-call]
-        _check_free(settings.host, settings.grpc_port)
-        address = f"{settings.host}:{settings.grpc_port}"
-        if (tls := settings.tls) is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, tls.credentials())
+        self.port = listen(self._server, settings.host, settings.grpc_port, "--grpc-port", settings.tls)
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
@@ -161,12 +143,3 @@ class Collector:
 def _failed(task: asyncio.Task[None]) -> bool:
     """One that looks for missing ranks ends soon after the start, as it should."""
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _check_free(host: str, port: int) -> None:
-    """gRPC prints lines of its own when it can't listen. Raises PortInUseError."""
-    address = host.strip("[]")
-    try:
-        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
-    except OSError as error:
-        raise PortInUseError(host, port, "--grpc-port", os.strerror(error.errno or errno.EADDRINUSE)) from error

@@ -11,15 +11,16 @@ import grpc
 from grpc import aio
 
 from megatronapp.collector.control import Controls
+from megatronapp.collector.job_limit import TooManyJobsError
 from megatronapp.collector.metrics import CollectorMetrics
 from megatronapp.collector.pipeline import Pipeline
 from megatronapp.collector.presence import Presence
 from megatronapp.collector.received import Received, Sender, from_wire, parse, unbundled
 from megatronapp.collector.replies import Replies
-from megatronapp.collector.rpc import aborting
 from megatronapp.core.auth import Authenticator, PodClaim, bearer
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.rpc import STATUS, aborting
 from megatronapp.core.trace.stream import REFUSED_AFTER
 from megatronapp.core.trace.validate import check_identity
 from megatronapp.v1 import trace_pb2
@@ -28,6 +29,8 @@ log = get_logger(__name__)
 
 HELLO_SECONDS = 30.0
 """A stream that does not say who it is by then is closed."""
+
+STATUSES = {**STATUS, TooManyJobsError: (grpc.StatusCode.UNAVAILABLE, "too_many_jobs")}
 
 _END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 
@@ -60,7 +63,7 @@ class TraceIngest:
         return grpc.method_handlers_generic_handler("megatronapp.v1.TraceIngest", {"Stream": method})
 
     async def _stream(self, _requests: Any, context: Context) -> None:
-        async with aborting(context, self._refused):
+        async with aborting(context, self._refused, STATUSES):
             hello = await self._hello(context)
             replies = Replies(context.write)
             self._controls.join(hello.identity.run, replies)

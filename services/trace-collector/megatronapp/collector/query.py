@@ -16,11 +16,11 @@ from megatronapp.collector import export, notes, reader
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.jobs import Attempt, Jobs, Rank
 from megatronapp.collector.metrics import CollectorMetrics
-from megatronapp.collector.rpc import aborting
 from megatronapp.collector.store import Store
 from megatronapp.core.auth import Authenticator, bearer
 from megatronapp.core.errors import DataError, NotFoundError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.rpc import aborting
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 
 log = get_logger(__name__)

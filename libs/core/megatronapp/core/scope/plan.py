@@ -76,6 +76,8 @@ class Plan:
     """The site's axes: who has which cells of the model's values."""
     held: tuple[Track, ...]
     """The same axes after `rank`, but for a last Stats, Hist or TopK: where each part's cells lie in the whole."""
+    representatives: tuple[tuple[int, ...], ...]
+    """For each axis of `parts` and each part: the first one that holds the same cells; -1: none is in the picture."""
     elements: int
     """Of one frame, with the sizes that are expected."""
     shard_elements: int
@@ -225,6 +227,7 @@ class _Planner:
             statistics=self._statistics,
             parts=self._parts,
             held=held,
+            representatives=tuple(_representatives(*both) for both in zip(self._parts, held, strict=True)),
             elements=math.prod(track.size for track in kept),
             shard_elements=self._shard_elements,
             every=self._every,
@@ -322,6 +325,14 @@ class _Planner:
             self._end(operation, Kind.TENSOR, [*kept[:-1], Track.of(Axis("component", operation.components))])
         else:
             self._end(operation, Kind.TENSOR, kept if operation.how == "diff" else kept[:-1])
+
+
+def _representatives(parts: Track, held: Track) -> tuple[int, ...]:
+    first: dict[bytes, int] = {}
+    return tuple(
+        first.setdefault(cells.tobytes(), index) if len(left) else -1
+        for index, (cells, left) in enumerate(zip(parts.pieces, held.pieces, strict=True))
+    )
 
 
 def _launches(operation: Operation) -> float:

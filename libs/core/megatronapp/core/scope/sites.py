@@ -18,8 +18,10 @@ from megatronapp.core.scope.operations import AXES
 
 MAX_SITES = 4096
 MAX_AXES = 4
-MAX_PARTS = 1 << 16
-MAX_SIZE = 1 << 31
+MAX_PARTS = 1 << 14
+"""Of a site: shards that make one picture."""
+MAX_SIZE = 1 << 20
+"""Of an axis: positions along it are held as arrays."""
 MAX_LAYERS = 4096
 MAX_NAME = 128
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.A)
@@ -92,8 +94,11 @@ class Site:
             raise DataError(f"site {self.name} has layers beyond {MAX_LAYERS}")
         if not _DTYPE.fullmatch(self.dtype):
             raise DataError(f"site {self.name} has a dtype of another form")
+        parts = 1
         for axis in self.axes:
-            _check_axis(self.name, axis)
+            parts *= _checked_parts(self.name, axis)
+        if parts > MAX_PARTS:
+            raise DataError(f"site {self.name} is in {parts} parts; at most {MAX_PARTS}")
         return self
 
     @property
@@ -101,14 +106,15 @@ class Site:
         return Pass.GENERATE in self.passes
 
 
-def _check_axis(site: str, axis: Axis) -> None:
+def _checked_parts(site: str, axis: Axis) -> int:
     parts = 1
     for split in axis.splits:
         parts *= split.parts
         if not 0 <= split.part < split.parts:
             raise DataError(f"site {site}: part {split.part} of {split.parts} of {axis.name}")
-    if not 0 <= axis.size < MAX_SIZE or len(axis.splits) > 2 or parts > MAX_PARTS:
+    if not 0 <= axis.size <= MAX_SIZE or len(axis.splits) > 2:
         raise DataError(f"site {site}: {axis.name} of {axis.size} in {parts} parts")
+    return parts
 
 
 ALIASES = {
@@ -269,7 +275,7 @@ def whole(sites: Iterable[Site]) -> list[Site]:
 def resolved(axes: Sequence[Axis], extents: Sequence[int]) -> tuple[Axis, ...]:
     """The axes as they are in one forward, whose sizes over all shards are `extents`. Raises DataError for others."""
     if len(extents) != len(axes) or any(
-        not 0 < extent < MAX_SIZE or (axis.size and extent != axis.size)
+        not 0 < extent <= MAX_SIZE or (axis.size and extent != axis.size)
         for axis, extent in zip(axes, extents, strict=False)
     ):
         raise DataError(f"extents {list(extents)} of axes {[(axis.name, axis.size) for axis in axes]}")

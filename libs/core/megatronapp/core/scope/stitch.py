@@ -35,18 +35,13 @@ def piece_of(axes: Sequence[Axis]) -> Piece:
 def canonical(plan: Plan, piece: Piece) -> Piece | None:
     """The first piece that holds the same cells: of the ranks that hold them one is asked. None: nothing of it is in
     the picture."""
-    if any(not len(track.pieces[index]) for track, index in zip(plan.held, piece, strict=True)):
-        return None
-    return tuple(
-        next(i for i, other in enumerate(track.pieces) if np.array_equal(other, track.pieces[index]))
-        for track, index in zip(plan.parts, piece, strict=True)
-    )
+    found = tuple(axis[index] for axis, index in zip(plan.representatives, piece, strict=True))
+    return None if -1 in found else found
 
 
 def needed(plan: Plan) -> set[Piece]:
     """The canonical pieces that make the whole."""
-    every = product(*(range(len(track.pieces)) for track in plan.parts))
-    return {piece for each in every if (piece := canonical(plan, each)) is not None}
+    return set(product(*({each for each in axis if each >= 0} for axis in plan.representatives)))
 
 
 def stitch(plan: Plan, shards: Mapping[Piece, Result]) -> tuple[Result, int]:
