@@ -101,11 +101,30 @@ async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) ->
 MaybeCaller = Annotated[Caller | None, Depends(maybe_caller)]
 
 
-def job(gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]) -> TrackedJob:
-    found = gateway.job_store.jobs.get(run)
+async def find_job(gateway: Parts, run: str) -> TrackedJob:
+    """A job that is listed, or one that the trace-collector still has records of. Raises NotFoundError, and
+    UnavailableError where only a collector that does not answer might know it."""
+    found = gateway.job_store.jobs.get(run) or await _archived(gateway, run)
     if found is None:
-        raise NotFoundError(f"there is no job with run id {run!r}, or it ended long ago")
+        raise NotFoundError(f"there is no job with run id {run!r}, or it ended too long ago")
     return found
+
+
+async def _archived(gateway: Parts, run: str) -> TrackedJob | None:
+    """A job as the collector's records tell it, of its newest attempt."""
+    records = [record for record in await gateway.collector.jobs(run) if record.run == run]
+    if not records:
+        return None
+    store = JobStore()
+    newest = max(records, key=lambda record: record.attempt)
+    store.apply_record(newest, await gateway.collector.ranks(run))
+    return store.jobs[run]
+
+
+async def job(
+    gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]
+) -> TrackedJob:
+    return await find_job(gateway, run)
 
 
 KnownJob = Annotated[TrackedJob, Depends(job)]

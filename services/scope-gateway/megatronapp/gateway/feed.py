@@ -145,7 +145,7 @@ class Feed:
         for record in {record.run: record for record in records}.values():
             try:
                 ranks = await self._collector.ranks(record.run)
-                self._changed[self._job_store.apply_record(record, ranks.ranks, ranks.evaluations)] = None
+                self._changed[self._job_store.apply_record(record, ranks)] = None
             except NotFoundError:
                 continue  # deleted meanwhile
             except UnavailableError:

@@ -128,6 +128,9 @@ class Job(Model):
     tokens_per_second: float | None
     tflops_per_gpu: float | None
     non_finite: tuple[str, ...] = Field(description="which of the values above are NaN or infinite in the newest step")
+    loss_trend: tuple[float, ...] = Field(
+        description="at some of the steps that are remembered, evenly, the newest last"
+    )
     eta_seconds: float | None
     ranks_connected: int
     slow_ranks: tuple[int, ...] = Field(description="ranks of these findings that name who is slow or hangs")

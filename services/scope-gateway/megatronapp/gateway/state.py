@@ -6,8 +6,9 @@ changed, so that only this is sent to viewers. All of it is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
@@ -15,8 +16,13 @@ from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.membership import Membership, Process, copied
 from megatronapp.v1 import trace_pb2
 
-MAX_JOBS = 500
+MAX_JOBS = 2_000
+"""As many as the trace-collector traces at once."""
 MAX_STEPS = 2_000
+"""Of a job. The collector has the whole history."""
+MAX_STEP_ROWS = 1_000_000
+"""Of all jobs together, some 200 bytes each: of many jobs fewer steps are kept."""
+MIN_STEPS = 200
 MAX_FINDINGS = 5_000
 
 
@@ -101,7 +107,8 @@ class JobStore:
         elif body == "heartbeat":
             job.evaluations.take(message.message.heartbeat.evaluations)
         elif body == "summary":
-            _summary(job, message.message.summary, message.received_unix_ns)
+            most = min(MAX_STEPS, max(MIN_STEPS, MAX_STEP_ROWS // len(self.jobs)))
+            _summary(job, message.message.summary, message.received_unix_ns, most)
             return Change(job.run, message.message.summary.step)
         return Change(job.run)
 
@@ -128,8 +135,7 @@ class JobStore:
     def apply_record(
         self,
         record: trace_pb2.JobRecord,
-        ranks: Iterable[trace_pb2.RankRecord],
-        evaluations: Iterable[trace_pb2.Evaluation] = (),
+        ranks: trace_pb2.ListRanksResponse,
     ) -> Change:
         """Fill in, from the collector's records, what the bus does not tell (any more)."""
         job = self._job(record.run)
@@ -141,9 +147,11 @@ class JobStore:
             _seen(job, record.first_seen_unix_ns, record.last_seen_unix_ns)
             if not job.sizes.world:
                 job.sizes = record.sizes
-            for known in ranks:
+            for known in ranks.ranks:
                 job.membership.recall(known)
-            job.evaluations.take(evaluations)
+            if job.membership.recipe is None and ranks.HasField("recipe"):
+                job.membership.recipe = ranks.recipe
+            job.evaluations.take(ranks.evaluations)
         return Change(record.run)
 
     def forget(self, run: str) -> None:
@@ -187,10 +195,10 @@ def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
         job.evaluations.forget_from(first)
 
 
-def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
+def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int, most: int) -> None:
     if summary.step > job.step:
         job.step, job.step_unix_ns = summary.step, received_unix_ns
-    row = _row(job, summary.step, received_unix_ns)
+    row = _row(job, summary.step, received_unix_ns, most)
     row.duration_ns = max(row.duration_ns, summary.duration_ns)
     for name in PROGRESS:
         if summary.progress.HasField(name):
@@ -198,12 +206,12 @@ def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: 
     job.total_steps = summary.progress.total_steps or job.total_steps
 
 
-def _row(job: TrackedJob, step: int, received_unix_ns: int) -> TrackedStep:
+def _row(job: TrackedJob, step: int, received_unix_ns: int, most: int) -> TrackedStep:
     if step not in job.steps:
         newest = next(reversed(job.steps), 0)
         job.steps[step] = TrackedStep(step, received_unix_ns)
         if step < newest:
             job.steps = dict(sorted(job.steps.items()))
-        if len(job.steps) > MAX_STEPS:
-            del job.steps[next(iter(job.steps))]
+        for old in list(islice(job.steps, max(0, len(job.steps) - most))):
+            del job.steps[old]
     return job.steps.get(step) or TrackedStep(step, received_unix_ns)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from megatronapp.core.bus import Topic
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.findings import REFUTABLE, Finding, State
-from megatronapp.gateway.deps import GatewayParts, Now, operator
+from megatronapp.gateway.deps import GatewayParts, Now, Parts, operator
 from megatronapp.gateway.errors import ConflictError
 from megatronapp.v1 import findings_pb2
 
@@ -25,13 +25,17 @@ async def list_findings(
     state: Annotated[State | None, Query(description="in this state only")] = None,
 ) -> list[Finding]:
     """Open findings first, then by when they opened, newest first. Without `run` those of the jobs that are listed."""
-    known = gateway.job_store
-    if run is None or run in known.jobs:
-        found = list(known.findings.values()) if run is None else known.findings_of(run)
-    else:
-        found = await gateway.findings.find(run=run) or known.findings_of(run)
+    found = list(gateway.job_store.findings.values()) if run is None else await findings_of(gateway, run)
     chosen = (finding for finding in found if state is None or finding.state is state)
     return sorted(chosen, key=lambda finding: (finding.state is not State.OPEN, -finding.opened_unix_ns))
+
+
+async def findings_of(gateway: Parts, run: str) -> list[Finding]:
+    """Of one run, whether it is listed or not."""
+    known = gateway.job_store
+    if run in known.jobs:
+        return known.findings_of(run)
+    return await gateway.findings.find(run=run) or known.findings_of(run)
 
 
 @router.get("/{id}")
