@@ -12,6 +12,7 @@ from itertools import islice
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.findings_store.annotations import MAX_ANNOTATIONS, Annotation
 from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.membership import Membership, Process, copied
 from megatronapp.v1 import trace_pb2
@@ -81,6 +82,8 @@ class Change:
 class JobStore:
     jobs: dict[str, TrackedJob] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
+    annotations: dict[str, dict[str, Annotation]] = field(default_factory=dict)
+    """By finding and by their own id, the oldest first."""
     controls: dict[str, trace_pb2.TraceControl] = field(default_factory=dict)
     """What was asked for last, by run; it may be read before the run's first message."""
 
@@ -121,7 +124,21 @@ class JobStore:
         self.findings[finding.id] = finding
         if len(self.findings) > MAX_FINDINGS:
             resolved = (f.id for f in self.findings.values() if f.state is State.RESOLVED)
-            del self.findings[next(resolved, next(iter(self.findings)))]
+            oldest = next(resolved, next(iter(self.findings)))
+            del self.findings[oldest]
+            self.annotations.pop(oldest, None)
+        return True
+
+    def apply_annotation(self, annotation: Annotation) -> bool:
+        """Keep what somebody said of a finding; False when it is known, or the finding is not."""
+        if annotation.finding not in self.findings:
+            return False
+        known = self.annotations.setdefault(annotation.finding, {})
+        if annotation.id in known:
+            return False
+        known[annotation.id] = annotation
+        ordered = sorted(known.values(), key=lambda each: (each.unix_ns, each.id))[-MAX_ANNOTATIONS:]
+        self.annotations[annotation.finding] = {each.id: each for each in ordered}
         return True
 
     def apply_control(self, run: str, control: trace_pb2.TraceControl) -> Change:
@@ -159,6 +176,7 @@ class JobStore:
         self.jobs.pop(run, None)
         self.controls.pop(run, None)
         self.findings = {key: finding for key, finding in self.findings.items() if finding.run != run}
+        self.annotations = {key: each for key, each in self.annotations.items() if key in self.findings}
 
     def findings_of(self, run: str) -> list[Finding]:
         return [finding for finding in self.findings.values() if finding.run == run]

@@ -203,7 +203,11 @@ def control_message(control: models.TraceControl) -> trace_pb2.TraceControl:
 
 
 def snapshot(job_store: JobStore, now_ns: int) -> models.SnapshotEvent:
-    return models.SnapshotEvent(jobs=job_views(job_store, now_ns), findings=list(job_store.findings.values()))
+    return models.SnapshotEvent(
+        jobs=job_views(job_store, now_ns),
+        findings=list(job_store.findings.values()),
+        annotations=[annotation for known in job_store.annotations.values() for annotation in known.values()],
+    )
 
 
 def job_views(job_store: JobStore, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:

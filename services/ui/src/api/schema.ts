@@ -331,6 +331,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/findings/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Finding History
+         * @description What was found of a rank, a node or a device, over all runs and attempts that the store remembers: the newest
+         *     first, without evidence.
+         */
+        get: operations["list_finding_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/findings/{id}": {
         parameters: {
             query?: never;
@@ -364,6 +385,55 @@ export interface paths {
          */
         post: operations["refute_finding"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/findings/{id}/annotations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Annotations
+         * @description Comments, acknowledgements and silences, the oldest first.
+         */
+        get: operations["list_annotations"];
+        put?: never;
+        /**
+         * Annotate Finding
+         * @description Acknowledge a finding, take that back, or comment on it (operators only).
+         */
+        post: operations["annotate_finding"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/findings/{id}/silence": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Silence Finding
+         * @description Have Alertmanager send nothing of the finding for a while (operators only; 409 without an Alertmanager). The
+         *     finding stays open, and a silence that holds already ends.
+         */
+        post: operations["silence_finding"];
+        /**
+         * End Silence
+         * @description End the silence that holds (operators only; 409 when none does).
+         */
+        delete: operations["end_silence"];
         options?: never;
         head?: never;
         patch?: never;
@@ -454,6 +524,55 @@ export interface components {
              */
             startsAt: string;
         };
+        /** Annotation */
+        Annotation: {
+            /** Id */
+            id: string;
+            /** Finding */
+            finding: string;
+            kind: components["schemas"]["AnnotationKind"];
+            /**
+             * By
+             * @description a person's name, or a role where nobody is named
+             */
+            by: string;
+            /** Unix Ns */
+            unix_ns: number;
+            /**
+             * Text
+             * @default
+             */
+            text: string;
+            /**
+             * Until Unix Ns
+             * @description of a silence; 0: of none
+             * @default 0
+             */
+            until_unix_ns: number;
+            /**
+             * Silence
+             * @description the silence's id in Alertmanager
+             * @default
+             */
+            silence: string;
+        };
+        /**
+         * AnnotationEvent
+         * @description Somebody said something of a finding. Never left out.
+         */
+        AnnotationEvent: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "annotation";
+            annotation: components["schemas"]["Annotation"];
+        };
+        /**
+         * AnnotationKind
+         * @enum {string}
+         */
+        AnnotationKind: "comment" | "acknowledge" | "unacknowledge" | "silence" | "unsilence";
         /**
          * AttemptHistory
          * @description One attempt in bins of consecutive steps. Its first and its last step are bins of their own.
@@ -646,7 +765,7 @@ export interface components {
             /** Loss */
             loss: number | null;
         };
-        Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["PingEvent"];
+        Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["AnnotationEvent"] | components["schemas"]["PingEvent"];
         /**
          * Evidence
          * @description One measured reason, with the series that shows it. All three series have one length.
@@ -1374,6 +1493,20 @@ export interface components {
              */
             attempts: components["schemas"]["AttemptHistory"][];
         };
+        /** Said */
+        Said: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "comment" | "acknowledge" | "unacknowledge";
+            /**
+             * Text
+             * @description needed of a comment
+             * @default
+             */
+            text: string;
+        };
         /**
          * Series
          * @description One value over the bins; null: not known in any of a bin's steps.
@@ -1409,6 +1542,16 @@ export interface components {
             authenticated: boolean;
             role: components["schemas"]["Role"] | null;
             /**
+             * Name
+             * @description who it is; empty: nobody said
+             */
+            name: string;
+            /**
+             * Can Silence
+             * @description whether findings can be silenced: an operator, and there is an Alertmanager
+             */
+            can_silence: boolean;
+            /**
              * Expires Unix Seconds
              * @description null without a session of its own (bearer token, loopback)
              */
@@ -1431,6 +1574,19 @@ export interface components {
             token: string;
             /** Expires Unix Seconds */
             expires_unix_seconds: number;
+        };
+        /** SilenceWish */
+        SilenceWish: {
+            /**
+             * Seconds
+             * @description how long from now
+             */
+            seconds: number;
+            /**
+             * Text
+             * @default
+             */
+            text: string;
         };
         /**
          * Sizes
@@ -1487,6 +1643,11 @@ export interface components {
             jobs: components["schemas"]["Job"][];
             /** Findings */
             findings: components["schemas"]["Finding"][];
+            /**
+             * Annotations
+             * @description of these findings, the oldest of each first
+             */
+            annotations: components["schemas"]["Annotation"][];
         };
         /**
          * Sort
@@ -2342,6 +2503,44 @@ export interface operations {
             };
         };
     };
+    list_finding_history: {
+        parameters: {
+            query?: {
+                /** @description <namespace>/<name> */
+                job?: string;
+                /** @description of `job` */
+                rank?: number | null;
+                node?: string;
+                /** @description a physical device, or a GPU's UUID */
+                device?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Finding"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     get_finding: {
         parameters: {
             query?: never;
@@ -2391,6 +2590,138 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Finding"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_annotations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    annotate_finding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Said"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    silence_finding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SilenceWish"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    end_silence: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
                 };
             };
             /** @description what went wrong, and what to do */
