@@ -151,9 +151,12 @@ class Feed:
         self._records_read = True
 
     async def _apply_records(self) -> None:
-        """Fold in the newest attempt of each run that can be true."""
+        """Fold in the newest attempt of each run that can be true, and that did not end too long ago to be listed."""
         records = sorted(filter(_plausible, await self._collector.jobs()), key=lambda record: record.attempt)
+        oldest_ns = time.time_ns() - self._ended_job_ns
         for record in {record.run: record for record in records}.values():
+            if record.last_seen_unix_ns < oldest_ns and not record.ranks_connected:
+                continue
             try:
                 ranks = await self._collector.ranks(record.run)
                 self._changed[self._job_store.apply_record(record, ranks)] = None
