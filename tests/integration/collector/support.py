@@ -84,7 +84,7 @@ def batch(seq: int, step: int, spans: int = 3) -> trace_pb2.TraceMessage:
 
 
 def closing(seq: int) -> trace_pb2.TraceMessage:
-    return trace_pb2.TraceMessage(seq=seq, heartbeat=trace_pb2.Heartbeat(closing=True))
+    return trace_pb2.TraceMessage(seq=seq, heartbeat=trace_pb2.Heartbeat(closing=True, phase=trace_pb2.PHASE_PAUSE))
 
 
 class RankStream:

@@ -149,3 +149,49 @@ async def test_a_broken_file_is_passed_over(start: Start, tmp_path: Path) -> Non
         assert [s async for s in query.ReadSpans(trace_pb2.ReadSpansRequest(run=RUN, from_step=1))] == []
         assert (await query.ListSteps(trace_pb2.ListStepsRequest(run=RUN))).count == STEPS
     assert running.collector.ready()
+
+
+async def test_the_history_of_a_run_has_one_row_a_step(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    answer = await query.ReadHistory(trace_pb2.ReadHistoryRequest(run=RUN))
+
+    (attempt,) = answer.attempts
+    seconds = next(np.frombuffer(each.mean, "<f8") for each in attempt.series if each.name == "step_seconds")
+    starts = np.frombuffer(attempt.start_ns, "<i8")
+    assert (attempt.attempt, attempt.count, attempt.live, attempt.ended_well) == (1, STEPS, False, True)
+    assert np.frombuffer(attempt.bin_first_step, "<u8").tolist() == list(range(1, STEPS + 1))
+    assert seconds.tolist() == pytest.approx([0.01] * STEPS)
+    assert np.diff(starts).tolist() == [10_000_000] * (STEPS - 1)
+
+
+async def test_a_history_is_thinned_to_what_was_asked_for(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    answer = await query.ReadHistory(trace_pb2.ReadHistoryRequest(run=RUN, from_step=2, bins=3))
+
+    (attempt,) = answer.attempts
+    assert np.frombuffer(attempt.bin_first_step, "<u8").tolist() == [2, 3, STEPS]
+    assert np.frombuffer(attempt.bin_last_step, "<u8").tolist() == [2, STEPS - 1, STEPS]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (trace_pb2.ReadHistoryRequest(run="nobody"), grpc.StatusCode.NOT_FOUND),
+        (trace_pb2.ReadHistoryRequest(run=RUN, bins=1 << 30), grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_a_history_that_can_not_be_told_is_refused(
+    start: Start, asked: trace_pb2.ReadHistoryRequest, status: grpc.StatusCode
+) -> None:
+    running = await start()
+    await fill(running, ranks=1)
+    async with aio.insecure_channel(running.address) as channel:
+        with pytest.raises(aio.AioRpcError) as refused:
+            await trace_pb2_grpc.TraceQueryStub(channel).ReadHistory(asked)
+
+    assert refused.value.code() == status
+
+
+async def test_one_run_can_be_asked_for(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    mine = (await query.ListJobs(trace_pb2.ListJobsRequest(run=RUN))).jobs
+    nobodys = (await query.ListJobs(trace_pb2.ListJobsRequest(run="nobody"))).jobs
+
+    assert ([job.run for job in mine], list(nobodys)) == ([RUN], [])

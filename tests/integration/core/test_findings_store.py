@@ -14,7 +14,16 @@ from structlog.testing import capture_logs
 
 from megatronapp.core.errors import ConfigError, DataError, UnavailableError
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
-from megatronapp.core.findings_store import Backend, FindingsStore, Limits, MemoryBackend, Row, connect
+from megatronapp.core.findings_store import (
+    Annotation,
+    AnnotationKind,
+    Backend,
+    FindingsStore,
+    Limits,
+    MemoryBackend,
+    Row,
+    connect,
+)
 from megatronapp.core.findings_store.redis import RedisBackend
 from megatronapp.core.findings_store.sqlite import SqliteBackend
 from tests.support.redis import RedisServer
@@ -301,3 +310,53 @@ async def test_the_place_is_chosen_by_one_setting(tmp_path: Path, redis_server: 
             connect(where, url)
     for store in (*chosen.values(), *by_default):
         await store.close()
+
+
+def said(text: str, finding_id: str, at: int = NOW_NS) -> Annotation:
+    return Annotation(
+        id=f"{finding_id}-{text}", finding=finding_id, kind=AnnotationKind.COMMENT, by="ann", unix_ns=at, text=text
+    )
+
+
+async def test_what_is_said_of_a_finding_is_kept_with_it_and_goes_with_it(place: Place) -> None:
+    writer, gateway = place.open(), place.open()
+    first, second = finding("f-1"), finding("f-2")
+    for each in (first, second):
+        await writer.put(each)
+
+    kept = [await gateway.annotate(said(text, first.id)) for text in ("one", "two")]
+    kept.append(await gateway.annotate(said("three", second.id)))
+    kept.append(await gateway.annotate(said("lost", "nobody")))
+    await writer.put(first.model_copy(update={"updated_unix_ns": first.updated_unix_ns + 1}))
+
+    assert kept == [True, True, True, False]
+    assert [each.text for each in await gateway.annotations([first.id, "nobody"])] == ["one", "two"]
+    place.clock.unix_ns += 40 * DAY_NS
+    await writer.expire()
+    await writer.put(first.model_copy(update={"updated_unix_ns": place.clock.unix_ns}))
+    assert await gateway.annotations([first.id, second.id]) == []
+
+
+async def test_of_what_is_said_the_newest_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatronapp.core.findings_store.store.MAX_ANNOTATIONS", 3)
+    store = place.open()
+    await store.put(finding("f-1"))
+
+    for number in range(5):
+        await store.annotate(said(str(number), finding("f-1").id))
+
+    assert [each.text for each in await store.annotations([finding("f-1").id])] == ["2", "3", "4"]
+
+
+async def test_changes_are_what_one_does_not_know(place: Place) -> None:
+    store = place.open()
+    for number in (1, 2):
+        await store.put(finding(f"f-{number}"))
+
+    all_of_them, none_gone = await store.changes({})
+    versions = {each.id: each.updated_unix_ns for each in all_of_them} | {"gone": 5}
+    await store.put(finding("f-2").model_copy(update={"updated_unix_ns": versions[finding("f-2").id] + 1}))
+    changed, gone = await store.changes(versions)
+
+    assert {each.id for each in all_of_them} == {finding("f-1").id, finding("f-2").id}
+    assert (none_gone, [each.id for each in changed], gone) == (set(), [finding("f-2").id], {"gone"})

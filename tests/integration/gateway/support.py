@@ -139,6 +139,25 @@ class CollectorAnswers(trace_pb2_grpc.TraceQueryServicer):
         clock = trace_pb2.ClockRecord(rank=1, node="node-a", offset_ns=-12, drift_ppm=0.5, fitted=True, anchors=40)
         return trace_pb2.ListClocksResponse(clocks=[clock])
 
+    async def ReadHistory(self, request, context):  # noqa: N802
+        self.requests.append(request)
+        steps = np.array([1, 2, 3])
+        loss = trace_pb2.HistorySeries(name="loss", mean=(3.0 - steps / 10).astype("<f8").tobytes())
+        attempt = trace_pb2.AttemptHistory(
+            attempt=1,
+            first_seen_unix_ns=self.START_NS,
+            last_seen_unix_ns=self.START_NS + 3 * SECOND_NS,
+            count=3,
+            bin_first_step=steps.astype("<u8").tobytes(),
+            bin_last_step=steps.astype("<u8").tobytes(),
+            start_ns=(self.START_NS + (steps - 1) * SECOND_NS).astype("<i8").tobytes(),
+            end_ns=(self.START_NS + steps * SECOND_NS).astype("<i8").tobytes(),
+            phases=np.zeros(3, "<u4").tobytes(),
+            series=[loss],
+            **{f"{name}_ns": np.zeros(3).tobytes() for name in ("duration", "stage_wait", "checkpoint", "evaluation")},
+        )
+        return trace_pb2.ReadHistoryResponse(attempts=[attempt])
+
     async def Export(self, request, context) -> AsyncIterator[trace_pb2.ExportChunk]:  # noqa: N802
         self.requests.append(request)
         if request.to_step == 404:

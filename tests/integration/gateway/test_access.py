@@ -88,7 +88,8 @@ async def test_a_stranger_is_told_that_he_is_one(served: Served) -> None:
     async with served.client("") as client:
         answer = await client.get("/api/v1/session")
 
-    assert answer.json() == {"authenticated": False, "role": None, "expires_unix_seconds": None}
+    stranger = {"authenticated": False, "role": None, "name": "", "can_silence": False, "expires_unix_seconds": None}
+    assert answer.json() == stranger
 
 
 async def test_a_sign_in_link_works_once_and_leaves_the_address(served: Served) -> None:

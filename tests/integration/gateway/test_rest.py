@@ -362,3 +362,27 @@ async def test_a_gateway_is_ready_between_start_and_stop(served: Served) -> None
 
     assert ready
     assert not served.gateway.ready()
+
+
+async def test_jobs_are_filtered_sorted_and_paged_in_an_order_that_stays(served: Served) -> None:
+    """Beside these the collector tells of team/old, which has ended."""
+    names = ["alpha", "beta", "gamma", "alpha-2"]
+    sender = {name: trace_pb2.Identity(run=f"run-{name}", job=f"team/{name}", attempt=1) for name in names}
+    for number, who in enumerate(sender.values(), start=1):
+        await served.publish(message(hello(), who), message(summary(number), who))
+    for name in ("gamma", "alpha"):
+        await served.publish(message(heartbeat(closing=True), sender[name]))
+    await served.until(
+        "/api/v1/jobs", lambda jobs: len(jobs) == 5 and [job["state"] for job in jobs].count("failed") == 2
+    )
+
+    async def ask(**query: object) -> tuple[list[str], str]:
+        async with served.client() as client:
+            answer = await client.get("/api/v1/jobs", params=query)
+        return [job["name"] for job in answer.json()], answer.headers["x-total-count"]
+
+    assert await ask() == (["alpha-2", "gamma", "beta", "alpha", "old"], "5")
+    assert await ask(state="failed") == (["gamma", "alpha"], "2")
+    assert await ask(state=["failed", "running"], text="TEAM alp") == (["alpha-2", "alpha"], "2")
+    assert await ask(sort="name", ascending=True) == (["alpha", "alpha-2", "beta", "gamma", "old"], "5")
+    assert await ask(sort="progress", offset=1, limit=2) == (["alpha-2", "gamma"], "5")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatronapp.collector import history, history_files
 from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
 from megatronapp.collector.clocks import Reading
 from megatronapp.collector.store import Manifest, Store
@@ -149,7 +150,8 @@ def test_beyond_its_size_the_store_loses_the_oldest_files_whosever_they_are(tmp_
             os.utime(path, (time.time() - age_seconds,) * 2)
     before = store.size_bytes()
     newest = sum(path.stat().st_size for path in tmp_path.glob("run/attempt-1/*-00000003-*.parquet"))
-    room = newest + len(b"note") + (tmp_path / "manifest.json").stat().st_size
+    histories = sum(path.stat().st_size for path in tmp_path.glob("run/attempt-1/history-0000000[12]-*.parquet"))
+    room = newest + histories + len(b"note") + (tmp_path / "manifest.json").stat().st_size
 
     expired = store.expire(max_age_seconds=1_000, max_bytes=room)
 
@@ -201,3 +203,38 @@ def test_the_names_of_messages_are_stored(tmp_path: Path) -> None:
     (table,) = store.read(store.parts(KEY, "spans"), 1, 1)
 
     assert table["message"].to_pylist() == [0, 1 << 39]
+
+
+def test_a_history_outlives_its_traces_and_is_merged_into_few_files(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(1, 80):
+        write(store, number, number, number + 1)  # each step is in two writes
+    old = time.time() - 1_000
+    for path in tmp_path.glob("**/*.parquet"):
+        os.utime(path, (old, old))
+
+    expired = store.expire(max_age_seconds=500, max_bytes=1 << 40, max_history_seconds=2_000)
+
+    rows = history.read(store.history(store.history_parts(KEY)))
+    files = [path.name.split("-")[0] for path in tmp_path.glob("**/*.parquet")]
+    assert expired.attempts == []
+    assert set(files) == {"history", "merged"}
+    assert len(files) <= 2 * history_files.MERGE_FILES
+    assert rows["step"].tolist() == list(range(1, 81))
+    assert rows["ranks"].tolist() == [1, *[2] * 78, 1]
+    assert store.expire(max_age_seconds=500, max_bytes=1 << 40, max_history_seconds=500).attempts == [KEY]
+
+
+def test_a_write_that_merged_and_did_not_end_leaves_the_history_as_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(1, history_files.MERGE_FILES + 1):
+        write(store, number, number)
+    merging = history_files.MERGE_FILES + 1
+    store.write({KEY: buffer(merging)}, {}, Manifest(write=merging))
+    (tmp_path / "manifest.json").write_text(f'{{"write": {merging - 1}, "stored": 10}}')
+
+    reopened = Store(tmp_path)
+
+    rows = history.read(reopened.history(reopened.history_parts(KEY)))
+    assert rows["step"].tolist() == list(range(1, merging))
+    assert rows["ranks"].tolist() == [1] * (merging - 1)

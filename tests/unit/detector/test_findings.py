@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from megatronapp.core.findings import Cause, Finding, Kind, State
+from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.rules.base import Suspicion
 
@@ -67,6 +68,28 @@ def test_what_fades_does_not_shorten_the_time_that_an_adopted_finding_has() -> N
     assert [finding.id for finding in ledger.open] == [known.id]
 
 
+def test_evidence_shows_the_lead_and_the_onset_whole_however_long_the_finding_lasts() -> None:
+    """The newest series has 64 steps and the finding is told again every ten: 3,000 steps later the jump is a jump."""
+    ledger = Ledger("run", "team/job", 1)
+    for step in range(70, 3_070):
+        _told(
+            ledger, [replace(SLOW_GPU, since_step=60, evidence=(_ratios(range(step - 63, step + 1), since=60),))], step
+        )
+
+    (evidence,) = ledger.open[0].evidence
+
+    early = [step for step in evidence.steps if step < 60 + 32]
+    between = evidence.steps[len(early) : -64]
+    gaps = {after - before for before, after in pairwise(between)}
+    assert early == list(range(60 - 16, 60 + 32))
+    assert [value for step, value in zip(evidence.steps, evidence.values, strict=True) if 55 <= step < 65] == [
+        *[1.0] * 5,
+        *[1.5] * 5,
+    ]
+    assert 32 <= len(between) <= 64
+    assert len(gaps) == 1
+
+
 def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
     ledger = Ledger("run", "team/job", 1)
     _told(ledger, [SLOW_GPU], step=20)
@@ -79,3 +102,8 @@ def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
 def _told(ledger: Ledger, suspicions: Sequence[Suspicion], step: int) -> list[Finding]:
     moment = Moment(step, step * 10**9, lambda at: at * 10**9)
     return ledger.update("steps", suspicions, None, lambda suspicion: suspicion.cost_ratio, moment)
+
+
+def _ratios(steps: range, since: int) -> Evidence:
+    values = tuple(1.5 if step >= since else 1.0 for step in steps)
+    return Evidence(signal="compute_effect", text="", steps=tuple(steps), values=values)

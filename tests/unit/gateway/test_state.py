@@ -190,7 +190,7 @@ def test_records_fill_in_only_what_the_bus_does_not_tell() -> None:
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=5, sizes=hello().placement.sizes)
     known = [trace_pb2.RankRecord(identity=identity(rank), placement=hello(rank).placement) for rank in (1, 3)]
 
-    result.apply_record(record, known)
+    result.apply_record(record, trace_pb2.ListRanksResponse(ranks=known))
 
     ranks = result.jobs[RUN].ranks
     assert (job_now(result).step, job_now(result).sizes.world) == (7, 4)
@@ -203,7 +203,7 @@ def test_a_message_after_the_records_is_not_taken_for_an_old_one() -> None:
     result = JobStore()
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1)
     who = trace_pb2.RankRecord(identity=identity(0), connected=True, last_seen_unix_ns=NOW)
-    result.apply_record(record, [who])
+    result.apply_record(record, trace_pb2.ListRanksResponse(ranks=[who]))
 
     for item in (said(hello(), seconds_ago=9, incarnation=4), said(hello(), seconds_ago=5), said(summary(2))):
         assert result.apply_message(item) is not None
@@ -218,7 +218,7 @@ def test_a_job_of_the_records_has_ended_as_its_ranks_have(closed: bool, state: J
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90, schedule=schedule)
     ranks = [trace_pb2.RankRecord(identity=identity(rank), last_seen_unix_ns=NOW, closed=closed) for rank in range(2)]
 
-    result.apply_record(record, ranks)
+    result.apply_record(record, trace_pb2.ListRanksResponse(ranks=ranks))
 
     assert job_now(result).state is state
 
@@ -239,7 +239,7 @@ def test_a_record_tells_in_which_phase_a_rank_has_ended(phase: trace_pb2.Phase, 
     last = trace_pb2.Heartbeat(step=step, phase=phase, closing=True)
     rank = trace_pb2.RankRecord(identity=identity(), last_seen_unix_ns=NOW, closed=True, heartbeat=last)
 
-    result.apply_record(record, [rank])
+    result.apply_record(record, trace_pb2.ListRanksResponse(ranks=[rank]))
 
     assert job_now(result).state is state
 
@@ -252,14 +252,19 @@ def test_evaluations_of_the_records_come_beside_those_of_the_bus() -> None:
     result.apply_message(said(beat))
 
     kept = [trace_pb2.Evaluation(split="valid", loss=3.0, step=10), trace_pb2.Evaluation(split="valid", step=20)]
-    result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=25), [], kept)
+    result.apply_record(
+        trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=25),
+        trace_pb2.ListRanksResponse(evaluations=kept),
+    )
 
     assert [(each.step, each.loss) for each in result.jobs[RUN].evaluations] == [(10, 3.0), (20, 2.0)]
 
 
 def test_a_job_of_the_records_that_beats_runs() -> None:
     result = JobStore()
-    result.apply_record(trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90), [])
+    result.apply_record(
+        trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, last_step=90), trace_pb2.ListRanksResponse()
+    )
 
     result.apply_message(said(heartbeat()))
 
@@ -326,7 +331,7 @@ def test_a_job_started_when_it_was_first_heard_of() -> None:
     assert job_now(result).started_unix_seconds == NOW / 1e9 - 60
 
     record = trace_pb2.JobRecord(run=RUN, job="team/gpt", attempt=1, first_seen_unix_ns=NOW - 90 * SECOND_NS)
-    result.apply_record(record, [])
+    result.apply_record(record, trace_pb2.ListRanksResponse())
 
     assert job_now(result).started_unix_seconds == NOW / 1e9 - 90
 

@@ -593,8 +593,10 @@ class SentHeartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
     __slots__ = ("jobs",)
@@ -643,12 +645,14 @@ class ListRanksRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ListRanksResponse(_message.Message):
-    __slots__ = ("ranks", "evaluations")
+    __slots__ = ("ranks", "evaluations", "recipe")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedCompositeFieldContainer[RankRecord]
     evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
-    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
+    recipe: Recipe
+    def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
 
 class RankRecord(_message.Message):
     __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns")
@@ -745,6 +749,86 @@ class ClockRecord(_message.Message):
     fitted: bool
     anchors: int
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., offset_ns: _Optional[int] = ..., drift_ppm: _Optional[float] = ..., error_ns: _Optional[int] = ..., residual_median_ns: _Optional[int] = ..., residual_p90_ns: _Optional[int] = ..., raw_residual_median_ns: _Optional[int] = ..., fitted: _Optional[bool] = ..., anchors: _Optional[int] = ...) -> None: ...
+
+class ReadHistoryRequest(_message.Message):
+    __slots__ = ("run", "from_step", "to_step", "from_unix_ns", "to_unix_ns", "bins", "by_time")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    FROM_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    TO_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    BY_TIME_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    from_step: int
+    to_step: int
+    from_unix_ns: int
+    to_unix_ns: int
+    bins: int
+    by_time: bool
+    def __init__(self, run: _Optional[str] = ..., from_step: _Optional[int] = ..., to_step: _Optional[int] = ..., from_unix_ns: _Optional[int] = ..., to_unix_ns: _Optional[int] = ..., bins: _Optional[int] = ..., by_time: _Optional[bool] = ...) -> None: ...
+
+class ReadHistoryResponse(_message.Message):
+    __slots__ = ("attempts",)
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    attempts: _containers.RepeatedCompositeFieldContainer[AttemptHistory]
+    def __init__(self, attempts: _Optional[_Iterable[_Union[AttemptHistory, _Mapping]]] = ...) -> None: ...
+
+class AttemptHistory(_message.Message):
+    __slots__ = ("attempt", "first_seen_unix_ns", "last_seen_unix_ns", "live", "ended_well", "first_step", "evaluations", "count", "bin_first_step", "bin_last_step", "bin_steps", "start_ns", "end_ns", "duration_ns", "stage_wait_ns", "checkpoint_ns", "evaluation_ns", "phases", "series")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_WELL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BIN_FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    BIN_LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    BIN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    END_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_NS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_NS_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    first_seen_unix_ns: int
+    last_seen_unix_ns: int
+    live: bool
+    ended_well: bool
+    first_step: int
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    count: int
+    bin_first_step: bytes
+    bin_last_step: bytes
+    bin_steps: bytes
+    start_ns: bytes
+    end_ns: bytes
+    duration_ns: bytes
+    stage_wait_ns: bytes
+    checkpoint_ns: bytes
+    evaluation_ns: bytes
+    phases: bytes
+    series: _containers.RepeatedCompositeFieldContainer[HistorySeries]
+    def __init__(self, attempt: _Optional[int] = ..., first_seen_unix_ns: _Optional[int] = ..., last_seen_unix_ns: _Optional[int] = ..., live: _Optional[bool] = ..., ended_well: _Optional[bool] = ..., first_step: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., count: _Optional[int] = ..., bin_first_step: _Optional[bytes] = ..., bin_last_step: _Optional[bytes] = ..., bin_steps: _Optional[bytes] = ..., start_ns: _Optional[bytes] = ..., end_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., stage_wait_ns: _Optional[bytes] = ..., checkpoint_ns: _Optional[bytes] = ..., evaluation_ns: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., series: _Optional[_Iterable[_Union[HistorySeries, _Mapping]]] = ...) -> None: ...
+
+class HistorySeries(_message.Message):
+    __slots__ = ("name", "min", "max", "mean", "non_finite")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    min: bytes
+    max: bytes
+    mean: bytes
+    non_finite: bytes
+    def __init__(self, name: _Optional[str] = ..., min: _Optional[bytes] = ..., max: _Optional[bytes] = ..., mean: _Optional[bytes] = ..., non_finite: _Optional[bytes] = ...) -> None: ...
 
 class ReadSpansRequest(_message.Message):
     __slots__ = ("run", "attempt", "from_step", "to_step", "ranks")

@@ -147,6 +147,11 @@ class TraceQueryStub:
                 request_serializer=megatronapp_dot_v1_dot_trace__pb2.ListClocksRequest.SerializeToString,
                 response_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListClocksResponse.FromString,
                 _registered_method=True)
+        self.ReadHistory = channel.unary_unary(
+                '/megatronapp.v1.TraceQuery/ReadHistory',
+                request_serializer=megatronapp_dot_v1_dot_trace__pb2.ReadHistoryRequest.SerializeToString,
+                response_deserializer=megatronapp_dot_v1_dot_trace__pb2.ReadHistoryResponse.FromString,
+                _registered_method=True)
         self.ReadSpans = channel.unary_stream(
                 '/megatronapp.v1.TraceQuery/ReadSpans',
                 request_serializer=megatronapp_dot_v1_dot_trace__pb2.ReadSpansRequest.SerializeToString,
@@ -187,6 +192,12 @@ class TraceQueryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadHistory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadSpans(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -221,6 +232,11 @@ def add_TraceQueryServicer_to_server(servicer, server):
                     servicer.ListClocks,
                     request_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListClocksRequest.FromString,
                     response_serializer=megatronapp_dot_v1_dot_trace__pb2.ListClocksResponse.SerializeToString,
+            ),
+            'ReadHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadHistory,
+                    request_deserializer=megatronapp_dot_v1_dot_trace__pb2.ReadHistoryRequest.FromString,
+                    response_serializer=megatronapp_dot_v1_dot_trace__pb2.ReadHistoryResponse.SerializeToString,
             ),
             'ReadSpans': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadSpans,
@@ -342,6 +358,33 @@ class TraceQuery:
             '/megatronapp.v1.TraceQuery/ListClocks',
             megatronapp_dot_v1_dot_trace__pb2.ListClocksRequest.SerializeToString,
             megatronapp_dot_v1_dot_trace__pb2.ListClocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megatronapp.v1.TraceQuery/ReadHistory',
+            megatronapp_dot_v1_dot_trace__pb2.ReadHistoryRequest.SerializeToString,
+            megatronapp_dot_v1_dot_trace__pb2.ReadHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,11 +22,14 @@ REFRESH_STEPS = 10
 """An open finding is told again after so many steps, so that its evidence goes on."""
 LEAD_STEPS = 16
 """Evidence shows so many steps from before the beginning."""
+ONSET_STEPS = 32
+"""And so many from there on, each of them however long the finding lasts: a jump must not become a ramp."""
 OLDER_POINTS = 64
-"""What is older than the newest series is thinned out to so many points."""
+"""What lies between these and the newest series is thinned out evenly to so many points."""
 NS = 1e-9
 
 Key = tuple[str, tuple[int, ...]]
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +225,32 @@ def _continued(evidence: Evidence, before: Finding | None, since: int | None) ->
     if known is None or since is None or not evidence.steps:
         return evidence
     first = evidence.steps[0]
-    older = [index for index, step in enumerate(known.steps) if since - LEAD_STEPS <= step < first]
-    if len(older) > OLDER_POINTS:
-        older = older[::2]
+    border = since + ONSET_STEPS
+    begin = [index for index, step in enumerate(known.steps) if since - LEAD_STEPS <= step < min(border, first)]
+    between = [index for index, step in enumerate(known.steps) if border <= step < first]
+    older = begin + _thinned(between, known.steps, border)
     update = {
-        name: tuple(getattr(known, name)[index] for index in older) + getattr(evidence, name)
-        for name in ("steps", "values", "expected")
+        "steps": _joined(known.steps, older, evidence.steps),
+        "values": _joined(known.values, older, evidence.values),
     }
-    return evidence.model_copy(update=update)
+    expected = _joined(known.expected, older, evidence.expected) if known.expected and evidence.expected else ()
+    return evidence.model_copy(update={**update, "expected": expected})
+
+
+def _joined(known: tuple[Number, ...], chosen: Sequence[int], newest: tuple[Number, ...]) -> tuple[Number, ...]:
+    return tuple(known[index] for index in chosen) + newest
+
+
+def _thinned(chosen: Sequence[int], steps: Sequence[int], origin: int) -> list[int]:
+    """At most OLDER_POINTS of these indices, evenly over the steps: the first in each stretch of 2^n steps from the
+    origin. Stretches nest, so that what is thinned again and again stays even."""
+    stretch = 1
+    while chosen and (steps[chosen[-1]] - origin) // stretch >= OLDER_POINTS:
+        stretch *= 2
+    firsts: dict[int, int] = {}
+    for index in chosen:
+        firsts.setdefault((steps[index] - origin) // stretch, index)
+    return list(firsts.values())
 
 
 def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:

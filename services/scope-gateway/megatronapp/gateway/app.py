@@ -24,12 +24,15 @@ from megatronapp.gateway import web
 from megatronapp.gateway.deps import Parts
 from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.feed import Feed
+from megatronapp.gateway.finding_archive import FindingArchive
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
+from megatronapp.gateway.people import NamedTokens
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
+from megatronapp.gateway.silences import Silences
 from megatronapp.gateway.state import JobStore
 
 log = get_logger(__name__)
@@ -60,6 +63,7 @@ class Gateway:
         self._findings = findings or FindingsStore(MemoryBackend(), registry=registry)
         self._metrics = GatewayMetrics(registry)
         self.links = SignInLinks(settings.sign_in_link_seconds)
+        self._silences = Silences(settings.alertmanager_url, settings.alertmanager_bearer)
         self._collector: CollectorShards | None = None
         self._server: _Server | None = None
         self._feed: Feed | None = None
@@ -105,6 +109,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await self._collector.close()
+        await self._silences.close()
         self._server = None
 
     def ready(self) -> bool:
@@ -126,6 +131,9 @@ class Gateway:
             collector=collector,
             exports=Exports(self._settings.max_exports),
             sessions=Sessions(signing_key, self._settings.session_seconds),
+            people=NamedTokens(self._settings.people_file),
+            silences=self._silences,
+            archive=FindingArchive(self._findings),
             links=self.links,
             notifier=Notifier(self._settings, self._bus, self._metrics),
         )

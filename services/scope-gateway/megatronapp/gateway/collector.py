@@ -63,8 +63,9 @@ class CollectorClient:
                 self._closing = asyncio.ensure_future(before.close(grace=EXPORT_SECONDS))
         return self._stub
 
-    async def jobs(self) -> Sequence[trace_pb2.JobRecord]:
-        answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest())
+    async def jobs(self, run: str = "") -> Sequence[trace_pb2.JobRecord]:
+        """All attempts, or those of one run."""
+        answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest(run=run))
         return answer.jobs
 
     async def ranks(self, run: str) -> trace_pb2.ListRanksResponse:
@@ -75,6 +76,10 @@ class CollectorClient:
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
         request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)
         answer: trace_pb2.ListStepsResponse = await self._ask(self._query.ListSteps, request)
+        return answer
+
+    async def history(self, request: trace_pb2.ReadHistoryRequest) -> trace_pb2.ReadHistoryResponse:
+        answer: trace_pb2.ReadHistoryResponse = await self._ask(self._query.ReadHistory, request)
         return answer
 
     async def clocks(self, run: str) -> list[Clock]:
@@ -118,6 +123,8 @@ class CollectorClient:
                 failure = handshake_failure(details, self._tls)
                 reason = f": {failure}" if failure else ""
                 return UnavailableError(f"the trace-collector at {self._address} does not answer{reason}")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return UnavailableError(f"the trace-collector at {self._address} is too old for this; upgrade it")
             case _:
                 return UnavailableError(f"the trace-collector at {self._address} failed: {details}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import Annotated
 
@@ -16,11 +16,14 @@ from megatronapp.core.bus import Bus
 from megatronapp.core.errors import AuthError, ForbiddenError, NotFoundError
 from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.exports import Exports
+from megatronapp.gateway.finding_archive import FindingArchive
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.notify.notifier import Notifier
+from megatronapp.gateway.people import NamedTokens, clean_name
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
+from megatronapp.gateway.silences import Silences
 from megatronapp.gateway.state import JobStore, TrackedJob
 
 
@@ -37,6 +40,9 @@ class Parts:
     collector: CollectorShards
     exports: Exports
     sessions: Sessions
+    people: NamedTokens
+    silences: Silences
+    archive: FindingArchive
     links: SignInLinks
     notifier: Notifier
 
@@ -50,6 +56,13 @@ def parts(connection: HTTPConnection) -> Parts:
 class Caller:
     role: Role
     session: Ticket | None
+    name: str = ""
+    """Empty: nobody said."""
+
+    @property
+    def signature(self) -> str:
+        """The name, or the role of somebody without one."""
+        return self.name or self.role.value
 
 
 class _SessionCookie(APIKeyCookie):
@@ -68,32 +81,46 @@ async def identify(gateway: Parts, cookie: str | None, token: str) -> Caller:
     """Who asks: a session's cookie, else a bearer token ("": none). Raises AuthError."""
     session = gateway.sessions.find(cookie) if cookie else None
     if session is not None and not token:
-        return Caller(session.role, session)
+        return Caller(session.role, session, session.name)
+    person = gateway.people.find(token)
+    if person is not None:
+        return Caller(person.role, None, person.name)
     return Caller(await gateway.authenticator.reader(token), None)
 
 
-async def caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller:
-    return await identify(gateway, cookie, bearer.credentials if bearer else "")
+async def caller(connection: HTTPConnection, gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller:
+    asking = await identify(gateway, cookie, bearer.credentials if bearer else "")
+    # A header is anybody's word: only a proxy that replaces it makes it true, which the setting says there is.
+    header = gateway.settings.user_header
+    name = clean_name(connection.headers.get(header, "")) if header else ""
+    return replace(asking, name=name) if name else asking
 
 
-async def operator(asking: Annotated[Caller, Depends(caller)]) -> None:
+async def operator(asking: Annotated[Caller, Depends(caller)]) -> Caller:
     """Let operators pass."""
     if asking.role is not Role.OPERATOR:
         raise ForbiddenError("this needs the operator role; sign in with an operator's token")
+    return asking
+
+
+Asking = Annotated[Caller, Depends(caller)]
+AskingOperator = Annotated[Caller, Depends(operator)]
 
 
 async def alertmanager(gateway: GatewayParts, bearer: Bearer) -> None:
     """Let Alertmanager pass: by its own token, or without one where everybody on this machine may do everything."""
     expected = gateway.settings.alertmanager_token
     if expected is None:
-        await operator(await caller(gateway, None, bearer))
+        await operator(await identify(gateway, None, bearer.credentials if bearer else ""))
     elif bearer is None or not compare_digest(bearer.credentials.encode(), expected.get_secret_value().encode()):
         raise AuthError("Alertmanager's token is missing or wrong; set MEGATRONAPP_GATEWAY_ALERTMANAGER_TOKEN's value")
 
 
-async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) -> Caller | None:
+async def maybe_caller(
+    connection: HTTPConnection, gateway: GatewayParts, cookie: Cookie, bearer: Bearer
+) -> Caller | None:
     try:
-        return await caller(gateway, cookie, bearer)
+        return await caller(connection, gateway, cookie, bearer)
     except AuthError:
         return None
 
@@ -101,11 +128,30 @@ async def maybe_caller(gateway: GatewayParts, cookie: Cookie, bearer: Bearer) ->
 MaybeCaller = Annotated[Caller | None, Depends(maybe_caller)]
 
 
-def job(gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]) -> TrackedJob:
-    found = gateway.job_store.jobs.get(run)
+async def find_job(gateway: Parts, run: str) -> TrackedJob:
+    """A job that is listed, or one that the trace-collector still has records of. Raises NotFoundError, and
+    UnavailableError where only a collector that does not answer might know it."""
+    found = gateway.job_store.jobs.get(run) or await _archived(gateway, run)
     if found is None:
-        raise NotFoundError(f"there is no job with run id {run!r}, or it ended long ago")
+        raise NotFoundError(f"there is no job with run id {run!r}, or it ended too long ago")
     return found
+
+
+async def _archived(gateway: Parts, run: str) -> TrackedJob | None:
+    """A job as the collector's records tell it, of its newest attempt."""
+    records = [record for record in await gateway.collector.jobs(run) if record.run == run]
+    if not records:
+        return None
+    store = JobStore()
+    newest = max(records, key=lambda record: record.attempt)
+    store.apply_record(newest, await gateway.collector.ranks(run))
+    return store.jobs[run]
+
+
+async def job(
+    gateway: GatewayParts, run: Annotated[str, Path(max_length=256, description="the job's run id")]
+) -> TrackedJob:
+    return await find_job(gateway, run)
 
 
 KnownJob = Annotated[TrackedJob, Depends(job)]

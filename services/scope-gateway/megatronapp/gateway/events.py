@@ -18,7 +18,10 @@ FINDINGS = Topic("findings", DropPolicy.LATEST_PER_KEY, max_messages=MAX_FINDING
 PAGE = (JOBS, STEPS, FINDINGS)
 
 
-def publish(hub: Hub, event: models.JobEvent | models.JobGoneEvent | models.StepEvent | models.FindingEvent) -> None:
+def publish(
+    hub: Hub,
+    event: models.JobEvent | models.JobGoneEvent | models.StepEvent | models.FindingEvent | models.AnnotationEvent,
+) -> None:
     """Tell all pages, in bytes that are written once."""
     topic, key = _address(event)
     if hub.wanted(topic):
@@ -26,7 +29,7 @@ def publish(hub: Hub, event: models.JobEvent | models.JobGoneEvent | models.Step
 
 
 def _address(
-    event: models.JobEvent | models.JobGoneEvent | models.StepEvent | models.FindingEvent,
+    event: models.JobEvent | models.JobGoneEvent | models.StepEvent | models.FindingEvent | models.AnnotationEvent,
 ) -> tuple[Topic, Hashable]:
     match event:
         case models.JobEvent():
@@ -37,3 +40,5 @@ def _address(
             return STEPS, (event.run, event.row.step)
         case models.FindingEvent():
             return FINDINGS, event.finding.id
+        case models.AnnotationEvent():
+            return FINDINGS, ("annotation", event.annotation.id)

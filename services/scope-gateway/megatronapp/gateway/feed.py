@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from megatronapp.core.bus import Bus, Message, Topic
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.findings import Finding
-from megatronapp.core.findings_store import FindingsStore
+from megatronapp.core.findings_store import Annotation, FindingsStore
+from megatronapp.core.findings_store.annotations import decode_annotation
 from megatronapp.core.findings_store.codec import decode
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
@@ -19,7 +20,7 @@ from megatronapp.core.trace.validate import check_control, check_identity, check
 from megatronapp.gateway import events, views
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
-from megatronapp.gateway.models import ENDED, FindingEvent, Job, JobEvent, JobGoneEvent, StepEvent
+from megatronapp.gateway.models import ENDED, AnnotationEvent, FindingEvent, Job, JobEvent, JobGoneEvent, StepEvent
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
 from megatronapp.v1 import trace_pb2
@@ -71,6 +72,7 @@ class Feed:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read(Topic.STEPS, self._take_step))
             tasks.create_task(self._read(Topic.FINDINGS, self._take_finding))
+            tasks.create_task(self._read(Topic.ANNOTATIONS, self._take_annotation))
             tasks.create_task(self._read(Topic.TRACE_CONTROL, self._take_control))
             tasks.create_task(self._read_records())
             tasks.create_task(_until_possible(self._apply_findings))
@@ -123,6 +125,15 @@ class Feed:
                 self._apply_finding(finding)
             except Exception:
                 log.exception("finding_not_understood", id=finding.id)
+        for annotation in await self._findings.annotations(list(self._job_store.findings)):
+            self._apply_annotation(annotation)
+
+    def _take_annotation(self, message: Message) -> None:
+        self._apply_annotation(decode_annotation(message.value))
+
+    def _apply_annotation(self, annotation: Annotation) -> None:
+        if self._job_store.apply_annotation(annotation):
+            events.publish(self._hub, AnnotationEvent(annotation=annotation))
 
     def _apply_finding(self, finding: Finding) -> None:
         if self._job_store.apply_finding(finding):
@@ -140,12 +151,15 @@ class Feed:
         self._records_read = True
 
     async def _apply_records(self) -> None:
-        """Fold in the newest attempt of each run that can be true."""
+        """Fold in the newest attempt of each run that can be true, and that did not end too long ago to be listed."""
         records = sorted(filter(_plausible, await self._collector.jobs()), key=lambda record: record.attempt)
+        oldest_ns = time.time_ns() - self._ended_job_ns
         for record in {record.run: record for record in records}.values():
+            if record.last_seen_unix_ns < oldest_ns and not record.ranks_connected:
+                continue
             try:
                 ranks = await self._collector.ranks(record.run)
-                self._changed[self._job_store.apply_record(record, ranks.ranks, ranks.evaluations)] = None
+                self._changed[self._job_store.apply_record(record, ranks)] = None
             except NotFoundError:
                 continue  # deleted meanwhile
             except UnavailableError:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from megatronapp.core.auth import Role
 from megatronapp.core.findings import Finding
+from megatronapp.core.findings_store import Annotation
 from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 
 
@@ -51,6 +52,8 @@ class SignInLink(Model):
 class Session(Model):
     authenticated: bool
     role: Role | None
+    name: str = Field(description="who it is; empty: nobody said")
+    can_silence: bool = Field(description="whether findings can be silenced: an operator, and there is an Alertmanager")
     expires_unix_seconds: float | None = Field(description="null without a session of its own (bearer token, loopback)")
 
 
@@ -128,6 +131,9 @@ class Job(Model):
     tokens_per_second: float | None
     tflops_per_gpu: float | None
     non_finite: tuple[str, ...] = Field(description="which of the values above are NaN or infinite in the newest step")
+    loss_trend: tuple[float, ...] = Field(
+        description="at some of the steps that are remembered, evenly, the newest last"
+    )
     eta_seconds: float | None
     ranks_connected: int
     slow_ranks: tuple[int, ...] = Field(description="ranks of these findings that name who is slow or hangs")
@@ -277,6 +283,7 @@ class SnapshotEvent(Model):
     type: Literal["snapshot"] = "snapshot"
     jobs: list[Job]
     findings: list[Finding]
+    annotations: list[Annotation] = Field(description="of these findings, the oldest of each first")
 
 
 class JobEvent(Model):
@@ -308,6 +315,13 @@ class FindingEvent(Model):
     finding: Finding
 
 
+class AnnotationEvent(Model):
+    """Somebody said something of a finding. Never left out."""
+
+    type: Literal["annotation"] = "annotation"
+    annotation: Annotation
+
+
 class PingEvent(Model):
     """Sent when there was nothing else to say for a while."""
 
@@ -316,5 +330,6 @@ class PingEvent(Model):
 
 
 Event = Annotated[
-    SnapshotEvent | JobEvent | JobGoneEvent | StepEvent | FindingEvent | PingEvent, Field(discriminator="type")
+    SnapshotEvent | JobEvent | JobGoneEvent | StepEvent | FindingEvent | AnnotationEvent | PingEvent,
+    Field(discriminator="type"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +22,8 @@ class Ticket:
     id: str
     role: Role
     expires_unix_seconds: float
+    name: str = ""
+    """Who it is; empty: nobody said."""
 
 
 @dataclass
@@ -32,16 +35,16 @@ class Sessions:
     clock: Callable[[], float] = time
     _closed: dict[str, float] = field(default_factory=dict)
 
-    def open(self, role: Role) -> tuple[str, Ticket]:
+    def open(self, role: Role, name: str = "") -> tuple[str, Ticket]:
         """A new session and the cookie that proves it."""
-        ticket = Ticket(secrets.token_urlsafe(16), role, round(self.clock() + self.seconds, 3))
+        ticket = Ticket(secrets.token_urlsafe(16), role, round(self.clock() + self.seconds, 3), name)
         return self._sign(ticket), ticket
 
     def find(self, cookie: str) -> Ticket | None:
         """The session that the cookie proves; None when forged, expired or closed."""
         try:
-            number, role, expires, _ = cookie.split("~")
-            ticket = Ticket(number, Role(role), float(expires))
+            number, role, expires, *name, _ = cookie.split("~")
+            ticket = Ticket(number, Role(role), float(expires), urlsafe_b64decode("".join(name)).decode())
         except ValueError:
             return None
         genuine = hmac.compare_digest(_bytes(self._sign(ticket)), _bytes(cookie))
@@ -55,6 +58,8 @@ class Sessions:
 
     def _sign(self, ticket: Ticket) -> str:
         text = f"{ticket.id}~{ticket.role.value}~{ticket.expires_unix_seconds}"
+        if ticket.name:
+            text += f"~{urlsafe_b64encode(ticket.name.encode()).decode()}"
         return f"{text}~{hmac.new(self.key, _bytes(text), sha256).hexdigest()}"
 
 

@@ -40,6 +40,15 @@ class GatewaySettings(NotifySettings):
     allowed_origins: Names = Field(
         default=(), description="further origins whose pages may open sessions, write, and listen to events"
     )
+    people_file: Path | None = Field(
+        default=None, description="named tokens, a line each: name role token; read again when it changes"
+    )
+    user_header: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9-]*$",
+        description="header in which a proxy in front names the user, for example X-Forwarded-User; the proxy must "
+        "replace what clients send, and nobody may reach the gateway past it. Empty: no header is believed",
+    )
     session_cookie: str = Field(
         default=COOKIE,
         pattern=r"^[A-Za-z0-9_.-]+$",

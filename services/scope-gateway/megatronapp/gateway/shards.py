@@ -25,9 +25,9 @@ class CollectorShards:
     async def close(self) -> None:
         await asyncio.gather(*(shard.close() for shard in self._shards))
 
-    async def jobs(self) -> list[trace_pb2.JobRecord]:
-        """Jobs of all shards. Raises UnavailableError when one does not answer."""
-        answers = await asyncio.gather(*(self._jobs_of(shard) for shard in self._shards))
+    async def jobs(self, run: str = "") -> list[trace_pb2.JobRecord]:
+        """Jobs of all shards, or one run's. Raises UnavailableError when a shard does not answer."""
+        answers = await asyncio.gather(*(self._jobs_of(shard, run) for shard in self._shards))
         return [record for answer in answers for record in answer]
 
     async def ranks(self, run: str) -> trace_pb2.ListRanksResponse:
@@ -35,6 +35,9 @@ class CollectorShards:
 
     async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
         return await (await self._holder(run)).steps(run, from_step, to_step, limit)
+
+    async def history(self, request: trace_pb2.ReadHistoryRequest) -> trace_pb2.ReadHistoryResponse:
+        return await (await self._holder(request.run)).history(request)
 
     async def clocks(self, run: str) -> list[Clock]:
         return await (await self._holder(run)).clocks(run)
@@ -56,7 +59,7 @@ class CollectorShards:
                 raise away[0] if away else NotFoundError(f"no trace-collector holds traces of run {run!r}")
         return self._holders[run]
 
-    async def _jobs_of(self, shard: CollectorClient) -> Sequence[trace_pb2.JobRecord]:
-        records = await shard.jobs()
+    async def _jobs_of(self, shard: CollectorClient, run: str = "") -> Sequence[trace_pb2.JobRecord]:
+        records = await shard.jobs(run)
         self._holders.update((record.run, shard) for record in records)
         return records

@@ -6,17 +6,24 @@ changed, so that only this is sent to viewers. All of it is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.findings_store.annotations import MAX_ANNOTATIONS, Annotation
 from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.membership import Membership, Process, copied
 from megatronapp.v1 import trace_pb2
 
-MAX_JOBS = 500
+MAX_JOBS = 2_000
+"""As many as the trace-collector traces at once."""
 MAX_STEPS = 2_000
+"""Of a job. The collector has the whole history."""
+MAX_STEP_ROWS = 1_000_000
+"""Of all jobs together, some 200 bytes each: of many jobs fewer steps are kept."""
+MIN_STEPS = 200
 MAX_FINDINGS = 5_000
 
 
@@ -75,6 +82,8 @@ class Change:
 class JobStore:
     jobs: dict[str, TrackedJob] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
+    annotations: dict[str, dict[str, Annotation]] = field(default_factory=dict)
+    """By finding and by their own id, the oldest first."""
     controls: dict[str, trace_pb2.TraceControl] = field(default_factory=dict)
     """What was asked for last, by run; it may be read before the run's first message."""
 
@@ -101,7 +110,8 @@ class JobStore:
         elif body == "heartbeat":
             job.evaluations.take(message.message.heartbeat.evaluations)
         elif body == "summary":
-            _summary(job, message.message.summary, message.received_unix_ns)
+            most = min(MAX_STEPS, max(MIN_STEPS, MAX_STEP_ROWS // len(self.jobs)))
+            _summary(job, message.message.summary, message.received_unix_ns, most)
             return Change(job.run, message.message.summary.step)
         return Change(job.run)
 
@@ -114,7 +124,21 @@ class JobStore:
         self.findings[finding.id] = finding
         if len(self.findings) > MAX_FINDINGS:
             resolved = (f.id for f in self.findings.values() if f.state is State.RESOLVED)
-            del self.findings[next(resolved, next(iter(self.findings)))]
+            oldest = next(resolved, next(iter(self.findings)))
+            del self.findings[oldest]
+            self.annotations.pop(oldest, None)
+        return True
+
+    def apply_annotation(self, annotation: Annotation) -> bool:
+        """Keep what somebody said of a finding; False when it is known, or the finding is not."""
+        if annotation.finding not in self.findings:
+            return False
+        known = self.annotations.setdefault(annotation.finding, {})
+        if annotation.id in known:
+            return False
+        known[annotation.id] = annotation
+        ordered = sorted(known.values(), key=lambda each: (each.unix_ns, each.id))[-MAX_ANNOTATIONS:]
+        self.annotations[annotation.finding] = {each.id: each for each in ordered}
         return True
 
     def apply_control(self, run: str, control: trace_pb2.TraceControl) -> Change:
@@ -128,8 +152,7 @@ class JobStore:
     def apply_record(
         self,
         record: trace_pb2.JobRecord,
-        ranks: Iterable[trace_pb2.RankRecord],
-        evaluations: Iterable[trace_pb2.Evaluation] = (),
+        ranks: trace_pb2.ListRanksResponse,
     ) -> Change:
         """Fill in, from the collector's records, what the bus does not tell (any more)."""
         job = self._job(record.run)
@@ -141,9 +164,11 @@ class JobStore:
             _seen(job, record.first_seen_unix_ns, record.last_seen_unix_ns)
             if not job.sizes.world:
                 job.sizes = record.sizes
-            for known in ranks:
+            for known in ranks.ranks:
                 job.membership.recall(known)
-            job.evaluations.take(evaluations)
+            if job.membership.recipe is None and ranks.HasField("recipe"):
+                job.membership.recipe = ranks.recipe
+            job.evaluations.take(ranks.evaluations)
         return Change(record.run)
 
     def forget(self, run: str) -> None:
@@ -151,6 +176,7 @@ class JobStore:
         self.jobs.pop(run, None)
         self.controls.pop(run, None)
         self.findings = {key: finding for key, finding in self.findings.items() if finding.run != run}
+        self.annotations = {key: each for key, each in self.annotations.items() if key in self.findings}
 
     def findings_of(self, run: str) -> list[Finding]:
         return [finding for finding in self.findings.values() if finding.run == run]
@@ -187,10 +213,10 @@ def _hello(job: TrackedJob, hello: trace_pb2.Hello) -> None:
         job.evaluations.forget_from(first)
 
 
-def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int) -> None:
+def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: int, most: int) -> None:
     if summary.step > job.step:
         job.step, job.step_unix_ns = summary.step, received_unix_ns
-    row = _row(job, summary.step, received_unix_ns)
+    row = _row(job, summary.step, received_unix_ns, most)
     row.duration_ns = max(row.duration_ns, summary.duration_ns)
     for name in PROGRESS:
         if summary.progress.HasField(name):
@@ -198,12 +224,12 @@ def _summary(job: TrackedJob, summary: trace_pb2.StepSummary, received_unix_ns: 
     job.total_steps = summary.progress.total_steps or job.total_steps
 
 
-def _row(job: TrackedJob, step: int, received_unix_ns: int) -> TrackedStep:
+def _row(job: TrackedJob, step: int, received_unix_ns: int, most: int) -> TrackedStep:
     if step not in job.steps:
         newest = next(reversed(job.steps), 0)
         job.steps[step] = TrackedStep(step, received_unix_ns)
         if step < newest:
             job.steps = dict(sorted(job.steps.items()))
-        if len(job.steps) > MAX_STEPS:
-            del job.steps[next(iter(job.steps))]
+        for old in list(islice(job.steps, max(0, len(job.steps) - most))):
+            del job.steps[old]
     return job.steps.get(step) or TrackedStep(step, received_unix_ns)

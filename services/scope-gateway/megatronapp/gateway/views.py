@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from statistics import median
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.membership import Process
 from megatronapp.gateway import models
 from megatronapp.gateway.models import ENDED, JobState
+from megatronapp.gateway.run_history import evaluation_view
 from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedStep
 from megatronapp.v1 import trace_pb2
 
@@ -24,6 +25,7 @@ STALLED_NS = 10_000_000_000
 STALLED_STEPS = 5
 """Stalled: no step for STALLED_NS, nor for so many median steps."""
 MEDIAN_STEPS = 20
+TREND_POINTS = 32
 
 QUIET_PHASES = {
     trace_pb2.PHASE_START,
@@ -59,6 +61,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         total_steps=job.total_steps,
         step_seconds=step_seconds,
         **_progress(job),
+        loss_trend=_trend(job),
         eta_seconds=_eta_seconds(job, state, step_seconds),
         ranks_connected=sum(connected(rank, now_ns) for rank in job.ranks.values()),
         slow_ranks=tuple(sorted({rank for f in lasting if f.kind in NAMES_RANKS for rank in f.ranks})),
@@ -71,20 +74,11 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
 
 def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.JobDetail:
     """The job with what lists and events leave out."""
-    evaluations = [
-        models.Evaluation(
-            split=e.split,
-            step=e.step,
-            loss=_finite(e.loss) if e.HasField("loss") else None,
-            microbatches=e.microbatches,
-        )
-        for e in job.evaluations
-    ]
     recipe = job.membership.recipe
     return models.JobDetail(
         **dict(job_view(job, findings, now_ns)),
-        recipe=_recipe(recipe) if recipe is not None else None,
-        evaluations=evaluations,
+        recipe=recipe_view(recipe) if recipe is not None else None,
+        evaluations=[evaluation_view(evaluation) for evaluation in job.evaluations],
     )
 
 
@@ -209,18 +203,37 @@ def control_message(control: models.TraceControl) -> trace_pb2.TraceControl:
 
 
 def snapshot(job_store: JobStore, now_ns: int) -> models.SnapshotEvent:
-    return models.SnapshotEvent(jobs=job_views(job_store, now_ns), findings=list(job_store.findings.values()))
+    return models.SnapshotEvent(
+        jobs=job_views(job_store, now_ns),
+        findings=list(job_store.findings.values()),
+        annotations=[annotation for known in job_store.annotations.values() for annotation in known.values()],
+    )
 
 
 def job_views(job_store: JobStore, now_ns: int, runs: Collection[str] | None = None) -> list[models.Job]:
-    """All jobs, or those of `runs`; the one heard last first. One that can't be shown hides no other."""
+    """All jobs, or those of `runs`; the one started last first. One that can't be shown hides no other."""
     findings: dict[str, list[Finding]] = {}
     for finding in job_store.findings.values():
         findings.setdefault(finding.run, []).append(finding)
     chosen = [job for job in job_store.jobs.values() if runs is None or job.run in runs]
-    jobs = sorted(chosen, key=lambda job: job.seen_unix_ns, reverse=True)
+    jobs = sorted(chosen, key=lambda job: (-job.started_unix_ns, job.run))
     views = (_contained(job, findings.get(job.run, ()), now_ns) for job in jobs)
     return [view for view in views if view is not None]
+
+
+def matches(job: models.Job, text: str) -> bool:
+    """Whether every word of the text is part of its name, namespace or run."""
+    where = f"{job.job} {job.run}".casefold()
+    return all(word in where for word in text.casefold().split())
+
+
+def sorted_jobs(
+    jobs: Collection[models.Job], key: Callable[[models.Job], float | str | None], *, ascending: bool
+) -> list[models.Job]:
+    """Stable; those without a value come last either way."""
+    known = [job for job in jobs if key(job) is not None]
+    unknown = [job for job in jobs if key(job) is None]
+    return [*sorted(known, key=key, reverse=not ascending), *unknown]  # type: ignore[arg-type]  # none is None
 
 
 def _contained(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job | None:
@@ -242,6 +255,13 @@ def _progress(job: TrackedJob) -> dict[str, Any]:
     values = {name: getattr(newest, name) for name in PROGRESS}
     broken = tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
     return {"non_finite": broken, **{name: _finite(value) for name, value in values.items()}}
+
+
+def _trend(job: TrackedJob) -> tuple[float, ...]:
+    """Losses at steps that lie evenly, the newest last."""
+    losses = [row.loss for row in job.steps.values() if row.loss is not None and math.isfinite(row.loss)]
+    every = max(1, math.ceil(len(losses) / TREND_POINTS))
+    return tuple(losses[::-1][::every][::-1])
 
 
 def _heartbeats(job: TrackedJob) -> Iterator[trace_pb2.Heartbeat]:
@@ -280,7 +300,7 @@ def _memory(memory: trace_pb2.Memory) -> models.Memory:
     return models.Memory(**{field: getattr(memory, field) for field in models.Memory.model_fields})
 
 
-def _recipe(recipe: trace_pb2.Recipe) -> models.Recipe:
+def recipe_view(recipe: trace_pb2.Recipe) -> models.Recipe:
     return models.Recipe(
         settings={each.name: each.value for each in recipe.settings},
         versions={each.name: each.value for each in recipe.versions},

@@ -271,6 +271,13 @@ class Jobs:
             raise NotFoundError(f"run {run!r} has no attempt {attempt}; it has {sorted(numbers)}")
         return self._attempts[run, attempt or max(numbers)]
 
+    def attempts(self, run: str) -> list[Attempt]:
+        """All attempts of a run, ascending. Raises NotFoundError."""
+        found = [attempt for attempt in self._attempts.values() if attempt.run == run]
+        if not found:
+            raise NotFoundError(f"no run {run!r} here; list the jobs to see what there is")
+        return sorted(found, key=lambda attempt: attempt.attempt)
+
     def evaluations(self, last: Attempt) -> Evaluations:
         """Those of a run, up to and in this attempt; each attempt does those again that come after its first step."""
         found = Evaluations()

@@ -325,7 +325,8 @@ class Pipeline:
     async def _expire(self) -> None:
         settings = self._settings
         try:
-            expired = await asyncio.to_thread(self._store.expire, settings.retention_seconds, settings.retention_bytes)
+            ages = settings.retention_seconds, settings.history_retention_seconds
+            expired = await asyncio.to_thread(self._store.expire, ages[0], settings.retention_bytes, ages[1])
         except Exception:  # it is tried again; meanwhile the store grows
             log.exception("store_not_expired")
             return

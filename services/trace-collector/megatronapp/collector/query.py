@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from megatronapp.collector import export, notes, reader
+from megatronapp.collector import export, history, history_reader, notes, reader
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.jobs import Attempt, Jobs, Rank
 from megatronapp.collector.metrics import CollectorMetrics
@@ -65,7 +65,8 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
         self, request: trace_pb2.ListJobsRequest, context: Context
     ) -> trace_pb2.ListJobsResponse:
         async with self._reader(context):
-            jobs = [record for attempt in self._jobs if (record := _job_record(attempt)) is not None]
+            wanted = (attempt for attempt in self._jobs if request.run in ("", attempt.run))
+            jobs = [record for attempt in wanted if (record := _job_record(attempt)) is not None]
             return await self._in_thread(lambda: self._with_sizes(jobs))
 
     async def ListRanks(  # noqa: N802
@@ -74,7 +75,9 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
         async with self._reader(context):
             attempt = self._jobs.get(request.run, request.attempt)
             ranks = [_rank_record(attempt.ranks[number]) for number in sorted(attempt.ranks)]
-            return trace_pb2.ListRanksResponse(ranks=ranks, evaluations=self._jobs.evaluations(attempt))
+            return trace_pb2.ListRanksResponse(
+                ranks=ranks, evaluations=self._jobs.evaluations(attempt), recipe=attempt.membership.recipe
+            )
 
     async def ListSteps(  # noqa: N802
         self, request: trace_pb2.ListStepsRequest, context: Context
@@ -94,6 +97,16 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
             attempt = self._jobs.get(request.run, request.attempt)
             records = [_clock_record(attempt.clocks, number, attempt.ranks[number]) for number in sorted(attempt.ranks)]
             return trace_pb2.ListClocksResponse(clocks=records)
+
+    async def ReadHistory(  # noqa: N802
+        self, request: trace_pb2.ReadHistoryRequest, context: Context
+    ) -> trace_pb2.ReadHistoryResponse:
+        async with self._reader(context):
+            if request.bins > history.MAX_BINS:
+                raise DataError(f"{request.bins} bins; {history.MAX_BINS} are the most")
+            attempts = self._jobs.attempts(request.run)
+            snapshots = [history_reader.take(self._store, attempt) for attempt in attempts]
+            return await self._in_thread(lambda: history_reader.read(snapshots, request))
 
     async def ReadSpans(  # noqa: N802
         self, request: trace_pb2.ReadSpansRequest, context: Context

@@ -16,8 +16,9 @@ import numpy as np
 from megatronapp.collector import tables
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
 from megatronapp.collector.jobs import Attempt
+from megatronapp.collector.parts import Part
 from megatronapp.collector.rank_spans import RankSpans
-from megatronapp.collector.store import Part, Store
+from megatronapp.collector.store import Store
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.columns import SPAN_DTYPES, Column
 from megatronapp.core.trace.limits import MAX_WORLD

@@ -52,6 +52,9 @@ class CollectorSettings(ServiceSettings):
     flush_seconds: float = Field(default=15.0, gt=0, description="longest time between writes of the store")
     flush_bytes: int = Field(default=64 << 20, ge=1 << 12, description="detail in memory that has the store written")
     retention_seconds: float = Field(default=14 * 86_400.0, gt=0, description="traces older than this are deleted")
+    history_retention_seconds: float = Field(
+        default=31 * 86_400.0, gt=0, description="a run's history over its steps, which is small, is kept so long"
+    )
     retention_bytes: int = Field(default=50 << 30, ge=1 << 20, description="the oldest traces above this are deleted")
 
     @property

@@ -3,7 +3,8 @@
     <folder>/manifest.json                                      what counts: the last complete write
     <folder>/<run>/attempt-<n>/attempt.pb                       identity, evaluations, each rank's Hello and heartbeats
                                                                 (_<run> where the run has the manifest's name)
-    <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans
+    <folder>/<run>/attempt-<n>/<table>-<write>-<first>-<last>.parquet   steps, summaries, spans; history, merged, sealed
+                                                                        (history_files.py)
 
 A write puts its files first and the manifest last. Files of a write that the manifest does not name are left-overs of a
 crash and are deleted: their rows come again from the journal. Everything here blocks: call it from a thread.
@@ -24,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from megatronapp.collector import tables
+from megatronapp.collector import history, history_files, tables
 from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.journal import total_bytes
+from megatronapp.collector.parts import Part
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.limits import RESERVED_RUNS
@@ -69,25 +71,6 @@ class Manifest:
         if not all(isinstance(text, str) for text in (*found.controls.values(), *found.owners.values())):
             raise TypeError("controls and owners hold texts")
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One Parquet file and what its name says."""
-
-    path: Path
-    table: str
-    write: int
-    first: int
-    last: int
-
-    @classmethod
-    def of(cls, path: Path) -> Part | None:
-        try:
-            table, write, first, last = path.stem.split("-")
-            return cls(path, table, int(write), int(first), int(last))
-        except ValueError:
-            return None
 
 
 @dataclass(slots=True)
@@ -174,21 +157,35 @@ class Store:
                 except DataError as error:
                     log.error("store_file_unreadable", error=str(error))
 
+    def history(self, parts: Sequence[Part]) -> list[Any]:
+        """The tables of these history files; one that can't be read is logged and passed over."""
+        return list(self.read(parts, 0, _LAST_STEP))
+
+    def history_parts(self, key: AttemptKey) -> list[Part]:
+        """The history files that count."""
+        return history_files.live(self._history_parts(key))
+
+    def _history_parts(self, key: AttemptKey) -> list[Part]:
+        return [part for table in history_files.TABLES for part in self.parts(key, table)]
+
     def size_bytes(self) -> int:
         return total_bytes(self.folder.glob("*/attempt-*/*"))
 
     def attempt_bytes(self, key: AttemptKey) -> int:
         return total_bytes(self._path(key).glob("*"))
 
-    def expire(self, max_age_seconds: float, max_bytes: int) -> Expired:
-        """Delete the oldest files until age and size are kept. A file that can't be deleted is passed over."""
+    def expire(self, max_age_seconds: float, max_bytes: int, max_history_seconds: float | None = None) -> Expired:
+        """Delete the oldest files until age and size are kept; histories go last, and by an age of their own, if one is
+        given. A file that can't be deleted is passed over."""
         notes = (note for note in self.folder.glob("*/attempt-*/attempt.pb") if not any(note.parent.glob("*.parquet")))
         files = [(path, path.stat()) for path in (*self.folder.glob("*/attempt-*/*.parquet"), *notes)]
-        total, oldest = self.size_bytes(), time.time() - max_age_seconds
+        files.sort(key=lambda file: (_is_history(file[0]), file[1].st_mtime))
+        total, now = self.size_bytes(), time.time()
+        history_age = max_age_seconds if max_history_seconds is None else max_history_seconds
         touched: set[Path] = set()
         expired = Expired()
-        for path, state in sorted(files, key=lambda file: file[1].st_mtime):
-            old = state.st_mtime < oldest
+        for path, state in files:
+            old = state.st_mtime < now - (history_age if _is_history(path) else max_age_seconds)
             if (old or total > max_bytes) and _deleted(path):
                 total -= state.st_size
                 touched.add(path.parent)
@@ -219,7 +216,7 @@ class Store:
         try:
             folder = self._attempt_folder(key)
             if buffer is not None:
-                self._write_parts(folder, write, buffer)
+                self._write_parts(folder, write, buffer, self._history_parts(key))
             if note is not None:
                 _replace(folder / "attempt.pb", note)
         except Exception as error:  # one job's rows must not stop the others'
@@ -229,14 +226,25 @@ class Store:
             return error
         return None
 
-    def _write_parts(self, folder: Path, write: int, buffer: Buffer) -> None:
+    def _write_parts(self, folder: Path, write: int, buffer: Buffer, known: Sequence[Part]) -> None:
         if buffer.summaries:
             steps = [block.step for block in buffer.summaries]
-            _write_parquet(folder, "steps", write, steps, [tables.step_table(buffer.summaries)])
+            table = tables.step_table(buffer.summaries)
+            _write_parquet(folder, "steps", write, steps, [table])
+            self._write_history(folder, write, history.of_steps(table), known)
             _write_parquet(folder, "summaries", write, steps, [tables.summary_table(buffer.summaries)])
         if buffer.spans:
             steps = [block.step for block in buffer.spans]
             _write_parquet(folder, "spans", write, steps, tables.span_tables(buffer.spans))
+
+    def _write_history(self, folder: Path, write: int, table: Any, known: Sequence[Part]) -> None:
+        for part in history_files.obsolete(known):
+            part.path.unlink(missing_ok=True)
+        name, merging = history_files.HISTORY, history_files.to_merge(known)
+        if merging:
+            table = history.table(history.read([*self.history(merging), table]))
+            name = history_files.name_of_merged(len(table))
+        _write_parquet(folder, name, write, table["step"].to_numpy().tolist(), [table])
 
     def _read_manifest(self) -> Manifest:
         path = self.folder / MANIFEST
@@ -267,6 +275,10 @@ class Store:
             part = Part.of(path)
             if path.suffix == ".part" or (part is not None and part.write > self.manifest.write):
                 path.unlink(missing_ok=True)
+
+
+def _is_history(path: Path) -> bool:
+    return path.name.split("-")[0] in history_files.TABLES
 
 
 def _deleted(path: Path) -> bool:

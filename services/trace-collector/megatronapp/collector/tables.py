@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from megatronapp.collector.blocks import SpanBlock, SummaryBlock
+from megatronapp.collector.history import PROGRESS
 from megatronapp.core.trace.columns import NONE, SPAN_DTYPES, SUMMARY_DTYPES, Column, joined, spread
-from megatronapp.core.trace.span_names import STEP_COMPUTE
+from megatronapp.core.trace.span_names import STEP_COMPUTE, SpanName
 from megatronapp.v1 import trace_pb2
 
 SPAN_ROWS = 1 << 17
@@ -57,28 +58,38 @@ def step_table(blocks: Sequence[SummaryBlock]) -> Any:
     columns: dict[str, Any] = _keys(blocks, rows=[1] * len(blocks))
     for name in ("start_ns", "duration_ns", "cpu_ns"):
         columns[name] = np.array([getattr(block.summary, name) for block in blocks], np.int64)
-    columns["compute_ns"], columns["wait_ns"] = _shares(blocks)
+    columns |= _shares(blocks)
     columns["host_ns"] = np.maximum(0, columns["duration_ns"] - columns["compute_ns"] - columns["wait_ns"])
     columns["traced"] = np.array([block.summary.traced for block in blocks], np.uint8)
     columns["phases"] = np.array([sum(1 << phase for phase in set(b.summary.phases)) for b in blocks], np.uint32)
-    for name in ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu"):
+    columns["reported"] = np.array([_reported(block.summary.progress) for block in blocks], np.uint8)
+    for name in PROGRESS:
         columns[name] = _progress(blocks, name)
+    for name in ("peak_allocated_bytes", "reserved_bytes", "host_bytes"):
+        columns[name] = np.array([getattr(block.summary.memory, name) for block in blocks], np.uint64)
     return _table(columns)
 
 
-def _shares(blocks: Sequence[SummaryBlock]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Compute and wait of each rank's step in ns.
-
-    compute: forward, backward and optimizer, by CPU time on CPU ranks; wait: p2p and collectives.
-    """
+def _shares(blocks: Sequence[SummaryBlock]) -> dict[str, npt.NDArray[np.int64]]:
+    """Of each rank's step, in ns: compute (forward, backward and optimizer, by CPU time on CPU ranks), wait (p2p and
+    collectives), p2p alone, and the checkpoint and the evaluation before the step."""
     numbers: dict[str, int] = {name: number for number, name in enumerate(STEP_COMPUTE)}
     owner = np.repeat(np.arange(len(blocks)), [block.rows for block in blocks])
     on_cpu = np.array([block.on_cpu for block in blocks], bool)[owner]
     duration = _joined(blocks, "duration_sum_ns")
     measure = np.where(on_cpu, _joined(blocks, "cpu_sum_ns"), duration)
-    computes = _named(blocks, numbers) < len(STEP_COMPUTE)
-    waits = np.isin(_joined(blocks, "kind"), _WAIT_KINDS)
-    return _summed(owner, measure, computes, len(blocks)), _summed(owner, duration, waits, len(blocks))
+    name, kind = _named(blocks, numbers), _joined(blocks, "kind")
+
+    def of(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        return _summed(owner, duration, chosen, len(blocks))
+
+    return {
+        "compute_ns": _summed(owner, measure, name < len(STEP_COMPUTE), len(blocks)),
+        "wait_ns": of(np.isin(kind, _WAIT_KINDS)),
+        "p2p_ns": of(kind == trace_pb2.SPAN_KIND_P2P),
+        "checkpoint_ns": of(name == numbers.get(SpanName.CHECKPOINT, -1)),
+        "evaluation_ns": of(name == numbers.get(SpanName.EVALUATE, -1)),
+    }
 
 
 def _summed(
@@ -164,6 +175,11 @@ def _dictionary(indices: npt.NDArray[np.int32], values: Iterable[str]) -> Any:
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(values), pa.string()))
+
+
+def _reported(progress: trace_pb2.Progress) -> int:
+    """Bits by the order of PROGRESS: what the rank has told, be it a number or not."""
+    return sum(1 << bit for bit, name in enumerate(PROGRESS) if progress.HasField(name))
 
 
 def _progress(blocks: Sequence[SummaryBlock], name: str) -> npt.NDArray[np.float64]:

@@ -81,7 +81,8 @@ export interface paths {
         };
         /**
          * List Jobs
-         * @description All jobs that are known, the one heard last first.
+         * @description The jobs that are known, the one started last first: the order does not change while they run. The header
+         *     X-Total-Count tells how many there are on all pages.
          */
         get: operations["list_jobs"];
         put?: never;
@@ -170,6 +171,88 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get History
+         * @description The whole of some runs, all their attempts, in the order asked: loss, step time and so on over steps or time,
+         *     thinned to bins with the least, the most and the mean. It reaches back as far as the trace-collector keeps
+         *     histories.
+         */
+        get: operations["get_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/history/recipe-difference": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Recipe Difference
+         * @description Settings and versions in which the runs differ.
+         */
+        get: operations["get_recipe_difference"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/time-spent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Time Spent
+         * @description Where the time of the run went, over all its attempts: compute, and what is lost and to what.
+         */
+        get: operations["get_time_spent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/markers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Markers
+         * @description Findings that paged, starts, checkpoints and evaluations: the newest 1,000 of each, ordered by step.
+         */
+        get: operations["list_markers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{run}/timeline": {
         parameters: {
             query?: never;
@@ -248,6 +331,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/findings/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Finding History
+         * @description What was found of a rank, a node or a device, over all runs and attempts that the store remembers: the newest
+         *     first, without evidence.
+         */
+        get: operations["list_finding_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/findings/{id}": {
         parameters: {
             query?: never;
@@ -281,6 +385,55 @@ export interface paths {
          */
         post: operations["refute_finding"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/findings/{id}/annotations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Annotations
+         * @description Comments, acknowledgements and silences, the oldest first.
+         */
+        get: operations["list_annotations"];
+        put?: never;
+        /**
+         * Annotate Finding
+         * @description Acknowledge a finding, take that back, or comment on it (operators only).
+         */
+        post: operations["annotate_finding"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/findings/{id}/silence": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Silence Finding
+         * @description Have Alertmanager send nothing of the finding for a while (operators only; 409 without an Alertmanager). The
+         *     finding stays open, and a silence that holds already ends.
+         */
+        post: operations["silence_finding"];
+        /**
+         * End Silence
+         * @description End the silence that holds (operators only; 409 when none does).
+         */
+        delete: operations["end_silence"];
         options?: never;
         head?: never;
         patch?: never;
@@ -371,6 +524,110 @@ export interface components {
              */
             startsAt: string;
         };
+        /** Annotation */
+        Annotation: {
+            /** Id */
+            id: string;
+            /** Finding */
+            finding: string;
+            kind: components["schemas"]["AnnotationKind"];
+            /**
+             * By
+             * @description a person's name, or a role where nobody is named
+             */
+            by: string;
+            /** Unix Ns */
+            unix_ns: number;
+            /**
+             * Text
+             * @default
+             */
+            text: string;
+            /**
+             * Until Unix Ns
+             * @description of a silence; 0: of none
+             * @default 0
+             */
+            until_unix_ns: number;
+            /**
+             * Silence
+             * @description the silence's id in Alertmanager
+             * @default
+             */
+            silence: string;
+        };
+        /**
+         * AnnotationEvent
+         * @description Somebody said something of a finding. Never left out.
+         */
+        AnnotationEvent: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "annotation";
+            annotation: components["schemas"]["Annotation"];
+        };
+        /**
+         * AnnotationKind
+         * @enum {string}
+         */
+        AnnotationKind: "comment" | "acknowledge" | "unacknowledge" | "silence" | "unsilence";
+        /**
+         * AttemptHistory
+         * @description One attempt in bins of consecutive steps. Its first and its last step are bins of their own.
+         */
+        AttemptHistory: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Started Unix Seconds
+             * @description when its first rank connected
+             */
+            started_unix_seconds: number;
+            /**
+             * Ended Unix Seconds
+             * @description when it was heard last; null: it goes on
+             */
+            ended_unix_seconds: number | null;
+            /**
+             * Ended Well
+             * @description all ranks ended in good order
+             */
+            ended_well: boolean;
+            /**
+             * Kept To Step
+             * @description a later attempt did the steps after this one again; null: all count
+             */
+            kept_to_step: number | null;
+            /**
+             * First Step
+             * @description of each bin
+             */
+            first_step: number[];
+            /**
+             * Last Step
+             * @description of each bin, inclusive
+             */
+            last_step: number[];
+            /**
+             * Unix Seconds
+             * @description when each bin's last step ended
+             */
+            unix_seconds: number[];
+            /**
+             * Series
+             * @description those that are known at all
+             */
+            series: components["schemas"]["Series"][];
+            /** Evaluations */
+            evaluations: components["schemas"]["Evaluation"][];
+        };
+        /**
+         * Axis
+         * @enum {string}
+         */
+        Axis: "step" | "time";
         /**
          * Cause
          * @enum {string}
@@ -385,6 +642,23 @@ export interface components {
             cause: string;
             /** Incidents */
             incidents: number;
+        };
+        /** CheckpointMarker */
+        CheckpointMarker: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "checkpoint";
+            /** Attempt */
+            attempt: number;
+            /**
+             * Step
+             * @description the step before it
+             */
+            step: number;
+            /** Unix Seconds */
+            unix_seconds: number;
         };
         /**
          * Clock
@@ -420,6 +694,16 @@ export interface components {
             fitted: boolean;
             /** Anchors */
             anchors: number;
+        };
+        /** Difference */
+        Difference: {
+            /** Name */
+            name: string;
+            /**
+             * Values
+             * @description of each run, in the order asked; null: it has none
+             */
+            values: (string | null)[];
         };
         /** ErrorBody */
         ErrorBody: {
@@ -463,7 +747,25 @@ export interface components {
             /** Microbatches */
             microbatches: number;
         };
-        Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["PingEvent"];
+        /** EvaluationMarker */
+        EvaluationMarker: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "evaluation";
+            /** Attempt */
+            attempt: number;
+            /** Step */
+            step: number;
+            /** Unix Seconds */
+            unix_seconds: number | null;
+            /** Split */
+            split: string;
+            /** Loss */
+            loss: number | null;
+        };
+        Event: components["schemas"]["SnapshotEvent"] | components["schemas"]["JobEvent"] | components["schemas"]["JobGoneEvent"] | components["schemas"]["StepEvent"] | components["schemas"]["FindingEvent"] | components["schemas"]["AnnotationEvent"] | components["schemas"]["PingEvent"];
         /**
          * Evidence
          * @description One measured reason, with the series that shows it. All three series have one length.
@@ -614,6 +916,13 @@ export interface components {
              */
             refuted_unix_ns: number;
         };
+        /** FindingCost */
+        FindingCost: {
+            /** Finding */
+            finding: string;
+            /** Seconds */
+            seconds: number;
+        };
         /**
          * FindingEvent
          * @description A finding that opened, changed or was resolved. Never left out; a slow viewer gets its newest state.
@@ -625,6 +934,29 @@ export interface components {
              */
             type: "finding";
             finding: components["schemas"]["Finding"];
+        };
+        /** FindingMarker */
+        FindingMarker: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "finding";
+            /** Finding */
+            finding: string;
+            /** Attempt */
+            attempt: number;
+            /** Step */
+            step: number;
+            /**
+             * Until Step
+             * @description null: it is open, or its attempt ended with it
+             */
+            until_step: number | null;
+            /** Unix Seconds */
+            unix_seconds: number;
+            /** Until Unix Seconds */
+            until_unix_seconds: number | null;
         };
         /** GpuTelemetry */
         GpuTelemetry: {
@@ -737,6 +1069,11 @@ export interface components {
              * @description which of the values above are NaN or infinite in the newest step
              */
             non_finite: string[];
+            /**
+             * Loss Trend
+             * @description at some of the steps that are remembered, evenly, the newest last
+             */
+            loss_trend: number[];
             /** Eta Seconds */
             eta_seconds: number | null;
             /** Ranks Connected */
@@ -811,6 +1148,11 @@ export interface components {
              * @description which of the values above are NaN or infinite in the newest step
              */
             non_finite: string[];
+            /**
+             * Loss Trend
+             * @description at some of the steps that are remembered, evenly, the newest last
+             */
+            loss_trend: number[];
             /** Eta Seconds */
             eta_seconds: number | null;
             /** Ranks Connected */
@@ -962,6 +1304,22 @@ export interface components {
             alerts: string[];
         };
         /**
+         * Part
+         * @enum {string}
+         */
+        Part: "compute" | "bubble" | "slow" | "hang" | "checkpoint" | "evaluation" | "start" | "pause" | "redone" | "other";
+        /** PartSeconds */
+        PartSeconds: {
+            part: components["schemas"]["Part"];
+            /** Seconds */
+            seconds: number;
+            /**
+             * Share
+             * @description of the whole, 0 to 1
+             */
+            share: number;
+        };
+        /**
          * PingEvent
          * @description Sent when there was nothing else to say for a while.
          */
@@ -1071,6 +1429,23 @@ export interface components {
             };
         };
         /**
+         * RecipeDifference
+         * @description What the recipes of several runs differ in, by name.
+         */
+        RecipeDifference: {
+            /** Runs */
+            runs: string[];
+            /** Settings */
+            settings: components["schemas"]["Difference"][];
+            /** Versions */
+            versions: components["schemas"]["Difference"][];
+            /**
+             * Equal
+             * @description settings and versions that are equal in all of them
+             */
+            equal: number;
+        };
+        /**
          * Report
          * @description Incidents that opened in a span of time.
          */
@@ -1106,11 +1481,76 @@ export interface components {
          * @enum {string}
          */
         Role: "viewer" | "operator";
+        /** RunHistory */
+        RunHistory: {
+            /** Run */
+            run: string;
+            /** Job */
+            job: string;
+            /**
+             * Attempts
+             * @description ascending
+             */
+            attempts: components["schemas"]["AttemptHistory"][];
+        };
+        /** Said */
+        Said: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "comment" | "acknowledge" | "unacknowledge";
+            /**
+             * Text
+             * @description needed of a comment
+             * @default
+             */
+            text: string;
+        };
+        /**
+         * Series
+         * @description One value over the bins; null: not known in any of a bin's steps.
+         */
+        Series: {
+            name: components["schemas"]["SeriesName"];
+            /** Mean */
+            mean: (number | null)[];
+            /**
+             * Min
+             * @description null: as `mean`, since no bin has more than one step
+             */
+            min: (number | null)[] | null;
+            /**
+             * Max
+             * @description as `min`
+             */
+            max: (number | null)[] | null;
+            /**
+             * Non Finite
+             * @description bins in which the value was NaN or infinite at least once
+             */
+            non_finite: number[];
+        };
+        /**
+         * SeriesName
+         * @enum {string}
+         */
+        SeriesName: "loss" | "learning_rate" | "grad_norm" | "tokens_per_second" | "tflops_per_gpu" | "step_seconds" | "bubble_ratio" | "device_memory_bytes" | "host_memory_bytes";
         /** Session */
         Session: {
             /** Authenticated */
             authenticated: boolean;
             role: components["schemas"]["Role"] | null;
+            /**
+             * Name
+             * @description who it is; empty: nobody said
+             */
+            name: string;
+            /**
+             * Can Silence
+             * @description whether findings can be silenced: an operator, and there is an Alertmanager
+             */
+            can_silence: boolean;
             /**
              * Expires Unix Seconds
              * @description null without a session of its own (bearer token, loopback)
@@ -1134,6 +1574,19 @@ export interface components {
             token: string;
             /** Expires Unix Seconds */
             expires_unix_seconds: number;
+        };
+        /** SilenceWish */
+        SilenceWish: {
+            /**
+             * Seconds
+             * @description how long from now
+             */
+            seconds: number;
+            /**
+             * Text
+             * @default
+             */
+            text: string;
         };
         /**
          * Sizes
@@ -1190,6 +1643,41 @@ export interface components {
             jobs: components["schemas"]["Job"][];
             /** Findings */
             findings: components["schemas"]["Finding"][];
+            /**
+             * Annotations
+             * @description of these findings, the oldest of each first
+             */
+            annotations: components["schemas"]["Annotation"][];
+        };
+        /**
+         * Sort
+         * @enum {string}
+         */
+        Sort: "started" | "name" | "state" | "progress" | "loss" | "step_seconds" | "findings";
+        /**
+         * StartMarker
+         * @description A start after the first one.
+         */
+        StartMarker: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "start";
+            /** Attempt */
+            attempt: number;
+            /**
+             * Step
+             * @description the first that it did
+             */
+            step: number;
+            /** Unix Seconds */
+            unix_seconds: number;
+            /**
+             * After Failure
+             * @description false: the attempt before ended in good order
+             */
+            after_failure: boolean;
         };
         /**
          * State
@@ -1231,6 +1719,28 @@ export interface components {
             tokens_per_second: number | null;
             /** Tflops Per Gpu */
             tflops_per_gpu: number | null;
+        };
+        /**
+         * TimeSpent
+         * @description Where the time of a run went; the parts add up to `wall_seconds`.
+         */
+        TimeSpent: {
+            /** From Unix Seconds */
+            from_unix_seconds: number;
+            /** To Unix Seconds */
+            to_unix_seconds: number;
+            /** Wall Seconds */
+            wall_seconds: number;
+            /**
+             * Parts
+             * @description all of them, in the order of the enumeration
+             */
+            parts: components["schemas"]["PartSeconds"][];
+            /**
+             * Findings
+             * @description what each cost of `slow` and `hang`, the costliest first
+             */
+            findings: components["schemas"]["FindingCost"][];
         };
         /**
          * Timeline
@@ -1499,7 +2009,17 @@ export interface operations {
     };
     list_jobs: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description in one of these states only */
+                state?: components["schemas"]["JobState"][] | null;
+                /** @description what name, namespace or run id contain */
+                text?: string;
+                /** @description ties by start, then run */
+                sort?: components["schemas"]["Sort"];
+                ascending?: boolean;
+                offset?: number;
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -1509,6 +2029,8 @@ export interface operations {
             /** @description Successful Response */
             200: {
                 headers: {
+                    /** @description jobs on all pages */
+                    "X-Total-Count"?: number;
                     [name: string]: unknown;
                 };
                 content: {
@@ -1694,6 +2216,145 @@ export interface operations {
             };
         };
     };
+    get_history: {
+        parameters: {
+            query: {
+                /** @description may be given several times */
+                run: string[];
+                from_step?: number;
+                /** @description inclusive; 0: the newest */
+                to_step?: number;
+                /** @description seconds since 1970; 0: no bound */
+                from_unix_seconds?: number;
+                /** @description seconds since 1970; 0: no bound */
+                to_unix_seconds?: number;
+                /** @description bins of equally many steps, or of equal time */
+                by?: components["schemas"]["Axis"];
+                /** @description bins of each run, at most */
+                points?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunHistory"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_recipe_difference: {
+        parameters: {
+            query: {
+                /** @description may be given several times */
+                run: string[];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecipeDifference"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_time_spent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TimeSpent"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_markers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": (components["schemas"]["FindingMarker"] | components["schemas"]["CheckpointMarker"] | components["schemas"]["EvaluationMarker"] | components["schemas"]["StartMarker"])[];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     get_timeline: {
         parameters: {
             query?: {
@@ -1842,6 +2503,44 @@ export interface operations {
             };
         };
     };
+    list_finding_history: {
+        parameters: {
+            query?: {
+                /** @description <namespace>/<name> */
+                job?: string;
+                /** @description of `job` */
+                rank?: number | null;
+                node?: string;
+                /** @description a physical device, or a GPU's UUID */
+                device?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Finding"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     get_finding: {
         parameters: {
             query?: never;
@@ -1891,6 +2590,138 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Finding"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_annotations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    annotate_finding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Said"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    silence_finding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SilenceWish"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    end_silence: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"];
                 };
             };
             /** @description what went wrong, and what to do */

@@ -14,6 +14,8 @@ class Topic(StrEnum):
     """Finding, detector → gateway. Key: the run."""
     REFUTATIONS = "refutations"
     """Refutation, gateway → detector: a person says that a finding is none. Key: the run."""
+    ANNOTATIONS = "annotations"
+    """JSON of findings_store.annotations, gateway → gateways: what somebody said of a finding. Key: the finding."""
     TRACE_CONTROL = "trace-control"
     """TraceControl, gateway → collector. Key: the run."""
     INCIDENTS = "incidents"
@@ -27,6 +29,7 @@ KEPT_MESSAGES = 100_000
 KEPT_OF_TOPIC: Mapping[str, int] = {
     Topic.FINDINGS: 20_000,
     Topic.REFUTATIONS: 2_000,
+    Topic.ANNOTATIONS: 2_000,
     Topic.TRACE_CONTROL: 2_000,
     Topic.HELLO_REQUEST: 100,
 }

@@ -1,6 +1,7 @@
 """What was found, kept beyond restarts: the truth of which the bus topic `findings` only tells the news.
 
-The detector writes, gateways read. Findings lie in memory, in a SQLite file (a laptop) or in Redis (a cluster).
+The detector writes findings, gateways read them and write what people say of them. They lie in memory, in a SQLite file
+(a laptop) or in Redis (a cluster).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.errors import ConfigError
+from megatronapp.core.findings_store.annotations import Annotation, AnnotationKind
 from megatronapp.core.findings_store.base import Backend, Row
 from megatronapp.core.findings_store.limits import Limits
 from megatronapp.core.findings_store.memory import MemoryBackend
 from megatronapp.core.findings_store.store import FindingsStore
 
-__all__ = ["Backend", "FindingsStore", "Limits", "MemoryBackend", "Row", "connect"]
+__all__ = ["Annotation", "AnnotationKind", "Backend", "FindingsStore", "Limits", "MemoryBackend", "Row", "connect"]
 
 SQLITE = "sqlite:"
 

@@ -50,6 +50,13 @@ class Backend(Protocol):
     async def write(self, row: Row, body: bytes, gone: Sequence[str]) -> None:
         """Add or replace one row and delete others, all or nothing."""
 
-    async def delete(self, ids: Sequence[str]) -> None: ...
+    async def delete(self, ids: Sequence[str]) -> None:
+        """Delete rows, with what was annotated to them; so does `write` of those that are gone."""
+
+    async def annotate(self, id: str, body: bytes, most: int) -> bool:  # noqa: A002  as above
+        """Add to what was annotated to a row; beyond `most` the oldest go. False: there is no such row."""
+
+    async def annotations(self, ids: Sequence[str]) -> Mapping[str, Sequence[bytes]]:
+        """What was annotated to those rows that have any, the oldest first."""
 
     async def close(self) -> None: ...

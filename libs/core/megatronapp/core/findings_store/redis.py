@@ -15,6 +15,8 @@ from megatronapp.core.findings_store.base import Row
 
 MAX_CONNECTIONS = 8
 """More callers wait for one of them."""
+ORPHAN_SECONDS = 100 * 86_400
+"""What is annotated to a finding just as that is deleted goes by itself."""
 
 
 class RedisBackend:
@@ -26,6 +28,7 @@ class RedisBackend:
         )
         self._redis: Any = redis_asyncio.Redis(connection_pool=pool)
         self._rows, self._bodies = f"{prefix}:findings-store:rows", f"{prefix}:findings-store:bodies"
+        self._lists = f"{prefix}:findings-store:annotations:"
 
     async def index(self) -> list[Row]:
         async with _answered():
@@ -54,6 +57,25 @@ class RedisBackend:
             self._delete(pipeline, ids)
             await pipeline.execute()
 
+    async def annotate(self, id: str, body: bytes, most: int) -> bool:  # noqa: A002  as in `Backend`
+        key = self._list_of(id)
+        async with _answered():
+            if not await self._redis.hexists(self._rows, _key(id)):
+                return False
+            async with self._redis.pipeline(transaction=True) as pipeline:
+                pipeline.rpush(key, body)
+                pipeline.ltrim(key, -most, -1)
+                pipeline.expire(key, ORPHAN_SECONDS)
+                await pipeline.execute()
+        return True
+
+    async def annotations(self, ids: Sequence[str]) -> Mapping[str, Sequence[bytes]]:
+        async with _answered(), self._redis.pipeline(transaction=False) as pipeline:
+            for id_ in ids:
+                pipeline.lrange(self._list_of(id_), 0, -1)
+            found: list[list[bytes]] = await pipeline.execute() if ids else []
+        return {id_: bodies for id_, bodies in zip(ids, found, strict=True) if bodies}
+
     async def close(self) -> None:
         await self._redis.aclose(close_connection_pool=True)
 
@@ -62,6 +84,10 @@ class RedisBackend:
             keys = [_key(id_) for id_ in ids]
             pipeline.hdel(self._rows, *keys)
             pipeline.hdel(self._bodies, *keys)
+            pipeline.delete(*map(self._list_of, ids))
+
+    def _list_of(self, id_: str) -> bytes:
+        return self._lists.encode() + _key(id_)
 
 
 @asynccontextmanager

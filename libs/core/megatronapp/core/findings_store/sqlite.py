@@ -30,6 +30,10 @@ CREATE TABLE IF NOT EXISTS findings (
     body BLOB NOT NULL
 )
 """
+ANNOTATIONS = """
+CREATE TABLE IF NOT EXISTS annotations (number INTEGER PRIMARY KEY, finding TEXT NOT NULL, body BLOB NOT NULL)
+"""
+ANNOTATIONS_INDEX = "CREATE INDEX IF NOT EXISTS annotations_of_finding ON annotations (finding)"
 BUSY_SECONDS = 5.0
 """Another process may be writing."""
 
@@ -62,15 +66,40 @@ class SqliteBackend:
         values = (row.id, row.run, row.job, row.open, row.updated_unix_ns, row.stored_unix_ns, row.bytes, body)
 
         def write(database: sqlite3.Connection) -> None:
-            database.executemany("DELETE FROM findings WHERE id = ?", [(id_,) for id_ in gone])
+            _delete(database, gone)
             database.execute("INSERT OR REPLACE INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
         await self._run(write)
 
     async def delete(self, ids: Sequence[str]) -> None:
-        await self._run(
-            lambda database: database.executemany("DELETE FROM findings WHERE id = ?", [(id_,) for id_ in ids])
-        )
+        await self._run(lambda database: _delete(database, ids))
+
+    async def annotate(self, id: str, body: bytes, most: int) -> bool:  # noqa: A002  as in `Backend`
+        def annotate(database: sqlite3.Connection) -> bool:
+            added = database.execute(
+                "INSERT INTO annotations (finding, body) SELECT id, ? FROM findings WHERE id = ?", (body, id)
+            )
+            database.execute(
+                "DELETE FROM annotations WHERE finding = ? AND number NOT IN"
+                " (SELECT number FROM annotations WHERE finding = ? ORDER BY number DESC LIMIT ?)",
+                (id, id, most),
+            )
+            return added.rowcount > 0
+
+        return await self._run(annotate)
+
+    async def annotations(self, ids: Sequence[str]) -> Mapping[str, Sequence[bytes]]:
+        query = "SELECT body FROM annotations WHERE finding = ? ORDER BY number"
+
+        def bodies(database: sqlite3.Connection) -> dict[str, list[bytes]]:
+            found = {id_: database.execute(query, (id_,)).fetchall() for id_ in ids}
+            return {
+                id_: [body if isinstance(body, bytes) else b"" for (body,) in rows]
+                for id_, rows in found.items()
+                if rows
+            }
+
+        return await self._run(bodies)
 
     async def close(self) -> None:
         with self._lock:
@@ -85,6 +114,12 @@ class SqliteBackend:
                 return action(self._database)
         except sqlite3.Error as error:
             raise UnavailableError(f"the findings in {self._path} can't be reached: {error}") from error
+
+
+def _delete(database: sqlite3.Connection, ids: Sequence[str]) -> None:
+    keys = [(id_,) for id_ in ids]
+    database.executemany("DELETE FROM findings WHERE id = ?", keys)
+    database.executemany("DELETE FROM annotations WHERE finding = ?", keys)
 
 
 def _opened_or_new(path: Path) -> sqlite3.Connection:
@@ -111,7 +146,8 @@ def _opened(path: Path) -> sqlite3.Connection:
         if state != "ok":
             raise sqlite3.DatabaseError(state)
         with database:
-            database.execute(SCHEMA)
+            for statement in (SCHEMA, ANNOTATIONS, ANNOTATIONS_INDEX):
+                database.execute(statement)
     except BaseException:
         database.close()
         raise

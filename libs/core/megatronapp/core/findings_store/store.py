@@ -1,19 +1,25 @@
 """The store itself: checks what goes in and out, and keeps to its limits, over any backend.
 
-One writer, the detector, and any number of readers. The writer keeps the index of rows in memory; `expire` reads it
-anew, so that what somebody else did to the place is seen within a minute.
+One writer of findings, the detector, and any number of readers; annotations are written by gateways. The writer keeps
+the index of rows in memory; `expire` reads it anew, so that what others did to the place is seen within a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Finding, State
+from megatronapp.core.findings_store.annotations import (
+    MAX_ANNOTATIONS,
+    Annotation,
+    decode_annotation,
+    encode_annotation,
+)
 from megatronapp.core.findings_store.base import Backend, Row
 from megatronapp.core.findings_store.codec import decode, encode
 from megatronapp.core.findings_store.limits import Limits, beyond_room, beyond_share, expired
@@ -101,6 +107,31 @@ class FindingsStore:
         found: list[Finding] = []
         for first in range(0, len(chosen), READ_COUNT):
             found += await self._read([row.id for row in chosen[first : first + READ_COUNT]])
+        return found
+
+    async def changes(self, known: Mapping[str, int]) -> tuple[list[Finding], set[str]]:
+        """For one who keeps findings, by id and updated_unix_ns: those that are new or changed, and the ids that are
+        no longer there."""
+        rows = await self._backend.index()
+        newer = [row.id for row in rows if known.get(row.id) != row.updated_unix_ns and row.id not in self._known_bad]
+        found: list[Finding] = []
+        for first in range(0, len(newer), READ_COUNT):
+            found += await self._read(newer[first : first + READ_COUNT])
+        return found, known.keys() - {row.id for row in rows}
+
+    async def annotate(self, annotation: Annotation) -> bool:
+        """Keep what somebody says of a finding, the newest MAX_ANNOTATIONS; False where the finding is not there."""
+        return await self._backend.annotate(annotation.finding, encode_annotation(annotation), MAX_ANNOTATIONS)
+
+    async def annotations(self, ids: Sequence[str]) -> list[Annotation]:
+        """Of these findings, the oldest of each first. What can't be read is logged and left out."""
+        found: list[Annotation] = []
+        for id_, bodies in (await self._backend.annotations(ids)).items():
+            for body in bodies:
+                try:
+                    found.append(decode_annotation(body))
+                except DataError as error:
+                    log.error("stored_annotation_unreadable", finding=id_[:128], error=str(error)[:500])
         return found
 
     async def expire(self) -> None:

@@ -29,6 +29,14 @@ class NotifySettings(ServiceSettings):
     alertmanager_token: SecretStr | None = Field(
         default=None, description="token that Alertmanager's webhook sends; absent: the operator token is asked for"
     )
+    alertmanager_url: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s@]+)?$",
+        description="Alertmanager's address, for silences made on the page; empty: none can be made",
+    )
+    alertmanager_bearer: SecretStr | None = Field(
+        default=None, description="bearer token for it, where it asks for one"
+    )
     page_url: str = Field(default="", description="the page's address for people, put into messages")
 
     feishu_url: SecretStr | None = Field(default=None, description="webhook of a Feishu group's bot")

@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from megatronapp.core.bus import Topic
 from megatronapp.gateway import views
 from megatronapp.gateway.deps import GatewayParts, KnownJob, Now, operator
 from megatronapp.gateway.errors import ConflictError
-from megatronapp.gateway.models import ENDED, Job, JobDetail, Metrics, Rank, TraceControl, TraceControlStatus
-from megatronapp.gateway.state import MAX_STEPS
+from megatronapp.gateway.models import ENDED, Job, JobDetail, JobState, Metrics, Rank, TraceControl, TraceControlStatus
+from megatronapp.gateway.state import MAX_JOBS, MAX_STEPS
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 
-@router.get("")
-async def list_jobs(gateway: GatewayParts, now: Now) -> list[Job]:
-    """All jobs that are known, the one heard last first."""
-    return views.job_views(gateway.job_store, now)
+class Sort(StrEnum):
+    STARTED = "started"
+    NAME = "name"
+    STATE = "state"
+    PROGRESS = "progress"
+    LOSS = "loss"
+    STEP_SECONDS = "step_seconds"
+    FINDINGS = "findings"
+
+
+TOTAL = "X-Total-Count"
+COUNTED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {TOTAL: {"description": "jobs on all pages", "schema": {"type": "integer"}}}}
+}
+
+
+@router.get("", responses=COUNTED)
+async def list_jobs(
+    gateway: GatewayParts,
+    response: Response,
+    now: Now,
+    state: Annotated[list[JobState] | None, Query(description="in one of these states only")] = None,
+    text: Annotated[str, Query(max_length=256, description="what name, namespace or run id contain")] = "",
+    sort: Annotated[Sort, Query(description="ties by start, then run")] = Sort.STARTED,
+    ascending: bool = False,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = MAX_JOBS,
+) -> list[Job]:
+    """The jobs that are known, the one started last first: the order does not change while they run. The header
+    X-Total-Count tells how many there are on all pages."""
+    listed = views.job_views(gateway.job_store, now)
+    chosen = [job for job in listed if (not state or job.state in state) and views.matches(job, text)]
+    if sort is not Sort.STARTED or ascending:
+        chosen = views.sorted_jobs(chosen, SORT_KEYS[sort], ascending=ascending)
+    response.headers[TOTAL] = str(len(chosen))
+    return chosen[offset : offset + limit]
+
+
+SORT_KEYS: dict[Sort, Callable[[Job], float | str | None]] = {
+    Sort.STARTED: lambda job: job.started_unix_seconds,
+    Sort.NAME: lambda job: job.job,
+    Sort.STATE: lambda job: list(JobState).index(job.state),
+    Sort.PROGRESS: lambda job: job.step / job.total_steps if job.total_steps else None,
+    Sort.LOSS: lambda job: job.loss,
+    Sort.STEP_SECONDS: lambda job: job.step_seconds,
+    Sort.FINDINGS: lambda job: job.open_findings,
+}
 
 
 @router.get("/{run}")

@@ -7,29 +7,33 @@ from time import time
 from fastapi import APIRouter, Depends, Request, Response, status
 
 from megatronapp.core.auth import Role
-from megatronapp.gateway.deps import GatewayParts, MaybeCaller, Parts, operator
+from megatronapp.gateway.deps import Caller, GatewayParts, MaybeCaller, Parts, identify, operator
 from megatronapp.gateway.models import Session, SignIn, SignInLink
-from megatronapp.gateway.sessions import Ticket
 
 router = APIRouter(prefix="/session", tags=["session"])
 
 
 @router.get("")
-async def get_session(asking: MaybeCaller) -> Session:
+async def get_session(asking: MaybeCaller, gateway: GatewayParts) -> Session:
     """Who the gateway takes the caller for; never an error."""
     if asking is None:
-        return Session(authenticated=False, role=None, expires_unix_seconds=None)
-    expires = asking.session.expires_unix_seconds if asking.session else None
-    return Session(authenticated=True, role=asking.role, expires_unix_seconds=expires)
+        return Session(authenticated=False, role=None, name="", can_silence=False, expires_unix_seconds=None)
+    return Session(
+        authenticated=True,
+        role=asking.role,
+        name=asking.name,
+        can_silence=gateway.silences.possible and asking.role is Role.OPERATOR,
+        expires_unix_seconds=asking.session.expires_unix_seconds if asking.session else None,
+    )
 
 
 @router.post("")
 async def open_session(body: SignIn, gateway: GatewayParts, request: Request, response: Response) -> Session:
     """Exchange a token for a session cookie, so that the page need not keep the token."""
-    role = await gateway.authenticator.reader(body.token.get_secret_value())
-    cookie, ticket = gateway.sessions.open(role)
+    asking = await identify(gateway, None, body.token.get_secret_value())
+    cookie, ticket = gateway.sessions.open(asking.role, asking.name)
     set_cookie(request, response, gateway, cookie)
-    return _session(ticket)
+    return await get_session(Caller(ticket.role, ticket, ticket.name), gateway)
 
 
 @router.post("/link", dependencies=[Depends(operator)])
@@ -56,7 +60,3 @@ def set_cookie(request: Request, response: Response, gateway: Parts, cookie: str
         samesite="strict",
         secure=request.url.scheme == "https",
     )
-
-
-def _session(ticket: Ticket) -> Session:
-    return Session(authenticated=True, role=ticket.role, expires_unix_seconds=ticket.expires_unix_seconds)
