@@ -15,9 +15,10 @@ from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.formats import megascan
+from megatronapp.detector.formats import kineto_steps, megascan
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.flight_recorder import Dumps
+from megatronapp.detector.formats.kineto import KinetoTrace
 from megatronapp.detector.formats.recording_tables import step_tables
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.profiles import GPU
@@ -112,6 +113,24 @@ def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:
     tables = list(megascan.step_tables(traces))
     seconds = [float(np.nanmax(table.duration)) for table in tables]
     return Report(job=_job_of_tables(name, "MegaScan", tables), findings=judge_tables(name, tables, seconds))
+
+
+def kineto_job(name: str, traces: Mapping[int, KinetoTrace]) -> Report:
+    """Judge traces of PyTorch's profiler, and tell where the step's time goes."""
+    tables = list(kineto_steps.step_tables(traces))
+    seconds = [float(np.nanmax(table.duration)) for table in tables]
+    alone = kineto_steps.without_peers(traces)
+    update: dict[str, object] = {
+        "ranks": len(traces),
+        "records": sum(trace.events for trace in traces.values()),
+        "steps": len({step for trace in traces.values() for step in trace.steps}),
+        "breakdown": kineto_steps.breakdown(traces),
+        "without_peers": alone,
+    }
+    if len(alone) == len(traces):
+        update |= {"slowdown_ratio": None, "slowdown_by_step": {}}
+    job = _job_of_tables(name, "kineto", tables).model_copy(update=update)
+    return Report(job=job, findings=judge_tables(name, tables, seconds))
 
 
 def _job_of_tables(name: str, source: str, tables: list[StepTable]) -> Job:
