@@ -161,6 +161,16 @@ def profiler() -> dict[str, Any]:
     return {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
 
 
+def megatrace() -> bytes:
+    lines = (
+        f"[save_count 1] [170000000{number}.{number:09}] [Rank 0] Fun {operation} Data 4096 stream 0x7f "
+        f"opCount {number} groupHash {group}\n"
+        for number in range(8)
+        for operation, group in (("AllReduce", "a1"), ("Send", "b2"))
+    )
+    return "".join(lines).encode()
+
+
 def scrape() -> bytes:
     lines = ["# TYPE XPU_TIMER_COMMON_HANG gauge"]
     return "\n".join([*lines, *(f'XPU_TIMER_COMMON_HANG{{rank="{rank}"}} {rank}' for rank in range(4)), ""]).encode()
