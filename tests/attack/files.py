@@ -105,6 +105,8 @@ def readers(good: Path) -> list[Reader]:
             "MegaScan, merged", of_json("merged.json", recordings.merged()), lambda p: analyze._judge(p / "merged.json")
         ),
         Reader("MegaScan, aggregated", recordings.megascan, read_megascan),
+        Reader("Megatrace", of_bytes("rank_0.log", recordings.megatrace()), analyze._judge),
+        Reader("kineto", of_json("t.json", recordings.profiler()), lambda place: analyze._judge(place / "t.json")),
         Reader("xpu_timer", of_bytes("scrape", recordings.scrape()), lambda place: analyze._judge(place / "scrape")),
         Reader("trace folder", of_folder(traces, recordings.hostile_trace), analyze._judge),
         Reader(

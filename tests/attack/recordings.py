@@ -145,6 +145,32 @@ def merged() -> dict[str, Any]:
     return {"traceEvents": events}
 
 
+def profiler() -> dict[str, Any]:
+    """Three steps of one rank, each with a kernel, its launch and its operator."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, tid: int, ts: float, dur: float, **args: Any) -> None:
+        events.append({"ph": "X", "cat": cat, "name": name, "tid": tid, "ts": ts, "dur": dur, "args": args})
+
+    for step, kernel in enumerate(("gemm", "ncclDevKernel_AllReduce", "gemm")):
+        at = step * 1_000.0
+        add("user_annotation", f"ProfilerStep#{step}", 1, at, 1_000.0)
+        add("cpu_op", "aten::mm", 1, at + 10.0, 5.0)
+        add("cuda_runtime", "cudaLaunchKernel", 1, at + 11.0, 2.0, correlation=step)
+        add("kernel", kernel, 7, at + 20.0, 300.0, correlation=step, stream=7)
+    return {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
+
+
+def megatrace() -> bytes:
+    lines = (
+        f"[save_count 1] [170000000{number}.{number:09}] [Rank 0] Fun {operation} Data 4096 stream 0x7f "
+        f"opCount {number} groupHash {group}\n"
+        for number in range(8)
+        for operation, group in (("AllReduce", "a1"), ("Send", "b2"))
+    )
+    return "".join(lines).encode()
+
+
 def scrape() -> bytes:
     lines = ["# TYPE XPU_TIMER_COMMON_HANG gauge"]
     return "\n".join([*lines, *(f'XPU_TIMER_COMMON_HANG{{rank="{rank}"}} {rank}' for rank in range(4)), ""]).encode()

@@ -15,7 +15,7 @@ def analyze(
         Path,
         typer.Argument(
             help="a trace folder, the folder of `megatronapp up` or a run in its store, MegaScan's files or their "
-            "aggregate, or a table of the straggler-analysis format"
+            "aggregate, traces of PyTorch's profiler, or a table of the straggler-analysis format"
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,

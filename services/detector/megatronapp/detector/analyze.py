@@ -10,14 +10,22 @@ from pathlib import Path
 
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.trace.megascan import find_files, read_megascan
-from megatronapp.detector.formats import bytedance, flight_recorder, store, tracefolder, xpu_timer
-from megatronapp.detector.offline import hung_job, megascan_job, recorded_job, scraped_job, traced_job
+from megatronapp.detector.formats import bytedance, flight_recorder, kineto, megatrace, store, tracefolder, xpu_timer
+from megatronapp.detector.offline import (
+    hung_job,
+    kineto_job,
+    megascan_job,
+    megatrace_job,
+    recorded_job,
+    scraped_job,
+    traced_job,
+)
 from megatronapp.detector.report import Report
 
 
 def analyze(path: Path) -> Report:
-    """Judge a recorded job: our trace folder, a run in the collector's store, MegaScan's files, a straggler-analysis
-    table, flight-recorder dumps, or a scrape of xpu_timer.
+    """Judge a recorded job: our trace folder, a run in the collector's store, MegaScan's files, traces of
+    PyTorch's profiler, a straggler-analysis table, flight-recorder dumps, Megatrace's logs, or a scrape of xpu_timer.
 
     Raises NotFoundError when there is nothing, UsageError when it is of no known kind, DataError when it is damaged,
     UnavailableError when it can't be read, or changes meanwhile.
@@ -35,6 +43,8 @@ def analyze(path: Path) -> Report:
 def _judge(path: Path) -> Report:
     if not path.exists():
         raise NotFoundError(f"{path}: not found")
+    if traces := kineto.find_traces(path):
+        return kineto_job(path.name.split(".")[0], kineto.read_traces(traces))
     if find_files(path):
         return megascan_job(path.stem, read_megascan(path))
     if path.is_file():
@@ -51,13 +61,16 @@ def _judge(path: Path) -> Report:
         return traced_job(attempts)
     if dumps := flight_recorder.find_dumps(path):
         return hung_job(path.name, flight_recorder.read(dumps))
+    if logs := megatrace.find_logs(path):
+        return megatrace_job(path.name, megatrace.read(logs))
     raise NotFoundError(f"{path}: holds no trace; {KNOWN}")
 
 
 KNOWN = (
     "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), the folder of `megatronapp up` or a run in "
-    "its store, MegaScan's JSON files, straggler-analysis tables (trace-<name>.parquet with meta-<name>.yaml), folders "
-    "of flight-recorder dumps (<prefix>_<rank>), and scrapes of xpu_timer"
+    "its store, MegaScan's JSON files, traces of PyTorch's profiler (*.json, *.json.gz), straggler-analysis tables "
+    "(trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), folders "
+    "of Megatrace's logs (rank_<n>.log), and scrapes of xpu_timer"
 )
 
 

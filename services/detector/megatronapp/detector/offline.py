@@ -15,16 +15,17 @@ from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.formats import megascan
+from megatronapp.detector.formats import kineto_steps, megascan
 from megatronapp.detector.formats.bytedance import Trace
-from megatronapp.detector.formats.flight_recorder import Dumps
+from megatronapp.detector.formats.kineto import KinetoTrace
+from megatronapp.detector.formats.megatrace import Logs
 from megatronapp.detector.formats.recording_tables import step_tables
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.profiles import GPU
 from megatronapp.detector.report import Job, Report
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
-from megatronapp.detector.signals.frontier import Blame, blame
+from megatronapp.detector.signals.frontier import Blame, Frontier, blame
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
@@ -114,6 +115,24 @@ def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:
     return Report(job=_job_of_tables(name, "MegaScan", tables), findings=judge_tables(name, tables, seconds))
 
 
+def kineto_job(name: str, traces: Mapping[int, KinetoTrace]) -> Report:
+    """Judge traces of PyTorch's profiler, and tell where the step's time goes."""
+    tables = list(kineto_steps.step_tables(traces))
+    seconds = [float(np.nanmax(table.duration)) for table in tables]
+    alone = kineto_steps.without_peers(traces)
+    update: dict[str, object] = {
+        "ranks": len(traces),
+        "records": sum(trace.events for trace in traces.values()),
+        "steps": len({step for trace in traces.values() for step in trace.steps}),
+        "breakdown": kineto_steps.breakdown(traces),
+        "without_peers": alone,
+    }
+    if len(alone) == len(traces):
+        update |= {"slowdown_ratio": None, "slowdown_by_step": {}}
+    job = _job_of_tables(name, "kineto", tables).model_copy(update=update)
+    return Report(job=job, findings=judge_tables(name, tables, seconds))
+
+
 def _job_of_tables(name: str, source: str, tables: list[StepTable]) -> Job:
     """What step summaries tell of a job; steps in which something else went on do not count for its speed."""
     ratios = {str(table.step): slowdown_ratio(table) for table in tables if len(table.rows) and not table.phases}
@@ -153,14 +172,44 @@ class _Stall:
     unheard: tuple[int, ...] = ()
 
 
-def hung_job(name: str, dumps: Dumps) -> Report:
+class Halted(Protocol):
+    """How far each rank had come when a job stood still."""
+
+    @property
+    def frontiers(self) -> Mapping[int, Frontier]: ...
+    @property
+    def members(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def absent(self) -> frozenset[int]:
+        """Ranks that left no record."""
+
+    @property
+    def unclear(self) -> frozenset[int]:
+        """Ranks of which it is not known what they wait for."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether any operation is not complete."""
+
+
+def megatrace_job(name: str, logs: Logs) -> Report:
+    """Name the ranks that hold the others up. Who waits for a message of nobody knows whom can't be told from who has
+    stopped: then nobody is named unless it is one alone."""
+    if logs.messages_unmatched and len(blame(logs.frontiers, logs.members, unclear=logs.unclear)) > 1:
+        job = Job(name=name, format="Megatrace", ranks=len(logs.ranks))
+        nobody = list(hang.detect(_Stall(()), link_is_known=GPU.link_is_known))
+        return Report(job=job, findings=_in_order(_without_steps(name, nobody)))
+    return hung_job(name, logs, "Megatrace")
+
+
+def hung_job(name: str, dumps: Halted, source: str = "flight recorder") -> Report:
     """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
     blamed = blame(dumps.frontiers, dumps.members, unclear=dumps.unclear) if dumps.hangs else []
     suspicions = list(hang.detect(_Stall(tuple(blamed)), link_is_known=GPU.link_is_known)) if dumps.hangs else []
     if suspicions and all(dumps.unclear.intersection(suspicion.ranks) for suspicion in suspicions):
         suspicions += hang.detect(_Stall(()), link_is_known=GPU.link_is_known)
     return Report(
-        job=Job(name=name, format="flight recorder", ranks=len(dumps.frontiers.keys() | dumps.absent)),
+        job=Job(name=name, format=source, ranks=len(dumps.frontiers.keys() | dumps.absent)),
         findings=_in_order(_unclear(finding, dumps) for finding in _without_steps(name, suspicions)),
     )
 
@@ -237,7 +286,7 @@ def _with_all_ranks(finding: Finding, ranks_per_worker: int) -> Finding:
     return finding.model_copy(update={"ranks": ranks})
 
 
-def _unclear(finding: Finding, dumps: Dumps) -> Finding:
+def _unclear(finding: Finding, dumps: Halted) -> Finding:
     """Of a rank that left no dump, or one that is cut, it is known that others miss it, not why: nobody is woken for
     it."""
     unclear = dumps.unclear.intersection(finding.ranks)

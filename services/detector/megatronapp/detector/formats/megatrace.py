@@ -1,0 +1,220 @@
+"""Megatrace's logs, one a rank (`rank_<r>.log`): each call of NCCL, by host clock, of a job that fell silent.
+
+    [save_count 1] [1730000000.000001234] [Rank 3] Fun AllReduce Data 4096 stream 0x7f.. opCount 57 groupHash 83..
+
+A line says that a rank has handed an operation over, not that its device has come to it. So an operation counts as
+through when all members of its communicator have called it: what is told of a rank is how far its host has come. A
+communicator is the calls of one `groupHash`, which older logs lack; then each rank may have one communicator only.
+
+The log is a ring of 10,000 lines, of which the newest are kept. Operations that all members take part in are numbered
+by `opCount`, so that what was overwritten does not matter. A message's line does not name the peer: messages are
+compared, by counting them, in communicators of two, and only where nothing was overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.detector.signals.frontier import Frontier, Position
+
+MAX_FILE_BYTES = 64 << 20
+"""A ring of 10,000 lines of 128 bytes is 1.3 MB; it may be saved several times."""
+MAX_AHEAD = 1024
+"""Operations that a host can be ahead of its device: so many launches wait in a stream's queue before one blocks. Who
+is farther behind than this has not stopped: its log is cut."""
+RING_LINES = 10_000
+SEND, RECV = "Send", "Recv"
+
+_FILE = re.compile(r"rank_(\d+)\.log")
+_LINE = re.compile(
+    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,12})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
+    rb"Fun (?P<operation>\w{1,40}) Data (?P<count>\d{1,19}) stream (?P<stream>\S{1,40}) "
+    rb"opCount (?P<number>[0-9a-fA-F]{1,16})(?: groupHash (?P<group>\S{1,40}))?\s*"
+)
+NS = 10**9
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Call:
+    number: int
+    """opCount."""
+    at_ns: int
+    """The host's clock."""
+    operation: str
+    count: int
+    """Elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLog:
+    calls: Mapping[str, tuple[Call, ...]]
+    """By communicator, in the order of their numbers, each once."""
+    messages: Mapping[tuple[str, str], int]
+    """How many sends and receives it has called, by communicator."""
+    lines: int
+    cut: bool
+    """Its last line is none: it was not written to its end."""
+
+    @property
+    def overwritten(self) -> bool:
+        return self.lines >= RING_LINES
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """How far each rank has come (signals.frontier)."""
+
+    ranks: Mapping[int, RankLog]
+    frontiers: dict[int, Frontier]
+    members: dict[str, tuple[int, ...]]
+    cut: frozenset[int]
+    """Ranks whose log ends before what they were in."""
+    absent: frozenset[int]
+    """Ranks without a log."""
+    messages_unmatched: bool
+    """Some rank sends or receives messages whose peer is not known, and may wait for any of them."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a rank has called what another member has not."""
+        return any(position.outstanding for frontier in self.frontiers.values() for position in frontier.values())
+
+    @property
+    def unclear(self) -> frozenset[int]:
+        """Ranks of which it is not known what they wait for: of none if one has left no log, as it may be for that
+        one. A communicator's members are those that have called it. Until each rank has called all of its own, in the
+        first step, who has called more of them than another may wait for that one in one of these."""
+        if self.absent:
+            return frozenset(self.frontiers) | self.absent
+        used = {rank: len(log.calls) for rank, log in self.ranks.items()}
+        if any(log.overwritten for log in self.ranks.values()):
+            return self.cut
+        return self.cut.union(rank for rank, groups in used.items() if groups > min(used.values()))
+
+
+def find_logs(folder: Path) -> dict[int, Path]:
+    """The logs in a folder by rank; empty when it holds none."""
+    named = ((_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
+    return {int(name[1]): path for name, path in named if name and path.is_file()}
+
+
+def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:
+    """world: how many ranks there are; None: as many as the highest number of a log says. Raises DataError."""
+    if max(logs) >= MAX_WORLD:
+        raise DataError(f"{logs[max(logs)]} is of rank {max(logs)}; ranks count from 0 to {MAX_WORLD - 1}")
+    ranks = {rank: _read(rank, path) for rank, path in logs.items()}
+    members = _members(ranks)
+    frontiers: dict[int, Frontier] = {rank: {} for rank in ranks}
+    for group, of in members.items():
+        completed = min(ranks[rank].calls[group][-1].number + 1 for rank in of)
+        for rank in of:
+            frontiers[rank] = {**frontiers[rank], group: _position(ranks[rank].calls[group], completed)}
+    pairs, unmatched = _pairs(ranks)
+    for pair, (sent, received) in pairs.items():
+        for rank, called, operation in ((pair[0], sent, SEND), (pair[1], received, RECV)):
+            through = min(sent, received)
+            position = Position(called, min(called, through + 1), through, operation)
+            frontiers[rank] = {**frontiers[rank], _pair_name(pair): position}
+    return Logs(
+        ranks=ranks,
+        frontiers=frontiers,
+        members=members | {_pair_name(pair): pair for pair in pairs},
+        cut=frozenset(_cut(ranks, members)),
+        absent=frozenset(range(world if world is not None else max(ranks) + 1)) - ranks.keys(),
+        messages_unmatched=unmatched,
+    )
+
+
+def _pair_name(pair: tuple[int, int]) -> str:
+    return f"p2p:{pair[0]}-{pair[1]}"
+
+
+def _pairs(ranks: Mapping[int, RankLog]) -> tuple[dict[tuple[int, int], tuple[int, int]], bool]:
+    """By sender and receiver how many messages each has called, and whether there are others."""
+    users: defaultdict[str, set[int]] = defaultdict(set)
+    for rank, log in ranks.items():
+        for group in {*log.calls, *(group for group, _ in log.messages)}:
+            users[group].add(rank)
+    sent: Counter[tuple[int, int]] = Counter()
+    received: Counter[tuple[int, int]] = Counter()
+    unmatched = False
+    for group in {group for log in ranks.values() for group, _ in log.messages}:
+        if len(users[group]) != 2 or any(ranks[rank].overwritten for rank in users[group]):
+            unmatched = True
+            continue
+        for sender, receiver in permutations(users[group]):
+            sent[sender, receiver] += ranks[sender].messages.get((group, SEND), 0)
+            received[sender, receiver] += ranks[receiver].messages.get((group, RECV), 0)
+    return {
+        pair: (sent[pair], received[pair]) for pair in {*sent, *received} if sent[pair] or received[pair]
+    }, unmatched
+
+
+def _members(ranks: Mapping[int, RankLog]) -> dict[str, tuple[int, ...]]:
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, log in sorted(ranks.items()):
+        for group in log.calls:
+            members[group].append(rank)
+    return {group: tuple(of) for group, of in members.items()}
+
+
+def _position(calls: tuple[Call, ...], completed: int) -> Position:
+    """Of a rank's communicator, whose operations up to `completed` all members have called."""
+    enqueued = calls[-1].number + 1
+    waiting = [call for call in calls if call.number >= completed]
+    operation = waiting[0] if waiting else calls[-1]
+    return Position(enqueued, min(enqueued, completed + 1), completed, operation.operation)
+
+
+def _cut(ranks: Mapping[int, RankLog], members: Mapping[str, tuple[int, ...]]) -> Iterator[int]:
+    """Ranks whose log was not written to its end, or that are farther behind than a host can be."""
+    yield from (rank for rank, log in ranks.items() if log.cut)
+    for group, of in members.items():
+        newest = max(ranks[rank].calls[group][-1].number for rank in of)
+        yield from (rank for rank in of if newest - ranks[rank].calls[group][-1].number > MAX_AHEAD)
+
+
+def _read(rank: int, path: Path) -> RankLog:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise DataError(f"{path} has {size} bytes; {MAX_FILE_BYTES >> 20} MiB are the most that are read")
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip(b"\0 \t\r")]
+    found = [match for line in lines if (match := _LINE.fullmatch(line))]
+    if not found:
+        raise DataError(f"{path}: holds no call of NCCL; it is not one of Megatrace's logs")
+    if others := {int(match["rank"]) for match in found} - {rank}:
+        raise DataError(f"{path}: has lines of rank {min(others)}; each rank's log is a file of its own")
+    base = 16 if any(re.search(rb"[a-fA-F]", match["number"]) for match in found) else 10
+    calls: defaultdict[str, set[Call]] = defaultdict(set)
+    messages: defaultdict[tuple[str, str], set[Call]] = defaultdict(set)
+    for match in found:
+        operation, group = match["operation"].decode(), (match["group"] or b"all").decode(errors="replace")
+        at_ns = int(match["seconds"]) * NS + int(match["ns"])
+        call = Call(int(match["number"], base), at_ns, operation, int(match["count"]))
+        (messages[group, operation] if operation in (SEND, RECV) else calls[group]).add(call)
+    if len({match["stream"] for match in found if match["group"] is None}) > 1:
+        raise DataError(
+            f"{path}: calls of several communicators without groupHash, which can't be told apart; record them with a "
+            "version of Megatrace that writes it"
+        )
+    return RankLog(
+        calls={group: _each_once(of) for group, of in calls.items()},
+        messages={key: len(of) for key, of in messages.items()},
+        lines=len(lines),
+        cut=_LINE.fullmatch(lines[-1]) is None,
+    )
+
+
+def _each_once(calls: set[Call]) -> tuple[Call, ...]:
+    """In order of their numbers; of those with one number, which were called together, the first."""
+    ordered: dict[int, Call] = {}
+    for call in sorted(calls):
+        ordered.setdefault(call.number, call)
+    return tuple(ordered.values())

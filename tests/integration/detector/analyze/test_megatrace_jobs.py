@@ -1,0 +1,153 @@
+"""Megatrace's logs of jobs that stood still: the right rank, or nobody."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.findings import Cause, Kind
+from megatronapp.detector.analyze import analyze
+from tests.unit.detector.formats.megatrace_files import Job, stand_still, write_logs
+
+LAYOUTS = [
+    Job(dp=4),
+    Job(tp=4),
+    Job(tp=2, dp=2),
+    Job(pp=2, dp=2),
+    Job(tp=2, pp=2),
+    Job(tp=2, dp=2, pp=2),
+    Job(pp=4, dp=2),
+]
+FIRST_STEP, LATER = (0.02, 0.24), (0.27, 0.98)
+"""Shares of a rank's calls, of four steps."""
+
+
+def stopped(folder, job, culprit, at, ahead=8, steps=4):
+    """Logs of a job one rank of which stops after a share of its calls."""
+    programs = [job.program(rank, steps) for rank in range(job.world)]
+    called = stand_still(programs, {culprit: int(at * len(programs[culprit]))}, ahead)
+    write_logs(folder, programs, called)
+    return programs, called
+
+
+@pytest.mark.parametrize("job", LAYOUTS, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rank_that_stopped_is_named_and_nobody_else(tmp_path, job, seed):
+    chance = random.Random(f"{job}/{seed}")
+    culprit, at = chance.randrange(job.world), chance.uniform(*LATER)
+    stopped(tmp_path, job, culprit, at, ahead=chance.choice((1, 4, 30)))
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert (finding.kind, finding.cause, finding.ranks, finding.page) == (Kind.HANG, Cause.HOST_CPU, (culprit,), True)
+
+
+@pytest.mark.parametrize("job", LAYOUTS, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_in_the_first_step_communicators_are_not_all_known_and_no_innocent_is_named(tmp_path, job, seed):
+    chance = random.Random(f"first/{job}/{seed}")
+    culprit, at = chance.randrange(job.world), chance.uniform(*FIRST_STEP)
+    stopped(tmp_path, job, culprit, at, ahead=chance.choice((1, 4, 30)))
+
+    assert {finding.ranks for finding in analyze(tmp_path).findings if finding.page} <= {(), (culprit,)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_whose_peer_is_not_known_accuse_no_innocent(tmp_path, seed):
+    chance = random.Random(seed)
+    job = Job(dp=2, pp=4, pairs=False)
+    culprit = chance.randrange(job.world)
+    stopped(tmp_path, job, culprit, chance.uniform(*LATER))
+
+    findings = analyze(tmp_path).findings
+
+    assert {finding.ranks for finding in findings} <= {(), (culprit,)}
+    assert findings
+
+
+@pytest.mark.parametrize("job", LAYOUTS, ids=str)
+def test_a_job_that_ended_accuses_nobody(tmp_path, job):
+    stopped(tmp_path, job, culprit=0, at=1.0)
+
+    assert analyze(tmp_path).findings == ()
+
+
+def test_a_ring_that_was_overwritten_still_tells_who_stopped(tmp_path):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=3, at=0.95, steps=2000)
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert finding.ranks == (3,)
+
+
+def test_lines_out_of_order_change_nothing(tmp_path):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=1, at=0.5)
+    for log in tmp_path.iterdir():
+        lines = log.read_text().splitlines()
+        random.Random(log.name).shuffle(lines)
+        log.write_text("\n".join(lines) + "\n")
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert finding.ranks == (1,)
+
+
+def test_a_log_that_was_cut_accuses_nobody(tmp_path):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=0, at=1.0)
+    log = tmp_path / "rank_2.log"
+    log.write_bytes(log.read_bytes()[:-700])
+
+    assert not any(finding.page and finding.ranks for finding in analyze(tmp_path).findings)
+
+
+def test_a_log_that_ends_long_before_the_others_is_no_stop(tmp_path):
+    programs, called = stopped(tmp_path, Job(dp=2), culprit=0, at=1.0, steps=800)
+    write_logs(tmp_path, programs, [called[0], called[1] // 4])
+
+    assert not any(finding.page and finding.ranks for finding in analyze(tmp_path).findings)
+
+
+def test_a_rank_without_a_log_may_be_the_one_so_that_nobody_is_named(tmp_path):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=1, at=0.5)
+    (tmp_path / "rank_1.log").unlink()
+
+    assert not any(finding.page and finding.ranks for finding in analyze(tmp_path).findings)
+
+
+def test_older_logs_have_no_hash_and_tell_of_one_communicator(tmp_path):
+    job = Job(dp=3)
+    programs = [[call for call in job.program(rank, 4) if call[0] != "world"] for rank in range(3)]
+    write_logs(tmp_path, programs, stand_still(programs, {1: 5}, ahead=4), hashed=False)
+
+    (finding,) = analyze(tmp_path).findings
+
+    assert finding.ranks == (1,)
+
+
+def test_several_communicators_without_hash_are_refused(tmp_path):
+    job = Job(tp=2, dp=2)
+    programs = [job.program(rank, 2) for rank in range(4)]
+    write_logs(tmp_path, programs, [len(program) for program in programs], hashed=False)
+
+    with pytest.raises(DataError, match="without groupHash, which can't be told apart"):
+        analyze(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", "holds no call of NCCL"),
+        (b"\x00\xff\n" * 50, "holds no call of NCCL"),
+        (
+            b"[save_count 1] [1.5] [Rank 7] Fun AllReduce Data 1 stream 0x1 opCount 0 groupHash a\n",
+            "has lines of rank 7; each rank's log is a file of its own",
+        ),
+    ],
+)
+def test_what_is_none_of_its_logs_is_refused_in_one_line(tmp_path, content, error):
+    (tmp_path / "rank_0.log").write_bytes(content)
+
+    with pytest.raises(DataError, match=error):
+        analyze(tmp_path)
