@@ -17,6 +17,7 @@ from bench.scale import recording
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.trace.membership import Membership
 from megatronapp.detector.assemble import Assembler
+from megatronapp.detector.engine import as_sent
 from megatronapp.detector.formats import store, tracefolder
 from megatronapp.detector.signals import matrix
 from megatronapp.detector.steps import Floats, StepTable
@@ -40,7 +41,7 @@ def step_tables(attempt: tracefolder.Attempt | store.StoredAttempt) -> Iterable[
         now = max(now, message.received_unix_ns)
         process = membership.apply(message)
         if process is not None:
-            yield from assembler.feed(process, message)
+            yield from assembler.feed(process, as_sent(message))
     yield from assembler.expire(now + 3_600 * 10**9)
 
 

@@ -125,7 +125,7 @@ def readers(good: Path) -> list[Reader]:
 
 
 def trainer_readers() -> list[Reader]:
-    from megatronapp.trainer.checkpoint import CLAIM, COMPLETE, LATEST, RECIPE, Claim, _read_recipe, find_latest
+    from megatronapp.trainer.checkpoint import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
     from megatronapp.trainer.recipe import SCHEMA
 
     recipe = {
@@ -142,7 +142,7 @@ def trainer_readers() -> list[Reader]:
         of_json(COMPLETE, {"files": {"a": 1, "b": 2}})(chance, place / "iter_0000005")
 
     return [
-        Reader("recipe", of_json(RECIPE, recipe), lambda place: _read_recipe(place / RECIPE)),
+        Reader("recipe", of_json(RECIPE, recipe), lambda place: read_recipe(place)),
         Reader("checkpoint", checkpoint, find_latest),
         Reader("claim", of_json(CLAIM, {"run": "r", "attempt": 1}), lambda place: Claim(place, "r", 1).take()),
     ]

@@ -61,7 +61,7 @@ class Engine:
 
     def feed(self, message: trace_pb2.RankMessage) -> list[Finding]:
         """Take one message; returns the findings that are new or have changed."""
-        return self.take(message.identity, _as_sent(message))
+        return self.take(message.identity, as_sent(message))
 
     def take(self, sender: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         """The same of a message whose sender is known, and which must not change afterwards."""
@@ -210,7 +210,7 @@ class Engines:
         """Take one message of any job. A newer attempt ends the one before, and inherits what is open on its devices;
         messages of older ones are dropped, and so are those of another job: a run belongs to the first that is heard
         of it."""
-        return self.take(message.identity, _as_sent(message))
+        return self.take(message.identity, as_sent(message))
 
     def take(self, who: Identity | trace_pb2.Identity, message: trace_pb2.SentMessage) -> list[Finding]:
         """The same of a message whose sender is known, and which must not change afterwards."""
@@ -241,7 +241,8 @@ class Engines:
         return engine.close(unix_ns) if engine else []
 
 
-def _as_sent(message: trace_pb2.RankMessage) -> trace_pb2.SentMessage:
+def as_sent(message: trace_pb2.RankMessage) -> trace_pb2.SentMessage:
+    """The same, with the parts that are seldom looked at as bytes."""
     return trace_pb2.SentMessage.FromString(message.SerializeToString())
 
 
