@@ -188,6 +188,9 @@ class Control:
         _check(self.steps >= 1, f"steps {self.steps} must be 1 or more")
 
 
+Command = GenerationRequest | Control
+
+
 def branch(request: GenerationRequest, row: int, ids: tuple[int, ...], token: int, new_id: str) -> GenerationRequest:
     """Another way on from row `row` of `request`: its tokens `ids` up to a place, then `token`. What was computed of
     `ids` is taken over, and later draws are the row's own."""

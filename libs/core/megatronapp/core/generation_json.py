@@ -13,9 +13,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from megatronapp.core import generation
 from megatronapp.core.errors import UsageError
-from megatronapp.core.generation import Control, Event, GenerationRequest
+from megatronapp.core.generation import Command, Control, Event, GenerationRequest
 
-Command = GenerationRequest | Control
 _COMMANDS: dict[str, type[Command]] = {"request": GenerationRequest, "control": Control}
 _STRICT = ConfigDict(extra="forbid", strict=True)
 for _class in (generation.Sampling, *_COMMANDS.values()):

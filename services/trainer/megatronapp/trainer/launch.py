@@ -71,6 +71,8 @@ def run(
             token_file=environment.token_file,
             recipe=recipe.to_value(),
             request_border=borders.request,
+            tokenizer=tokenizer,
+            max_positions=config.model.max_position_embeddings or config.training.seq_length,
             pipeline=pipeline,
         )
         chain = PluginChain.create(kinds, namespace, context)

@@ -22,7 +22,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the flags say.
+    """Train as the flags say, or serve with --serve.
 
     Returns the exit code: 0 also after SIGTERM, 2 on wrong flags, 69 when a plug-in is missing, 1 on other errors.
     """
@@ -31,6 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     stdlib_logging.getLogger("megatron").setLevel(stdlib_logging.ERROR)
     given = sys.argv[1:] if argv is None else argv
     try:
+        if "--serve" in given:
+            from megatronapp.trainer.generate import serve
+
+            serve.run(given)
+            return 0
         arguments.check_known(given, installed())
         arguments.check_required(given)
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.

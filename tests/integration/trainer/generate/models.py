@@ -11,8 +11,9 @@ import torch
 
 from megatronapp.core.generation import Event, GenerationRequest, RowFinished, Sampling, Stepped, Token
 from megatronapp.trainer.config import ParallelConfig
+from megatronapp.trainer.generate.arguments import Source
 from megatronapp.trainer.generate.generator import Generator
-from megatronapp.trainer.generate.loaded import Source, loaded
+from megatronapp.trainer.generate.loaded import loaded
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
 

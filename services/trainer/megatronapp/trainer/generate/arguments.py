@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,17 @@ from megatronapp.core.generation import GenerationRequest, Sampling
 from megatronapp.trainer.config import ParallelConfig
 
 TOKENIZER_FLAGS = ("vocab_file", "merge_file", "tokenizer_model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model to load. `folder`: a run's checkpoints, or one of them. `tokenizer_files` as SavedModel.find has them."""
+
+    folder: Path
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
+    max_positions: int | None = None
+    """Tokens of a row; None: as many as the model was trained for."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +41,7 @@ def build_parser() -> Parser:
         description="Generate text with a checkpoint of the trainer. No model flags: the checkpoint has them.",
         allow_abbrev=False,
     )
-    _add_source(parser.add_argument_group("Model"))
+    add_source(parser.add_argument_group("Model"), "--checkpoint", "--load")
     _add_prompts(parser.add_argument_group("Prompts"))
     _add_sampling(parser.add_argument_group("Sampling"))
     _add_end(parser.add_argument_group("End"))
@@ -37,8 +49,11 @@ def build_parser() -> Parser:
     return parser
 
 
-def _add_source(group: Any) -> None:
-    group.add_argument("--checkpoint", "--load", type=Path, required=True, help="a run's checkpoints, or one of them")
+def add_source(group: Any, *names: str) -> None:
+    """Where the model is and how it is split: `source_of` reads it. `names` are the folder's flag."""
+    group.add_argument(
+        *names, dest="checkpoint", type=Path, required=True, metavar="DIR", help="a run's checkpoints, or one of them"
+    )
     group.add_argument("--tensor-model-parallel-size", type=_count, default=1, help="ranks that share each layer")
     group.add_argument("--pipeline-model-parallel-size", type=_count, default=1, help="pipeline stages")
     group.add_argument(
@@ -92,11 +107,19 @@ def _count(text: str) -> int:
     return number
 
 
-def parallel_config(options: argparse.Namespace) -> ParallelConfig:
-    return ParallelConfig(
-        tensor_model_parallel_size=options.tensor_model_parallel_size,
-        pipeline_model_parallel_size=options.pipeline_model_parallel_size,
-        num_virtual_stages_per_pipeline_rank=options.num_virtual_stages_per_pipeline_rank,
+def source_of(options: argparse.Namespace) -> Source:
+    """Raises NotFoundError."""
+    if not options.checkpoint.is_dir():
+        raise NotFoundError(f"{options.checkpoint}: there is no such folder")
+    return Source(
+        folder=options.checkpoint,
+        parallel=ParallelConfig(
+            tensor_model_parallel_size=options.tensor_model_parallel_size,
+            pipeline_model_parallel_size=options.pipeline_model_parallel_size,
+            num_virtual_stages_per_pipeline_rank=options.num_virtual_stages_per_pipeline_rank,
+        ),
+        tokenizer_files={name: path for name in TOKENIZER_FLAGS if (path := getattr(options, name))},
+        max_positions=options.max_positions,
     )
 
 

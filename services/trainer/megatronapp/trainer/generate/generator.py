@@ -31,8 +31,10 @@ from megatronapp.trainer.generate.session import Session
 
 KEPT = 2
 """Sessions whose caches later requests may take over: a branch, and what it branched from."""
-MEMORY_SHARE = 0.25
-"""Of the memory that is free at the beginning: what the caches of one request may take."""
+LIVE = 4
+"""Sessions that may be under way at once."""
+MEMORY_SHARE = 0.8 / (KEPT + LIVE)
+"""Of the memory that is free at the beginning: what the cache of one session may take."""
 
 AnySession = Session | BeamSession
 

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
 
 # isort: split
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import cpu, parallel
-from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.generate.arguments import Source
 from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.saved_model import SavedModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """`folder`: a run's checkpoints, or one of them. `tokenizer_files` as SavedModel.find takes them."""
-
-    folder: Path
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    tokenizer_files: dict[str, str] = field(default_factory=dict)
-    max_positions: int | None = None
-    """Tokens of a row; None: as many as the model was trained for."""
 
 
 @contextmanager

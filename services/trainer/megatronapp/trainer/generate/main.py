@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from megatronapp.core import library_warnings, logging
-from megatronapp.core.errors import MegatronAppError, NotFoundError
+from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.generation import GenerationRequest
 from megatronapp.trainer.generate import arguments
 
@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     options = arguments.build_parser().parse_args(given)
-    if not options.checkpoint.is_dir():
-        raise NotFoundError(f"--checkpoint {options.checkpoint}: there is no such folder")
+    arguments.source_of(options)
     ranks = options.tensor_model_parallel_size * options.pipeline_model_parallel_size
     if ranks > 1 and "RANK" not in os.environ:
         return _on_ranks(options, given, ranks)
@@ -54,16 +53,10 @@ def _on_ranks(options: argparse.Namespace, given: list[str], ranks: int) -> int:
 def _generate(options: argparse.Namespace, request: GenerationRequest | None) -> None:
     """`request` is known to the first rank alone."""
     from megatronapp.core.generation_json import command_from_json, to_json
-    from megatronapp.trainer.generate.loaded import Source, loaded
+    from megatronapp.trainer.generate.loaded import loaded
     from megatronapp.trainer.generate.output import PlainText
 
-    source = Source(
-        folder=options.checkpoint,
-        parallel=arguments.parallel_config(options),
-        tokenizer_files={name: path for name in arguments.TOKENIZER_FLAGS if (path := getattr(options, name))},
-        max_positions=options.max_positions,
-    )
-    with loaded(source) as generator:
+    with loaded(arguments.source_of(options)) as generator:
         asked = command_from_json(generator.ranks.from_first(to_json(request) if request else ""))
         if not isinstance(asked, GenerationRequest):
             raise TypeError(type(asked))

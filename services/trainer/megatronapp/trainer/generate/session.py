@@ -33,7 +33,8 @@ class Session:
         self._no_newline_after = _no_newline_after(engine, request)
 
     def start(self) -> list[Event]:
-        return [Started(request=self.request.id, rows=tuple(row.prompt_tokens() for row in self.rows))]
+        started = Started(request=self.request.id, rows=tuple(row.prompt_tokens() for row in self.rows))
+        return [started, *self._finished(self.rows)]
 
     @property
     def ids(self) -> list[list[int]]:

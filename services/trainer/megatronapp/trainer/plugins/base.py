@@ -8,6 +8,10 @@
            | phase_begin → checkpoint → phase_end)*
         → phase_begin(pause) → close
 
+of a model that is served in place of being trained (--serve), for plug-ins that override `port`:
+
+    add_arguments → [process groups] → create → configure → models → port → close
+
 `prepare` is called for every installed plug-in, the hooks from `configure` on for those that `create` made. Between two
 steps the order is: evaluation, border, checkpoint; each only where it is due.
 
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
+    from megatronapp.core.generation import Limits
+    from megatronapp.core.generation_port import Port
+    from megatronapp.trainer.data import Tokenizer
     from megatronapp.trainer.pipeline.port import PipelineMessages
 
 ENTRY_POINT_GROUP = "megatronapp.trainer.plugins"
@@ -103,6 +110,9 @@ class PluginContext:
     request_border: Callable[[], None]
     """Lets all ranks come to a border (`Plugin.border`): after the step that follows the one now running. From any
     thread of any rank."""
+    tokenizer: Tokenizer | None = None
+    max_positions: int = 0
+    """The longest sequence that the model takes."""
     pipeline: PipelineMessages | None = None
     """The port to the stages before and after this one: to post messages and to observe them. None: one stage."""
     recipe: Recipe = field(default=Recipe())
@@ -180,8 +190,12 @@ class Plugin:
         over."""
         return False
 
+    def port(self, limits: Limits) -> Port | None:
+        """Serving, on rank 0, when the model is loaded: who asks it (core/generation_port.py)."""
+        return None
+
     def close(self) -> None:
-        """Training ended, well or not. Must not raise and must return within seconds."""
+        """Training or serving ended, well or not. Must not raise and must return within seconds."""
 
 
 def installed() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -14,6 +14,10 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.model_settings import model_settings
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
+
+if TYPE_CHECKING:
+    from megatronapp.core.generation import Limits
+    from megatronapp.core.generation_port import Port
 
 log = get_logger(__name__)
 
@@ -107,6 +111,11 @@ class PluginChain:
         """Whether any of them changed parameters."""
         changed = [plugin.border(step) for plugin in self.plugins]
         return any(changed)
+
+    def port(self, limits: Limits) -> Port | None:
+        """The first one's that has one."""
+        ports = (plugin.port(limits) for plugin in self.plugins)
+        return next((port for port in ports if port is not None), None)
 
     def close(self) -> None:
         """Never raises: a plug-in that fails to close must not hide how training ended."""
