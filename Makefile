@@ -94,7 +94,7 @@ faults-drawn: setup-tests
 
 # The floor under the verdicts on simulated jobs, and the seeds that `make test` leaves out: five minutes of two cores
 scale: setup-tests
-	$(BIN)/pytest -n 2 -m scale tests/scale tests/unit/detector $(JUNIT)
+	$(BIN)/pytest -n 2 -m scale tests/scale tests/unit/detector tests/unit/core $(JUNIT)
 
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)

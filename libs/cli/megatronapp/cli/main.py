@@ -10,6 +10,7 @@ import typer
 
 from megatronapp.cli import analyze, doctor, quarantine, run, token, trace, train, up
 from megatronapp.cli.demo import command as demo
+from megatronapp.cli.pipeline import plan, simulate
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import configure
 
@@ -49,6 +50,8 @@ app.command("generate", **train.PASS_THROUGH)(train.generate)
 app.add_typer(train.data_app, name="data")
 app.add_typer(trace.trace_app, name="trace")
 app.command("analyze")(analyze.analyze)
+app.command("simulate")(simulate.simulate)
+app.command("plan")(plan.plan)
 app.command("interfere", **train.PASS_THROUGH)(train.interfere)
 app.command("quarantine", **train.PASS_THROUGH)(quarantine.quarantine)
 app.command("doctor")(doctor.doctor)

@@ -22,6 +22,9 @@ def layouts(draw: st.DrawFn, name: str) -> Layout:
     if name in {"zbv", "dualpipev"}:
         microbatches = draw(st.integers(2 * stages, 4 * stages))
         return Layout(stages=stages, chunks=2, microbatches=microbatches, split=True, placement=Placement.V)
+    if name == "interleaved-zb":
+        microbatches = stages * draw(st.integers(1, 4))
+        return Layout(stages=stages, chunks=draw(st.integers(1, 4)), microbatches=microbatches, split=True)
     if name in {"zb-h1", "zb-h2"}:
         return Layout(stages=stages, microbatches=draw(st.integers(1, 12)), split=True)
     chunks = 1 if name == "1f1b" else draw(st.integers(1, 4))

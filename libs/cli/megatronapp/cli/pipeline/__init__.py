@@ -1,1 +1,1 @@
-"""What the command line adds to core/pipeline."""
+"""`megatronapp simulate` and `megatronapp plan`: files and terminal around core/pipeline."""

@@ -96,6 +96,14 @@ def zb_2p_lag(stage: int, forward: float, dgrad: float, wgrad: float, latency: f
     return round(stage * (forward + dgrad + 2 * latency) / wgrad)
 
 
+def interleaved_zb(layout: Layout, stage: int) -> Order:
+    """The interleaved order with a place for W: behind the B that comes 2 · d later on stage d, as ZB-H2 has it. Raises
+    UsageError without the split."""
+    if not layout.split:
+        raise UsageError("interleaved-zb needs B split from W")
+    return with_wgrad(interleaved(layout, stage), 2 * stage)
+
+
 def with_wgrad(order: Sequence[Operation], lag: int) -> Order:
     """An order without W, with each behind the B that comes `lag` later than its own, the last ones at the end."""
     pending: Order = []
@@ -222,6 +230,7 @@ STATIC: Mapping[str, Callable[[Layout, int], Order]] = MappingProxyType(
     {
         "1f1b": interleaved,
         "interleaved": interleaved,
+        "interleaved-zb": interleaved_zb,
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
         "zbv": zbv,
@@ -244,7 +253,7 @@ def all_stages(name: str, layout: Layout, group: int = 0) -> list[Order]:
         raise UsageError(f"1f1b takes one chunk a stage, not {layout.chunks}; interleaved takes several")
     if layout.placement is Placement.V and name not in {"zbv", "dualpipev", *PREFERENCES}:
         raise UsageError(f"{name} is a schedule of loop placement; with V placement there are zbv and dualpipev")
-    if name == "interleaved" and layout.chunks > 1:
+    if name.startswith("interleaved") and layout.chunks > 1:
         _check_groups(layout, group)
     if name in STOCK:
         return [interleaved(layout, stage, group) for stage in range(layout.stages)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,11 @@ class Setting:
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.draws < 1:
             raise UsageError("at least one replica and one draw are simulated")
+
+
+def with_backward(setting: Setting, ratio: float) -> Setting:
+    """The same, with backwards that take so many times as long."""
+    return replace(setting, variation=replace(setting.variation, backward_ratio=ratio))
 
 
 @dataclass(frozen=True, slots=True)

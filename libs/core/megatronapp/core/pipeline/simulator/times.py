@@ -56,8 +56,8 @@ class Variation:
 
     `jitter_cv`: each operation on each of the `tensor` ranks of a stage, the slowest of which sets the pace.
     `length_cv`: each microbatch, everywhere alike. `slow_stages`: constant factors. `late_ratio` of messages come
-    `late_ns` later. `samples`: measured times by (kind, stage, chunk), drawn in place of the given ones. Raises
-    UsageError.
+    `late_ns` later. `samples`: measured times by (kind, stage, chunk), drawn in place of the given ones.
+    `backward_ratio`: how many times as long B and W take as given. Raises UsageError.
     """
 
     jitter_cv: float = 0.0
@@ -68,6 +68,7 @@ class Variation:
     late_ratio: float = 0.0
     late_ns: int = 0
     samples: Mapping[tuple[Kind, int, int], Floats] = field(default_factory=dict)
+    backward_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         if min(self.jitter_cv, self.length_cv, self.late_ns) < 0 or max(self.jitter_cv, self.length_cv) > 10:
@@ -106,6 +107,7 @@ class Variation:
             all_ns *= lognormal(random, self.length_cv, (microbatches,))
         if self.markov:
             all_ns *= self.markov.draw(random, stages, microbatches)[:, None, None, :]
+        all_ns[:, Kind.BACKWARD :] *= self.backward_ratio
         for stage, factor in self.slow_stages.items():
             if not 0 <= stage < stages:
                 raise UsageError(f"no stage {stage} in a pipeline of {stages}; stages count from 0")

@@ -1,0 +1,190 @@
+"""The options that `simulate` and `plan` share, and what they mean together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megatronapp.cli.pipeline.recordings import read_recording
+from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.arrays import PassTimes
+from megatronapp.core.pipeline.lanes import WHOLE
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.recorded import Recorded
+from megatronapp.core.pipeline.simulator.links import Links
+from megatronapp.core.pipeline.simulator.steps import Setting, StepEnd
+from megatronapp.core.pipeline.simulator.times import Markov, Variation, equal_times
+
+Stages = Annotated[int | None, typer.Option(help="pipeline stages (PP); with --trace those of the recording")]
+Microbatches = Annotated[int | None, typer.Option(help="microbatches of a replica's step")]
+ForwardMs = Annotated[float, typer.Option(help="forward of one microbatch on one stage, all its chunks")]
+DgradMs = Annotated[float, typer.Option(help="backward without the gradients of the weights")]
+WgradMs = Annotated[float, typer.Option(help="gradients of the weights")]
+Trace = Annotated[
+    Path | None, typer.Option(help="a trace folder (--trace-dir) or MegaScan's files: times are drawn from its steps")
+]
+WgradShare = Annotated[float, typer.Option(help="with --trace: the gradients of the weights' share of a backward")]
+LatencyMs = Annotated[float, typer.Option(help="of a message between stages")]
+TransferMs = Annotated[float, typer.Option(help="for which a message occupies its link")]
+StagesPerLink = Annotated[int, typer.Option(help="neighbouring stages that share a way out; 0: a link each")]
+Blocking = Annotated[bool, typer.Option("--blocking", help="messages take the receiving stage's time")]
+SlowLink = Annotated[list[str] | None, typer.Option(help="FROM-TO=FACTOR, such as 0-1=4")]
+JitterCv = Annotated[float, typer.Option(help="coefficient of variation of each operation")]
+LengthCv = Annotated[float, typer.Option(help="coefficient of variation of the microbatches' lengths")]
+SlowStage = Annotated[list[str] | None, typer.Option(help="STAGE=FACTOR, such as 3=1.3")]
+SlowSpells = Annotated[
+    str, typer.Option(help="FACTOR,ENTER,LEAVE: a stage turns slow and recovers with these chances a microbatch")
+]
+LateRatio = Annotated[float, typer.Option(help="share of messages that come late")]
+LateMs = Annotated[float, typer.Option(help="by how much")]
+Tensor = Annotated[int, typer.Option(help="tensor-parallel ranks of a stage; the slowest sets the pace")]
+Replicas = Annotated[int, typer.Option(help="data-parallel replicas; all wait for the slowest")]
+GradSyncMs = Annotated[float, typer.Option(help="gradient sync behind the last operation")]
+OptimizerMs = Annotated[float, typer.Option(help="optimizer")]
+StepBarrier = Annotated[
+    bool, typer.Option("--barrier/--no-barrier", help="all stages begin the optimizer together (gradient norm)")
+]
+Draws = Annotated[int, typer.Option(help="how often times are drawn")]
+Seed = Annotated[int, typer.Option(help="the same seed draws the same times")]
+SplitOverhead = Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")]
+PendingShare = Annotated[float, typer.Option(help="of an activation, that a pending W still holds")]
+ActivationMib = Annotated[float, typer.Option(help="of one microbatch on one chunk; memory is told in MiB then")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+
+MAX_GPUS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the shared options say."""
+
+    stages: int
+    microbatches: int
+    recorded: Recorded | None
+    setting: Setting
+    pending: int
+    tensor: int
+    _times_ms: tuple[float, float, float]
+    _wgrad_share: float
+
+    def layout(self, chunks: int, *, split: bool = False) -> Layout:
+        return Layout(stages=self.stages, microbatches=self.microbatches, chunks=chunks, split=split)
+
+    def times(self, layout: Layout) -> PassTimes:
+        if self.recorded is not None:
+            return self.recorded.pass_times(self._wgrad_share)
+        forward, dgrad, wgrad = (each * 1e6 for each in self._times_ms)
+        return equal_times(layout, forward, dgrad, wgrad)
+
+
+def asked(values: dict[str, Any]) -> Asked:
+    """From a command's local variables by the options' names. Raises UsageError, and as read_recording."""
+    recorded = read_recording(values["trace"]) if values["trace"] else None
+    stages, microbatches = values["stages"], values["microbatches"]
+    if recorded is not None:
+        _check_recorded(recorded, values)
+        stages, microbatches = recorded.layout.stages, microbatches or recorded.layout.microbatches
+    if stages is None or microbatches is None:
+        raise UsageError("say how many --stages and --microbatches there are, or name a recording with --trace")
+    if not 0 < values["wgrad_share"] < 1 or not 0 <= values["pending_share"] <= 1:
+        raise UsageError("--wgrad-share is between 0 and 1, --pending-share from 0 to 1")
+    if not 0 <= values["split_overhead"] <= 1:
+        raise UsageError("--split-overhead is from 0 to 1, such as 0.03 for 3 %")
+    gpus = stages * values["tensor"] * values["replicas"]
+    if gpus > MAX_GPUS:
+        raise UsageError(f"{gpus} GPUs are more than can be simulated at once ({MAX_GPUS}); take fewer --replicas")
+    times = (values["forward_ms"], values["dgrad_ms"], values["wgrad_ms"])
+    setting = Setting(
+        variation=_variation(values, recorded),
+        links=_links(values, recorded),
+        end=StepEnd(
+            grad_sync_ns=_ns(values["grad_sync_ms"]),
+            optimizer_ns=_ns(values["optimizer_ms"]),
+            barrier=values["step_barrier"],
+        ),
+        replicas=values["replicas"],
+        draws=values["draws"],
+        seed=values["seed"],
+    )
+    pending = round(values["pending_share"] * WHOLE)
+    return Asked(stages, microbatches, recorded, setting, pending, values["tensor"], times, values["wgrad_share"])
+
+
+def _check_recorded(recorded: Recorded, values: dict[str, Any]) -> None:
+    if values["stages"] not in (None, recorded.layout.stages):
+        raise UsageError(f"the recording has {recorded.layout.stages} stages; leave --stages out")
+
+
+def _variation(values: dict[str, Any], recorded: Recorded | None) -> Variation:
+    late_ns = _ns(values["late_ms"])
+    if bool(values["late_ratio"]) != bool(late_ns):
+        raise UsageError("late messages need both --late-ratio and --late-ms")
+    return Variation(
+        jitter_cv=values["jitter_cv"],
+        length_cv=values["length_cv"],
+        tensor=values["tensor"],
+        slow_stages=dict(_slow_stage(text) for text in values["slow_stage"] or ()),
+        markov=_spells(values["slow_spells"]),
+        late_ratio=values["late_ratio"],
+        late_ns=late_ns,
+        samples=recorded.samples(values["wgrad_share"]) if recorded is not None else {},
+    )
+
+
+def _links(values: dict[str, Any], recorded: Recorded | None) -> Links:
+    """A recording's usual message stands for the latency that is not given."""
+    latency_ns = _ns(values["latency_ms"])
+    if recorded is not None and not latency_ns:
+        latency_ns = recorded.usual_message_ns()
+    return Links(
+        latency_ns=latency_ns,
+        transfer_ns=_ns(values["transfer_ms"]),
+        shared_stages=values["stages_per_link"],
+        blocking=values["blocking"],
+        slow=tuple(_slow_link(text) for text in values["slow_link"] or ()),
+    )
+
+
+def _ns(milliseconds: float) -> int:
+    if not 0 <= milliseconds < 1e9:
+        raise UsageError(f"{milliseconds} ms is no time that a step could take")
+    return round(milliseconds * 1e6)
+
+
+def _slow_stage(text: str) -> tuple[int, float]:
+    stage, _, factor = text.partition("=")
+    try:
+        return int(stage), float(factor)
+    except ValueError as error:
+        raise UsageError(f"--slow-stage {text}: write STAGE=FACTOR, such as 3=1.3") from error
+
+
+def _slow_link(text: str) -> tuple[int, int, float]:
+    ends, _, factor = text.partition("=")
+    source, _, target = ends.partition("-")
+    try:
+        return int(source), int(target), float(factor)
+    except ValueError as error:
+        raise UsageError(f"--slow-link {text}: write FROM-TO=FACTOR, such as 0-1=4") from error
+
+
+def _spells(text: str) -> Markov | None:
+    if not text:
+        return None
+    try:
+        ratio, enter, leave = (float(each) for each in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--slow-spells {text}: write FACTOR,ENTER,LEAVE, such as 2,0.05,0.3") from error
+    return Markov(ratio, enter, leave)
+
+
+def chunk_numbers(text: str) -> list[int]:
+    """1 or 1,2,4."""
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--chunks {text}: write a number, or several such as 1,2,4") from error
+    return list(dict.fromkeys(numbers))

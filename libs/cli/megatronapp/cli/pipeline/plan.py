@@ -1,0 +1,67 @@
+"""`plan`: which schedule a pipeline should run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from megatronapp.cli.pipeline import options, report
+from megatronapp.cli.pipeline.compiled import compiled_engine
+from megatronapp.cli.pipeline.options import asked, chunk_numbers
+from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.simulator.planning import make_plan
+
+
+def plan(
+    stages: options.Stages = None,
+    microbatches: options.Microbatches = None,
+    chunks: Annotated[str, typer.Option(help="virtual stages (VPP) of a stage; several to try: 1,2,4")] = "",
+    cap_limit: Annotated[
+        int | None, typer.Option(help="activations a stage has memory for; default: stock's peak")
+    ] = None,
+    forward_ms: options.ForwardMs = 10.0,
+    dgrad_ms: options.DgradMs = 13.0,
+    wgrad_ms: options.WgradMs = 7.0,
+    trace: options.Trace = None,
+    wgrad_share: options.WgradShare = 0.35,
+    latency_ms: options.LatencyMs = 0.0,
+    transfer_ms: options.TransferMs = 0.0,
+    stages_per_link: options.StagesPerLink = 0,
+    blocking: options.Blocking = False,
+    slow_link: options.SlowLink = None,
+    jitter_cv: options.JitterCv = 0.0,
+    length_cv: options.LengthCv = 0.0,
+    slow_stage: options.SlowStage = None,
+    slow_spells: options.SlowSpells = "",
+    late_ratio: options.LateRatio = 0.0,
+    late_ms: options.LateMs = 0.0,
+    tensor: options.Tensor = 1,
+    replicas: options.Replicas = 1,
+    grad_sync_ms: options.GradSyncMs = 0.0,
+    optimizer_ms: options.OptimizerMs = 0.0,
+    step_barrier: options.StepBarrier = True,
+    draws: options.Draws = 5,
+    seed: options.Seed = 0,
+    pending_share: options.PendingShare = 1.0,
+    split_overhead: options.SplitOverhead = 0.0,
+    activation_mib: options.ActivationMib = 0.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare the stock schedules with hints under caps, and say which to run."""
+    values = dict(locals())
+    question = asked(values)
+    numbers = chunk_numbers(chunks) if chunks else [question.recorded.layout.chunks if question.recorded else 1]
+    if question.recorded is not None and numbers != [question.recorded.layout.chunks]:
+        raise UsageError(f"the recording has {question.recorded.layout.chunks} chunks a stage; leave --chunks out")
+    if cap_limit is not None and len(numbers) > 1:
+        raise UsageError("--cap-limit counts activations of one chunk; name one number of --chunks with it")
+    layouts = [question.layout(number) for number in numbers]
+    times = [question.times(layout) for layout in layouts]
+    made = make_plan(
+        layouts, times, question.setting, cap_limit=cap_limit, pending=question.pending,
+        split_overhead=split_overhead, engine=compiled_engine(),
+    )  # fmt: skip
+    answer = report.of_plan(made, question, activation_mib)
+    print(json.dumps(answer) if as_json else report.plan_text(answer))
