@@ -18,6 +18,7 @@ from megatronapp.core.findings_store import FindingsStore
 from megatronapp.gateway.exports import Exports
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.notify.notifier import Notifier
+from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
@@ -39,6 +40,7 @@ class Parts:
     sessions: Sessions
     links: SignInLinks
     notifier: Notifier
+    scope: Scope
 
 
 def parts(connection: HTTPConnection) -> Parts:

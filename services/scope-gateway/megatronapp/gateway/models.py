@@ -318,3 +318,21 @@ class PingEvent(Model):
 Event = Annotated[
     SnapshotEvent | JobEvent | JobGoneEvent | StepEvent | FindingEvent | PingEvent, Field(discriminator="type")
 ]
+
+
+class ScopeTicket(Model):
+    """Opens one WebSocket of MegaScope, once."""
+
+    ticket: str
+    expires_unix_seconds: float
+
+
+class AuditEntry(Model):
+    """What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`."""
+
+    unix_seconds: float
+    by: str
+    action: str
+    detail: str
+    reason: str
+    outcome: str

@@ -13,7 +13,7 @@ from megatronapp.gateway import errors, pages
 from megatronapp.gateway.deps import caller
 from megatronapp.gateway.middleware import LOOPBACK_NAMES, AnnouncedBodyLimit, SameSite, SecurityHeaders
 from megatronapp.gateway.models import ErrorResponse, Event
-from megatronapp.gateway.routes import alerts, events, findings, incidents, jobs, page, session, timeline, traces
+from megatronapp.gateway.routes import alerts, events, findings, incidents, jobs, page, scope, session, timeline, traces
 from megatronapp.gateway.settings import GatewaySettings
 
 API = "/api/v1"
@@ -71,9 +71,10 @@ def _api() -> APIRouter:
     api = APIRouter()
     api.include_router(session.router)
     api.include_router(alerts.router)
-    for module in (jobs, timeline, traces, findings, incidents):
+    for module in (jobs, timeline, traces, findings, incidents, scope):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)
+    api.include_router(scope.socket_router)
     return api
 
 
