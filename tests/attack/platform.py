@@ -125,6 +125,7 @@ class Stack:
         await self.detector.start()
         settings = GatewaySettings(
             port=0,
+            grpc_port=0,
             collector_addresses=(f"127.0.0.1:{self.collector.port}",),
             collector_token=SecretStr(OPERATOR),
             alertmanager_token=SecretStr(ALERTS),

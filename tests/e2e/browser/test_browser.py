@@ -79,7 +79,10 @@ async def demo(folder: Path, slow_rank: int) -> AsyncIterator[str]:
 async def viewers_gateway(running: LocalStack, token: str) -> AsyncIterator[str]:
     """A second gateway on the platform's bus, for people who may only look; yields its page's address."""
     settings = GatewaySettings(
-        port=0, collector_addresses=(running.collector_address,), collector_token=running.operator_token
+        port=0,
+        grpc_port=0,
+        collector_addresses=(running.collector_address,),
+        collector_token=running.operator_token,
     )
     tokens = StaticTokens(viewer=SecretStr(token))
     gateway = Gateway(settings, running.bus, CollectorRegistry(), tokens)

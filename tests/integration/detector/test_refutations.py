@@ -49,7 +49,7 @@ class Services:
         self.job.clock_ns = time.time_ns() - 300 * 10**9
         self.store = FindingsStore(RedisBackend(url))
         tokens = StaticTokens(viewer=SecretStr(VIEWER), operator=SecretStr(OPERATOR))
-        settings = GatewaySettings(port=0, collector_addresses=("127.0.0.1:1",))
+        settings = GatewaySettings(port=0, grpc_port=0, collector_addresses=("127.0.0.1:1",))
         self.gateway = Gateway(settings, self.bus, CollectorRegistry(), tokens, self.store)
         self.registry, self.detector = CollectorRegistry(), None
 

@@ -96,7 +96,7 @@ async def start() -> AsyncIterator[Start]:
         server, address = await serve(answers)
         bus, registry = bus or MemoryBus(), CollectorRegistry()
         tokens = StaticTokens(viewer=SecretStr(VIEWER), operator=SecretStr(OPERATOR))
-        wanted = GatewaySettings(**{"port": 0, "collector_addresses": (address,)} | settings)
+        wanted = GatewaySettings(**{"port": 0, "grpc_port": 0, "collector_addresses": (address,)} | settings)
         gateway = Gateway(wanted, bus, registry, authenticator or tokens, findings)
         running.append((gateway, server))
         await gateway.start()

@@ -25,7 +25,7 @@ WISH = {"enabled": True, "interval": 5, "continuous_iterations": 2, "granularity
 
 
 def process(folder: Path, **settings: str) -> subprocess.Popen[bytes]:
-    given = {"QUARANTINE_DIR": str(folder), "HTTP_PORT": "0", **settings}
+    given = {"QUARANTINE_DIR": str(folder), "HTTP_PORT": "0", "GRPC_PORT": "0", **settings}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEGATRONAPP_")}
     environment = inherited | {PREFIX + name: value for name, value in given.items()}
     return subprocess.Popen(

@@ -29,7 +29,9 @@ async def bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture
 async def url(bus: MemoryBus) -> AsyncIterator[str]:
-    settings = GatewaySettings(port=0, collector_addresses=("127.0.0.1:9",), auth="static", viewer_token=VIEWER)
+    settings = GatewaySettings(
+        port=0, grpc_port=0, collector_addresses=("127.0.0.1:9",), auth="static", viewer_token=VIEWER
+    )
     gateway = Gateway(settings, bus, CollectorRegistry(), StaticTokens(viewer=VIEWER))
     await gateway.start()
     yield f"http://127.0.0.1:{gateway.port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ def test_each_component_is_told_its_files(mutual: bool, monkeypatch: pytest.Monk
         f"{FOLDER}/tls.key",
     )
     assert (collector.tls.client_ca_file is not None) == mutual
+    assert gateway.tls is not None
+    assert (gateway.tls.certificate_file, gateway.tls.key_file) == (Path(FOLDER) / "tls.crt", Path(FOLDER) / "tls.key")
+    assert (gateway.tls.client_ca_file is not None) == mutual
     assert gateway.collector_tls.ca_file == f"{FOLDER}/ca.crt"
     assert bool(gateway.collector_tls.certificate_file and gateway.collector_tls.key_file) == mutual
     assert (operator.collector_tls_secret, operator.collector_mutual_tls) == ("megatronapp-collector-tls", mutual)
@@ -72,6 +76,7 @@ def test_cert_manager_makes_the_secret_for_the_names_that_clients_use(monkeypatc
 
     assert certificate["issuerRef"] == issuer
     assert f"*.{domain}" in certificate["dnsNames"]
+    assert [name for name in certificate["dnsNames"] if "-gateway." in name]
     (collector,) = [p for p in pods(objects).values() if label(p) == "collector"]
     assert [v["secret"]["secretName"] for v in collector["spec"]["volumes"] if v["name"] == "tls"] == [
         certificate["secretName"]

@@ -1,4 +1,4 @@
-{{/* TLS on the collector's gRPC: a Secret with ca.crt, tls.crt and tls.key, as cert-manager writes it. */}}
+{{/* TLS on the gRPC of collector and gateway: a Secret with ca.crt, tls.crt and tls.key, as cert-manager writes it. */}}
 {{- define "megatronapp.tlsFolder" -}}
 /etc/megatronapp/tls
 {{- end }}
@@ -42,9 +42,15 @@
 {{- define "megatronapp.tlsGatewayEnv" -}}
 {{- $folder := include "megatronapp.tlsFolder" . -}}
 {{- if .Values.tls.enabled }}
+- name: MEGATRONAPP_GATEWAY_TLS_CERTIFICATE_FILE
+  value: {{ $folder }}/tls.crt
+- name: MEGATRONAPP_GATEWAY_TLS_KEY_FILE
+  value: {{ $folder }}/tls.key
 - name: MEGATRONAPP_GATEWAY_COLLECTOR_CA_FILE
   value: {{ $folder }}/ca.crt
 {{- if .Values.tls.mutual }}
+- name: MEGATRONAPP_GATEWAY_TLS_CLIENT_CA_FILE
+  value: {{ $folder }}/ca.crt
 - name: MEGATRONAPP_GATEWAY_COLLECTOR_CLIENT_CERTIFICATE_FILE
   value: {{ $folder }}/tls.crt
 - name: MEGATRONAPP_GATEWAY_COLLECTOR_CLIENT_KEY_FILE

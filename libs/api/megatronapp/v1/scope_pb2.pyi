@@ -727,11 +727,11 @@ class ScopeLimits(_message.Message):
     max_frame_bytes: int
     max_subscriptions: int
     max_fps: float
-    max_messages_per_second: int
+    max_messages_per_second: float
     max_expression_characters: int
     max_operations: int
     max_prompts: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., max_subscriptions: _Optional[int] = ..., max_fps: _Optional[float] = ..., max_messages_per_second: _Optional[int] = ..., max_expression_characters: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_prompts: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., max_subscriptions: _Optional[int] = ..., max_fps: _Optional[float] = ..., max_messages_per_second: _Optional[float] = ..., max_expression_characters: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_prompts: _Optional[int] = ...) -> None: ...
 
 class ScopeDescription(_message.Message):
     __slots__ = ("run", "job", "attempt", "model", "sizes", "sites", "roles", "ranks", "missing_ranks", "state", "replay", "controller")

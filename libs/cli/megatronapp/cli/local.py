@@ -25,6 +25,8 @@ class LocalPlatform:
     """Holds the token that training pods show."""
     page: str = ""
     """The page's address, without a token; "": none."""
+    gateway_address: str = ""
+    """host:port for MegaScope's ranks; "": none."""
 
 
 @contextmanager

@@ -55,6 +55,8 @@ class LocalStack:
     """The same with a one-time token, which signs in."""
     operator_token: SecretStr
     """Signs in as often as one likes, also after a restart."""
+    gateway_address: str = ""
+    """host:port for MegaScope's ranks; "" without a page."""
 
 
 @asynccontextmanager
@@ -74,13 +76,13 @@ async def local_stack(options: Options) -> AsyncIterator[LocalStack]:
         findings = findings_store.connect(place, None, registry, judging.findings_limits)
         stack.push_async_callback(findings.close)
         address = await _start_collector(stack, options, bus, registry, tokens)
-        page, link = "", ""
+        page, link, scope = "", "", ""
         if options.page_port is not None:
-            page, link = await _start_page(stack, options, bus, registry, tokens, address, findings)
+            page, link, scope = await _start_page(stack, options, bus, registry, tokens, address, findings)
         await _start(stack, Detector(judging, bus, registry, findings))
-        running = LocalStack(bus, registry, address, options.folder / PODS, page, link, people)
+        running = LocalStack(bus, registry, address, options.folder / PODS, page, link, people, scope)
         stack.enter_context(
-            local.announced(options.folder, local.LocalPlatform(address, str(running.token_file), page))
+            local.announced(options.folder, local.LocalPlatform(address, str(running.token_file), page, scope))
         )
         yield running
 
@@ -139,8 +141,9 @@ async def _start_page(
     tokens: StaticTokens,
     collector_address: str,
     findings: FindingsStore,
-) -> tuple[str, str]:
-    """Start the gateway; returns the page's address, without and with a token that signs in once."""
+) -> tuple[str, str, str]:
+    """Start the gateway; returns the page's address, without and with a token that signs in once, and the address of
+    its gRPC port."""
     from megatronapp.gateway.app import Gateway  # the extra `gateway` is needed only here
     from megatronapp.gateway.sessions import COOKIE
     from megatronapp.gateway.settings import GatewaySettings
@@ -148,6 +151,7 @@ async def _start_page(
     settings = GatewaySettings(
         host=options.host,
         port=options.page_port or 0,
+        grpc_port=0,
         collector_addresses=(collector_address,),
         collector_token=tokens.operator,
         session_key=tokens.operator and _session_key(tokens.operator),
@@ -157,7 +161,7 @@ async def _start_page(
     gateway = Gateway(settings, bus, registry, tokens, findings)
     await _start(stack, gateway)
     page = f"http://{options.host}:{gateway.port}/"
-    return page, f"{page}?token={gateway.links.new(Role.OPERATOR)}"
+    return page, f"{page}?token={gateway.links.new(Role.OPERATOR)}", f"{options.host}:{gateway.grpc_port}"
 
 
 def _session_key(token: SecretStr) -> SecretStr:

@@ -185,6 +185,30 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Messages to receivers; outcome: sent, failed.",
         ),
         Metric("megatronapp_gateway_incidents", "gauge", ("level",), "Incidents that are open."),
+        Metric("megatronapp_gateway_scope_ranks", "gauge", (), "Ranks that are connected to MegaScope."),
+        Metric("megatronapp_gateway_scope_viewers", "gauge", (), "Viewers of MegaScope."),
+        Metric("megatronapp_gateway_scope_frames_total", "counter", (), "Frames that ranks sent."),
+        Metric(
+            "megatronapp_gateway_scope_frames_dropped_total",
+            "counter",
+            ("reason",),
+            "Frames that were not shown; reason: stale, malformed, unfit, slow_viewer.",
+        ),
+        Metric(
+            "megatronapp_gateway_scope_refused_streams_total",
+            "counter",
+            ("reason",),
+            "Streams of ranks that were refused or ended, by reason.",
+        ),
+        Metric(
+            "megatronapp_gateway_scope_refused_events_total", "counter", (), "Events of ranks that were dropped."
+        ),
+        Metric(
+            "megatronapp_gateway_scope_closed_total",
+            "counter",
+            ("code",),
+            "Connections of viewers that the gateway ended, by close code.",
+        ),
     ),
     "findings-store": (
         Metric("megatronapp_findings_stored", "gauge", (), "Findings in the store."),

@@ -138,6 +138,15 @@ class ServerTls:
         return _versions([str(file) for file in (self.certificate_file, self.key_file, self.client_ca_file) if file])
 
 
+def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    """As settings give it; None for clear text. Raises ConfigError for half of what it takes."""
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("TLS needs both tls_certificate_file and tls_key_file; set the other one too")
+    return ServerTls(certificate, key, client_ca)
+
+
 class _Files:
     """A server's files: asked at each handshake, in gRPC's thread."""
 

@@ -51,7 +51,7 @@ class OperatorSettings(ServiceSettings):
     collector_mutual_tls: bool = Field(
         default=False, description="pods show the collector tls.crt, whose key is tls.key, of that Secret"
     )
-    gateway_address: str = Field(default="", description="host:port for pods that ask the gateway; none do yet")
+    gateway_address: str = Field(default="", description="host:port of the gateway for MegaScope's pods")
     gateway_url: str = Field(default="", description="the gateway's REST, for progress and findings; empty: neither")
     gateway_token: SecretStr | None = Field(default=None, description="a viewer's token for the gateway")
     network_policy: bool = Field(default=True, description="a job's ranks are reached by each other alone")

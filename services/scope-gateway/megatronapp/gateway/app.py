@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from megatronapp.core.auth import Authenticator
 from megatronapp.core.bus import Bus
-from megatronapp.core.errors import PortInUseError
+from megatronapp.core.errors import MegatronAppError, PortInUseError
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from megatronapp.core.logging import get_logger
 from megatronapp.core.quarantine import Quarantine
@@ -29,6 +29,7 @@ from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.people import NamedTokens
+from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
@@ -43,9 +44,10 @@ STUCK_SECONDS = 5.0
 
 
 class Gateway:
-    """REST, WebSocket and page on one port. Start it in a running event loop.
+    """REST, WebSocket and page on one port, MegaScope's ranks on another. Start it in a running event loop.
 
-    `port` is the real one after start; `links.new(role)` gives a token for a sign-in link, `/?token=…`.
+    `port` and `grpc_port` are the real ones after start; `links.new(role)` gives a token for a sign-in link,
+    `/?token=…`.
     """
 
     def __init__(
@@ -67,19 +69,29 @@ class Gateway:
         self._collector: CollectorShards | None = None
         self._server: _Server | None = None
         self._feed: Feed | None = None
+        self._scope: Scope | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.port = settings.port
+        self.grpc_port = settings.grpc_port
 
     async def start(self) -> None:
         """Return when listening. Raises UsageError when the port is taken."""
         listener = _listen(self._settings.host, self._settings.port)
         self.port = int(listener.getsockname()[1])
         self._collector = CollectorShards(self._settings)
-        parts = self._parts(self._collector)
+        jobs = JobStore()
+        self._scope = scope = Scope(self._settings, self._authenticator, jobs, self._metrics.scope)
+        try:
+            await scope.start()
+        except MegatronAppError:
+            listener.close()
+            raise
+        self.grpc_port = scope.port
+        parts = self._parts(self._collector, jobs, scope)
         app = web.build(self._settings)
         app.state.parts = parts
         app.add_middleware(RequestTimer, metrics=self._metrics)
-        self._server = _Server(_uvicorn_config(app))
+        self._server = _Server(_uvicorn_config(app, self._settings))
         self._feed = feed = Feed(
             self._bus,
             parts.job_store,
@@ -93,6 +105,7 @@ class Gateway:
         self.tasks = [
             asyncio.create_task(feed.run(), name="gateway feed"),
             asyncio.create_task(parts.notifier.run(), name="gateway notifier"),
+            asyncio.create_task(scope.run(), name="gateway scope"),
             asyncio.create_task(self._server.serve([listener]), name="gateway server"),
         ]
         await self._server.listening.wait()
@@ -103,6 +116,9 @@ class Gateway:
         if self._server is None or self._collector is None:
             return
         *working, serving = self.tasks
+        if self._scope is not None:
+            await self._scope.drain()
+            await self._scope.stop()
         self._server.should_exit = True
         await serving
         for task in working:
@@ -118,14 +134,14 @@ class Gateway:
             return False
         return time.monotonic() - self._feed.flushed < STUCK_SECONDS
 
-    def _parts(self, collector: CollectorShards) -> Parts:
+    def _parts(self, collector: CollectorShards, jobs: JobStore, scope: Scope) -> Parts:
         key = self._settings.session_key
         signing_key = key.get_secret_value().encode() if key else secrets.token_bytes(32)
         return Parts(
             settings=self._settings,
             bus=self._bus,
             authenticator=self._authenticator,
-            job_store=JobStore(),
+            job_store=jobs,
             findings=self._findings,
             hub=Hub(self._settings.max_viewers, self._metrics.live_dropped),
             collector=collector,
@@ -136,6 +152,7 @@ class Gateway:
             archive=FindingArchive(self._findings),
             links=self.links,
             notifier=Notifier(self._settings, self._bus, self._metrics),
+            scope=scope,
         )
 
 
@@ -155,13 +172,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: web.Application) -> uvicorn.Config:
+def _uvicorn_config(app: web.Application, settings: GatewaySettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         ws="websockets-sansio",
         # Costs twenty times the CPU of sending, for messages that are small.
         ws_per_message_deflate=False,
-        ws_max_size=1 << 16,
+        # A little more than is allowed, so that it is the gateway that refuses it, and says why.
+        ws_max_size=settings.scope_max_message_bytes + 4096,
         lifespan="off",
         # Its access log would hold sign-in links.
         access_log=False,

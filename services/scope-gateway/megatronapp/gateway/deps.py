@@ -20,6 +20,7 @@ from megatronapp.gateway.finding_archive import FindingArchive
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.people import NamedTokens, clean_name
+from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.sessions import COOKIE, Sessions, SignInLinks, Ticket
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
@@ -45,6 +46,7 @@ class Parts:
     archive: FindingArchive
     links: SignInLinks
     notifier: Notifier
+    scope: Scope
 
 
 def parts(connection: HTTPConnection) -> Parts:

@@ -15,6 +15,7 @@ from megatronapp.core.metrics import JOB_LABELS
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.series = JobSeries(registry)
+        self.scope = ScopeMetrics(registry)
         self.requests = Histogram(
             "megatronapp_gateway_request_seconds",
             "Time to answer a request, to its first byte.",
@@ -56,6 +57,38 @@ class GatewayMetrics:
         )
         self.incidents = Gauge(
             "megatronapp_gateway_incidents", "Incidents that are open.", ["level"], registry=registry
+        )
+
+
+class ScopeMetrics:
+    """Of MegaScope's half of the gateway."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ranks = Gauge(
+            "megatronapp_gateway_scope_ranks", "Ranks that are connected to MegaScope.", registry=registry
+        )
+        self.viewers = Gauge("megatronapp_gateway_scope_viewers", "Viewers of MegaScope.", registry=registry)
+        self.frames = Counter("megatronapp_gateway_scope_frames_total", "Frames that ranks sent.", registry=registry)
+        self.frames_dropped = Counter(
+            "megatronapp_gateway_scope_frames_dropped_total",
+            "Frames that were not shown; reason: stale, malformed, unfit, slow_viewer.",
+            ["reason"],
+            registry=registry,
+        )
+        self.refused_streams = Counter(
+            "megatronapp_gateway_scope_refused_streams_total",
+            "Streams of ranks that were refused or ended, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.refused_events = Counter(
+            "megatronapp_gateway_scope_refused_events_total", "Events of ranks that were dropped.", registry=registry
+        )
+        self.closed = Counter(
+            "megatronapp_gateway_scope_closed_total",
+            "Connections of viewers that the gateway ended, by close code.",
+            ["code"],
+            registry=registry,
         )
 
 

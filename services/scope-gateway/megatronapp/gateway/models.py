@@ -333,3 +333,21 @@ Event = Annotated[
     SnapshotEvent | JobEvent | JobGoneEvent | StepEvent | FindingEvent | AnnotationEvent | PingEvent,
     Field(discriminator="type"),
 ]
+
+
+class ScopeTicket(Model):
+    """Opens one WebSocket of MegaScope, once."""
+
+    ticket: str
+    expires_unix_seconds: float
+
+
+class AuditEntry(Model):
+    """What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`."""
+
+    unix_seconds: float
+    by: str
+    action: str
+    detail: str
+    reason: str
+    outcome: str

@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from megatronapp.core.quarantine import user_folder
 from megatronapp.core.settings import Names
-from megatronapp.core.tls import ClientTls
+from megatronapp.core.tls import ClientTls, ServerTls, server_tls
 from megatronapp.gateway.notify.settings import NotifySettings
 from megatronapp.gateway.sessions import COOKIE
 
@@ -19,6 +19,17 @@ class GatewaySettings(NotifySettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
 
     port: int = Field(default=8080, ge=0, le=65535, description="REST, WebSocket and page; 0: any free port")
+    grpc_port: int = Field(
+        default=7602, ge=0, le=65535, description="MegaScope's streams of training pods; 0: any free port"
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="the gRPC port's certificate in PEM, read anew once renewed; absent: clear text",
+    )
+    tls_key_file: Path | None = Field(default=None, description="its key")
+    tls_client_ca_file: Path | None = Field(
+        default=None, description="mutual TLS: clients need a certificate of a CA in this file"
+    )
     ui_folder: Path | None = Field(default=None, description="the built page; absent: the one in this package")
     collector_addresses: Names = Field(
         default=("127.0.0.1:7601",), min_length=1, description="host:port of each shard of the trace-collector"
@@ -69,6 +80,31 @@ class GatewaySettings(NotifySettings):
         default_factory=partial(user_folder, "gateway"), description="records that can't be taken in are set aside here"
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")
+
+    scope_max_viewers: int = Field(default=200, ge=1, description="most viewers of MegaScope at once")
+    scope_max_ranks: int = Field(default=4096, ge=1, description="most ranks of one run that MegaScope serves")
+    scope_max_subscriptions: int = Field(default=16, ge=1, description="most subscriptions of one viewer")
+    scope_max_fps: float = Field(default=30.0, gt=0, description="most frames a second of one subscription and layer")
+    scope_max_frame_bytes: int = Field(
+        default=2 << 20, ge=1 << 12, le=2 << 20, description="larger pictures of MegaScope are refused"
+    )
+    scope_max_message_bytes: int = Field(
+        default=256 << 10, ge=1 << 10, le=1 << 20, description="larger messages of a viewer end its connection"
+    )
+    scope_max_messages_per_second: float = Field(
+        default=60.0, gt=0, description="a viewer that sends more, twice that at once, is disconnected"
+    )
+    scope_events: int = Field(
+        default=2048, ge=16, le=1 << 20, description="MegaScope's events of a run that a viewer can catch up on"
+    )
+    scope_idle_seconds: float = Field(
+        default=60.0, gt=0, description="a viewer of MegaScope that says nothing for so long is disconnected"
+    )
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """Of the gRPC port; None for clear text. Raises ConfigError for half of what it takes."""
+        return server_tls(self.tls_certificate_file, self.tls_key_file, self.tls_client_ca_file)
 
     @property
     def collector_tls(self) -> ClientTls:

@@ -21,6 +21,7 @@ from megatronapp.gateway.routes import (
     incidents,
     jobs,
     page,
+    scope,
     session,
     timeline,
     traces,
@@ -82,9 +83,10 @@ def _api() -> APIRouter:
     api = APIRouter()
     api.include_router(session.router)
     api.include_router(alerts.router)
-    for module in (jobs, history, timeline, traces, findings, incidents):
+    for module in (jobs, history, timeline, traces, findings, incidents, scope):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)
+    api.include_router(scope.socket_router)
     return api
 
 

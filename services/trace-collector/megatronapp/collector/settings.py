@@ -7,9 +7,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from megatronapp.core.errors import ConfigError
 from megatronapp.core.settings import ServiceSettings
-from megatronapp.core.tls import ServerTls
+from megatronapp.core.tls import ServerTls, server_tls
 
 
 def user_data_dir() -> Path:
@@ -60,9 +59,4 @@ class CollectorSettings(ServiceSettings):
     @property
     def tls(self) -> ServerTls | None:
         """None for clear text. Raises ConfigError for half of what it takes."""
-        certificate, key = self.tls_certificate_file, self.tls_key_file
-        if certificate is None and key is None and self.tls_client_ca_file is None:
-            return None
-        if certificate is None or key is None:
-            raise ConfigError("TLS needs both tls_certificate_file and tls_key_file; set the other one too")
-        return ServerTls(certificate, key, self.tls_client_ca_file)
+        return server_tls(self.tls_certificate_file, self.tls_key_file, self.tls_client_ca_file)

@@ -499,6 +499,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/scope/tickets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * New Ticket
+         * @description What opens one WebSocket of `mscope.v1`, once, within half a minute: offer it as the subprotocol
+         *     `ticket.<ticket>` beside `mscope.v1`.
+         */
+        post: operations["new_ticket"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Audit
+         * @description Who disturbed, paused or compared, and why: the newest thousand since the gateway's start, the oldest first.
+         */
+        get: operations["list_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -622,6 +663,24 @@ export interface components {
             series: components["schemas"]["Series"][];
             /** Evaluations */
             evaluations: components["schemas"]["Evaluation"][];
+        };
+        /**
+         * AuditEntry
+         * @description What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`.
+         */
+        AuditEntry: {
+            /** Unix Seconds */
+            unix_seconds: number;
+            /** By */
+            by: string;
+            /** Action */
+            action: string;
+            /** Detail */
+            detail: string;
+            /** Reason */
+            reason: string;
+            /** Outcome */
+            outcome: string;
         };
         /**
          * Axis
@@ -1506,6 +1565,16 @@ export interface components {
              * @default
              */
             text: string;
+        };
+        /**
+         * ScopeTicket
+         * @description Opens one WebSocket of MegaScope, once.
+         */
+        ScopeTicket: {
+            /** Ticket */
+            ticket: string;
+            /** Expires Unix Seconds */
+            expires_unix_seconds: number;
         };
         /**
          * Series
@@ -2831,6 +2900,67 @@ export interface operations {
                 };
                 content: {
                     "text/plain": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    new_ticket: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScopeTicket"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_audit: {
+        parameters: {
+            query: {
+                /** @description of this run */
+                run: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditEntry"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
                 };
             };
         };

@@ -56,7 +56,7 @@ def test_what_a_shard_can_do_alone_runs_on_its_rank(text: str, expected: tuple[l
         ("resid_post | logitlens(5)", ("batch", "token", "candidate"), (0, 0, 5), Kind.TOPK),
         ("resid_post | hist(64)", ("bin",), (64,), Kind.HIST),
         ("resid_post | stats(mean,p50)", ("statistic",), (2,), Kind.TENSOR),
-        ("resid_post | batch(0) | pca(2)", ("token", "component"), (0, 2), Kind.TENSOR),
+        ("resid_post | batch(0) | pca(2)", ("row", "component"), (0, 2), Kind.TENSOR),
         ("resid_post | kl(clean)", ("batch", "token"), (0, 0), Kind.TENSOR),
         ("resid_post | diff(clean)", ("batch", "token", "chan"), (0, 0, 64), Kind.TENSOR),
     ],

@@ -126,6 +126,10 @@ class Section(IntEnum):
     """f32 for each row of a top-k."""
     REQUEST = 7
     """UTF-8: the generation."""
+    EXPLAINED = 8
+    """f32 for each principal component: its share of the variance."""
+    ROWS = 9
+    """u32 triples for each row of a PCA: number of its generation, from 0; step; index in that frame."""
 
 
 ITEM_BYTES = {

@@ -33,6 +33,7 @@ from megatronapp.core.scope.operations import (
     TopK,
     When,
 )
+from megatronapp.core.scope.pca import MAX_ROWS
 from megatronapp.core.scope.quantize import FORMATS
 from megatronapp.core.scope.sites import Axis
 
@@ -71,6 +72,8 @@ class Plan:
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     """0: another size in each frame."""
+    sizes: tuple[int, ...]
+    """The same, with the sizes that are expected."""
     statistics: tuple[str, ...]
     parts: tuple[Track, ...]
     """The site's axes: who has which cells of the model's values."""
@@ -224,6 +227,7 @@ class _Planner:
             kind=self._kind,
             axes=tuple(track.name for track in kept),
             shape=tuple(0 if track.name in self._changing else track.size for track in kept),
+            sizes=tuple(track.size for track in kept),
             statistics=self._statistics,
             parts=self._parts,
             held=held,
@@ -322,7 +326,9 @@ class _Planner:
             raise PlanError("invalid", f"{operation} goes over the last axis, and there is none")
         self._beside.append(operation)
         if isinstance(operation, Pca):
-            self._end(operation, Kind.TENSOR, [*kept[:-1], Track.of(Axis("component", operation.components))])
+            rows = Track.of(Axis("row", MAX_ROWS))
+            self._changing.add("row")
+            self._end(operation, Kind.TENSOR, [rows, Track.of(Axis("component", operation.components))])
         else:
             self._end(operation, Kind.TENSOR, kept if operation.how == "diff" else kept[:-1])
 

@@ -1,0 +1,212 @@
+"""One viewer's WebSocket: messages in, and what waits for the viewer out. A stalled one stops its own sender alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from google.protobuf import json_format
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from megatronapp.core.logging import get_logger
+from megatronapp.gateway.scope.events import as_text
+from megatronapp.gateway.scope.limits import Close, ClosedError, Rate, RefusedError, limits_message
+from megatronapp.gateway.scope.service import Scope
+from megatronapp.gateway.scope.sessions import Session
+from megatronapp.gateway.scope.viewers import Viewer, ViewerBehindError
+from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.v1 import scope_pb2
+
+log = get_logger(__name__)
+
+CLOSE_SECONDS = 1.0
+RETRY_MILLISECONDS = 1000
+TRY_AGAIN_LATER = 1013
+JOIN_SECONDS = 10.0
+Server = scope_pb2.ScopeServerMessage
+
+
+class Connection:
+    def __init__(self, socket: WebSocket, viewer: Viewer, scope: Scope, settings: GatewaySettings) -> None:
+        self._socket = socket
+        self._viewer = viewer
+        self._scope = scope
+        self._settings = settings
+        self._rate = Rate(settings.scope_max_messages_per_second)
+        self._sending = asyncio.Lock()
+        self._offset = 0
+        """Of the last event that was sent."""
+
+    async def serve(self) -> None:
+        """Until the viewer leaves, or the gateway ends it; the socket is closed with a code that says why."""
+        code, reason = 1000, ""
+        try:
+            session = await self._join()
+            try:
+                await self._run(session)
+            finally:
+                session.leave(self._viewer)
+        except ClosedError as error:
+            code, reason = error.code, error.reason
+        except (TimeoutError, ViewerBehindError):
+            code, reason = TRY_AGAIN_LATER, "too slow; connect again"
+        except WebSocketDisconnect:
+            return
+        self._scope.metrics.closed.labels(str(int(code))).inc()
+        log.info("scope_viewer_closed", viewer=self._viewer.id, code=int(code), reason=reason)
+        with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._socket.close(int(code), reason[:100])
+
+    async def _join(self) -> Session:
+        """The first message says whose model. Raises ClosedError."""
+        try:
+            async with asyncio.timeout(JOIN_SECONDS):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise ClosedError(Close.IDLE, "no join came") from error
+        if not message.HasField("join"):
+            raise ClosedError(Close.BAD_MESSAGE, "the first message is a join")
+        join = message.join
+        session = self._scope.session(join.run)
+        ring = session.ring
+        kept = join.HasField("resume") and ring.keeps(join.resume.epoch, join.resume.offset)
+        self._offset = join.resume.offset if kept else ring.offset
+        viewer = self._viewer
+        viewer.send(
+            Server(
+                welcome=scope_pb2.ScopeWelcome(
+                    viewer=viewer.id,
+                    epoch=ring.epoch,
+                    offset=ring.offset,
+                    server_unix_seconds=time.time(),
+                    role=viewer.admission.role.value,
+                    limits=limits_message(self._settings),
+                )
+            )
+        )
+        if kept:
+            viewer.send(Server(resumed=scope_pb2.ScopeResumed(offset=self._offset)))
+        elif join.HasField("resume"):
+            viewer.send(Server(gap=scope_pb2.ScopeGap(reason="these events are not kept any more")))
+        session.join(viewer)
+        return session
+
+    async def _run(self, session: Session) -> None:
+        expires = self._viewer.admission.expires_unix_seconds
+        parts = [
+            self._read(session),
+            self._send_texts(),
+            self._send_events(session),
+            self._send_frames(),
+            self._drained(),
+            self._expired(expires),
+        ]
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, session: Session) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.scope_idle_seconds):
+                    message = await self._receive()
+            except TimeoutError as error:
+                raise ClosedError(Close.IDLE, "nothing came; send a ping now and then") from error
+            try:
+                self._handle(session, message)
+            except RefusedError as error:
+                self._refuse(message, error)
+
+    async def _receive(self) -> scope_pb2.ScopeClientMessage:
+        """Raises ClosedError, WebSocketDisconnect."""
+        received = await self._socket.receive()
+        if received["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(received.get("code", 1005))
+        text = received.get("text")
+        if text is None:
+            raise ClosedError(Close.BAD_MESSAGE, "messages of a viewer are texts")
+        if len(text.encode(errors="surrogatepass")) > self._settings.scope_max_message_bytes:
+            raise ClosedError(Close.TOO_BIG, f"a message has at most {self._settings.scope_max_message_bytes} bytes")
+        if not self._rate.spend():
+            raise ClosedError(Close.RATE, f"at most {self._settings.scope_max_messages_per_second} messages a second")
+        try:
+            return json_format.Parse(
+                text, scope_pb2.ScopeClientMessage(), ignore_unknown_fields=True, max_recursion_depth=20
+            )
+        except (json_format.ParseError, UnicodeError, RecursionError, ValueError) as error:
+            raise ClosedError(Close.BAD_MESSAGE, "a message is a ScopeClientMessage as JSON") from error
+
+    def _handle(self, session: Session, message: scope_pb2.ScopeClientMessage) -> None:
+        """Raises RefusedError."""
+        viewer = self._viewer
+        match message.WhichOneof("body"):
+            case "subscribe":
+                session.subscribe(viewer, message.subscribe)
+            case "unsubscribe":
+                session.unsubscribe(viewer, message.unsubscribe.id)
+            case "credit":
+                viewer.slots.grant(message.credit.id, message.credit.frames)
+            case "command":
+                session.command(viewer, message.command)
+            case "control":
+                session.control(viewer, message.control.do)
+            case "ping":
+                viewer.send(Server(pong=scope_pb2.ScopePong(time=message.ping.time, server_unix_seconds=time.time())))
+            case other:
+                raise RefusedError("invalid", f"{other or 'an empty message'} is not served here")
+
+    def _refuse(self, message: scope_pb2.ScopeClientMessage, error: RefusedError) -> None:
+        refused = scope_pb2.ScopeRefused(
+            id=message.subscribe.id,
+            command=message.command.id[:128],
+            code=error.code,
+            position=error.position,
+            message=error.text,
+            hint=error.hint,
+        )
+        self._viewer.send(Server(refused=refused))
+
+    async def _send_texts(self) -> None:
+        while True:
+            await self._send(await self._viewer.next_text())
+
+    async def _send_events(self, session: Session) -> None:
+        ring = session.ring
+        while True:
+            await ring.wait(self._offset)
+            if not ring.keeps(ring.epoch, self._offset):
+                await self._send(as_text(Server(gap=scope_pb2.ScopeGap(reason="too slow for the events"))))
+                self._offset = ring.offset
+                continue
+            for text in ring.after(self._offset):
+                await self._send(text)
+                self._offset += 1
+
+    async def _send_frames(self) -> None:
+        while True:
+            await self._send(await self._viewer.slots.take())
+
+    async def _send(self, data: str | bytes) -> None:
+        """One at a time. Raises TimeoutError for a viewer that takes nothing."""
+        async with asyncio.timeout(self._settings.viewer_timeout_seconds), self._sending:
+            await self._socket.send({"type": "websocket.send", "text" if isinstance(data, str) else "bytes": data})
+
+    async def _drained(self) -> None:
+        await self._scope.draining.wait()
+        await self._send(as_text(Server(go_away=scope_pb2.ScopeGoAway(retry_milliseconds=RETRY_MILLISECONDS))))
+        raise ClosedError(Close.DRAINING, "the gateway stops; connect again")
+
+    async def _expired(self, until_unix_seconds: float | None) -> None:
+        if until_unix_seconds is None:
+            await asyncio.Event().wait()
+            return
+        await asyncio.sleep(max(until_unix_seconds - time.time(), 0.0))
+        raise ClosedError(Close.TICKET, "the session has expired; sign in again")

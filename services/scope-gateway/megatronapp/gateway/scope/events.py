@@ -1,0 +1,51 @@
+"""Events of a run, lossless: each has an offset, the newest are kept, and who was away continues where he was.
+
+The pair (epoch, offset) is Centrifugo's: an epoch is one history. Another epoch, or an offset that is not kept any
+more, is a gap, which the viewer is told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+
+from google.protobuf import json_format
+
+from megatronapp.v1 import scope_pb2
+
+
+def as_text(message: scope_pb2.ScopeServerMessage) -> str:
+    return json_format.MessageToJson(message, indent=None)
+
+
+class Ring:
+    """For one event loop."""
+
+    def __init__(self, size: int) -> None:
+        self.epoch = secrets.token_hex(8)
+        self.offset = 0
+        """Of the newest event; 0: none yet."""
+        self._texts: deque[str] = deque(maxlen=size)
+        self._changed = asyncio.Event()
+
+    def append(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
+        self.offset += 1
+        numbered = scope_pb2.ScopeNumberedEvent(offset=self.offset, event=event, rank=rank)
+        self._texts.append(as_text(scope_pb2.ScopeServerMessage(event=numbered)))
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def keeps(self, epoch: str, offset: int) -> bool:
+        """Whether all after this is there."""
+        return epoch == self.epoch and self.offset - len(self._texts) <= offset <= self.offset
+
+    def after(self, offset: int) -> list[str]:
+        """All texts after an offset that is kept."""
+        count = self.offset - offset
+        return list(self._texts)[len(self._texts) - count :] if count else []
+
+    async def wait(self, offset: int) -> None:
+        """Until there is something after it."""
+        while self.offset <= offset:
+            await self._changed.wait()

@@ -1,0 +1,280 @@
+"""One run as viewers see it: its ranks, its events, who looks at what, and who controls it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from megatronapp.core.errors import DataError, ForbiddenError, UnavailableError
+from megatronapp.core.scope.wire import site_to_proto
+from megatronapp.gateway.metrics import ScopeMetrics
+from megatronapp.gateway.scope import commands
+from megatronapp.gateway.scope.audit import Audit
+from megatronapp.gateway.scope.events import Ring
+from megatronapp.gateway.scope.limits import RefusedError
+from megatronapp.gateway.scope.pictures import Pictures
+from megatronapp.gateway.scope.producers import Producer
+from megatronapp.gateway.scope.streams import Recipient, Watcher
+from megatronapp.gateway.scope.viewers import Viewer
+from megatronapp.gateway.settings import GatewaySettings
+from megatronapp.v1 import scope_pb2
+
+DESCRIBE_AFTER_SECONDS = 0.1
+"""Ranks come in crowds."""
+MAX_EVENT_BYTES = 64 << 10
+OWN_EVENTS = frozenset({"presence", "audit"})
+"""Of the gateway alone."""
+DEFAULT_CREDITS = 2
+LEAST_FPS = 0.01
+Server = scope_pb2.ScopeServerMessage
+EventListener = Callable[[scope_pb2.ScopeEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    run: str
+    job: str
+
+
+class Session:
+    """For one event loop."""
+
+    def __init__(self, identity: Identity, settings: GatewaySettings, metrics: ScopeMetrics, audit: Audit) -> None:
+        self.identity = identity
+        self._settings = settings
+        self._metrics = metrics
+        self._audit = audit
+        self.ring = Ring(settings.scope_events)
+        self.viewers: dict[str, Viewer] = {}
+        self.controller = ""
+        """A viewer's id."""
+        self.producers: dict[int, Producer] = {}
+        self._pictures = Pictures(identity.run, self.producers, settings, metrics)
+        self._pending: dict[str, commands.Pending] = {}
+        self._listeners: list[EventListener] = []
+        self._describing: asyncio.TimerHandle | None = None
+        self.idle_since = time.monotonic()
+
+    # Ranks
+
+    def attach(self, producer: Producer) -> None:
+        """A rank is there; an earlier stream of it ends. Raises ForbiddenError for another job's, DataError for an
+        attempt that is over, UnavailableError for too many."""
+        identity = producer.identity
+        if identity.job != self.identity.job:
+            raise ForbiddenError(f"run {identity.run} is of another job than {identity.job}")
+        newest = max((each.identity.attempt for each in self.producers.values()), default=0)
+        if identity.attempt < newest:
+            raise DataError(f"attempt {identity.attempt} is over; attempt {newest} of this run is connected")
+        for other in list(self.producers.values()):
+            if other.identity.attempt < identity.attempt or other.rank == identity.rank:
+                self.detach(other)
+                other.close()
+        if len(self.producers) >= self._settings.scope_max_ranks:
+            raise UnavailableError(f"{len(self.producers)} ranks of this run are connected, the most that are served")
+        self.producers[identity.rank] = producer
+        self._rebuild()
+
+    def detach(self, producer: Producer) -> None:
+        if self.producers.get(producer.rank) is not producer:
+            return
+        del self.producers[producer.rank]
+        left = scope_pb2.ScopeAck(code="failed", hint="its rank has left")
+        for command, pending in list(self._pending.items()):
+            if producer.rank in pending.asked - pending.answers.keys():
+                self._settle(command, pending, producer.rank, left)
+        self._rebuild()
+        if not self.producers:
+            for viewer in self.viewers.values():
+                for number in viewer.subscriptions:
+                    viewer.send(Server(stall=scope_pb2.ScopeStall(id=number, reason="no_producer")))
+
+    def take_sites(self, producer: Producer, message: scope_pb2.ScopeSites) -> None:
+        """Raises DataError."""
+        producer.take_sites(message.sites)
+        self._rebuild()
+
+    def take_frame(self, producer: Producer, frame: scope_pb2.ScopeFrame) -> None:
+        self._pictures.take_frame(producer, frame)
+
+    def take_event(self, producer: Producer, event: scope_pb2.ScopeEvent) -> None:
+        """To everybody, once and in order. Of states only those of the first rank, as they are all alike."""
+        kind = event.WhichOneof("body")
+        if kind is None or kind in OWN_EVENTS or event.ByteSize() > MAX_EVENT_BYTES:
+            self._metrics.refused_events.inc()
+            return
+        if kind == "state":
+            producer.state.CopyFrom(event.state)
+            if producer.rank != min(self.producers):
+                return
+        self.publish(event, producer.rank)
+
+    def take_ack(self, producer: Producer, ack: scope_pb2.ScopeAck) -> None:
+        pending = self._pending.get(ack.command)
+        if pending is not None and producer.rank in pending.asked:
+            self._settle(ack.command, pending, producer.rank, ack)
+
+    def sweep(self, now: float) -> None:
+        """What waits too long goes out as it is; commands that nobody answers fail."""
+        self._pictures.send_overdue(now)
+        for number, pending in list(self._pending.items()):
+            if pending.until < now:
+                self._finish(number, pending)
+        if self.producers or self.viewers:
+            self.idle_since = now
+
+    # Viewers
+
+    def join(self, viewer: Viewer) -> None:
+        self.viewers[viewer.id] = viewer
+        viewer.send(Server(description=self._description()))
+        self._presence(viewer, "joined")
+
+    def leave(self, viewer: Viewer) -> None:
+        for number in list(viewer.subscriptions):
+            self._drop(viewer, number)
+        self.viewers.pop(viewer.id, None)
+        if self.controller == viewer.id:
+            self.controller = ""
+        self._presence(viewer, "left")
+        self._pictures.update()
+
+    def subscribe(self, viewer: Viewer, asked: scope_pb2.ScopeSubscribe) -> None:
+        """Raises RefusedError."""
+        if asked.id < 1:
+            raise RefusedError("invalid", "a subscription's id counts from 1")
+        if asked.id not in viewer.subscriptions and len(viewer.subscriptions) >= self._settings.scope_max_subscriptions:
+            raise RefusedError("too_many", f"{len(viewer.subscriptions)} subscriptions are the most of one viewer")
+        stream, planned = self._pictures.stream(asked)
+        self._drop(viewer, asked.id)
+        most = self._settings.scope_max_fps
+        max_fps = max(min(asked.max_fps or most, most), LEAST_FPS)
+        viewer.subscriptions[asked.id] = stream
+        viewer.slots.open(asked.id, asked.credits or DEFAULT_CREDITS, max_fps)
+        viewer.send(Server(subscribed=self._pictures.subscribed(asked.id, stream, planned)))
+        self._pictures.add(stream, Watcher(viewer.id, asked.id), Recipient(viewer.slots, max_fps))
+        self._pictures.update()
+
+    def unsubscribe(self, viewer: Viewer, number: int) -> None:
+        self._drop(viewer, number)
+        viewer.slots.close(number)
+        self._pictures.update()
+
+    def control(self, viewer: Viewer, do: str) -> None:
+        """Raises RefusedError."""
+        if do == "release":
+            if self.controller == viewer.id:
+                self.controller = ""
+                self._presence(viewer, "released")
+            return
+        if do != "request":
+            raise RefusedError("invalid", "the control is requested or released")
+        if not viewer.operates:
+            raise RefusedError("forbidden", "the control needs the operator role", "sign in with an operator's token")
+        if self.controller not in ("", viewer.id):
+            raise RefusedError("not_controller", "somebody else controls this run", "wait until it is released")
+        if self.controller != viewer.id:
+            self.controller = viewer.id
+            self._presence(viewer, "controls")
+
+    def command(self, viewer: Viewer, command: scope_pb2.ScopeCommand) -> None:
+        """Of whoever controls; where nobody does, an operator's command takes the control. Raises RefusedError."""
+        action = commands.check(command, operates=viewer.operates)
+        self.control(viewer, "request")
+        self.dispatch(viewer.id, viewer.admission.name, action, command)
+
+    def dispatch(self, viewer: str, by: str, action: str, command: scope_pb2.ScopeCommand) -> None:
+        """To the ranks that can do it. Raises RefusedError."""
+        able = commands.able(action, self.producers.values())
+        if len(self._pending) >= commands.MAX_PENDING:
+            raise RefusedError("too_many", "too many commands are on their way")
+        number = f"{viewer}:{command.id}"
+        if number in self._pending:
+            raise RefusedError("invalid", f"a command {command.id} is on its way already")
+        sent = scope_pb2.ScopeCommand()
+        sent.CopyFrom(command)
+        sent.id, sent.by = number, by
+        for producer in able:
+            try:
+                producer.command(sent)
+            except UnavailableError as error:
+                raise RefusedError("no_producer", str(error)) from error
+        asked = frozenset(producer.rank for producer in able)
+        until = time.monotonic() + commands.TIMEOUT_SECONDS
+        self._pending[number] = commands.Pending(viewer, command.id, action, by, asked, until)
+        self.publish(scope_pb2.ScopeEvent(audit=self._audit.record(self.identity.run, by, action, sent)))
+
+    def listen(self, listener: EventListener) -> Callable[[], None]:
+        """Hear all events until the returned function is called."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
+        if not event.unix_ns:
+            event.unix_ns = time.time_ns()
+        self.ring.append(event, rank)
+        for listener in list(self._listeners):
+            listener(event)
+
+    # Inside
+
+    def _drop(self, viewer: Viewer, number: int) -> None:
+        stream = viewer.subscriptions.pop(number, None)
+        if stream is None:
+            return
+        self._pictures.remove(stream, Watcher(viewer.id, number))
+
+    def _rebuild(self) -> None:
+        """Ranks or their sites have changed."""
+        self._pictures.rebuild()
+        self._describe_soon()
+
+    def _settle(self, number: str, pending: commands.Pending, rank: int, ack: scope_pb2.ScopeAck) -> None:
+        pending.answers.setdefault(rank, ack)
+        if pending.done:
+            self._finish(number, pending)
+
+    def _finish(self, number: str, pending: commands.Pending) -> None:
+        self._pending.pop(number, None)
+        result = pending.result()
+        viewer = self.viewers.get(pending.viewer)
+        if viewer is not None:
+            viewer.send(Server(result=result))
+        self._audit.settle(self.identity.run, pending.by, pending.action, result)
+
+    def _presence(self, viewer: Viewer, what: str) -> None:
+        presence = scope_pb2.ScopePresence(
+            viewer=viewer.id, what=what, viewers=len(self.viewers), role=viewer.admission.role.value
+        )
+        self.publish(scope_pb2.ScopeEvent(presence=presence))
+
+    def _describe_soon(self) -> None:
+        if self._describing is None:
+            self._describing = asyncio.get_running_loop().call_later(DESCRIBE_AFTER_SECONDS, self._describe)
+
+    def _describe(self) -> None:
+        self._describing = None
+        for viewer in self.viewers.values():
+            viewer.send(Server(description=self._description()))
+
+    def _description(self) -> scope_pb2.ScopeDescription:
+        structure = self._pictures.structure
+        described = scope_pb2.ScopeDescription(
+            run=self.identity.run,
+            job=self.identity.job,
+            model=structure.model,
+            sizes=structure.sizes,
+            sites=[site_to_proto(site) for site in structure.sites()],
+            roles=structure.roles,
+            ranks=sorted(self.producers),
+            controller=self.controller,
+        )
+        if self.producers:
+            first = self.producers[min(self.producers)]
+            described.attempt = first.identity.attempt
+            described.state.CopyFrom(first.state)
+            world = min(structure.sizes.world, self._settings.scope_max_ranks)
+            described.missing_ranks.extend(rank for rank in range(world) if rank not in self.producers)
+        return described

@@ -1,0 +1,204 @@
+"""A viewer subscribes, and gets the whole model's values, whatever ranks hold which part of them."""
+
+import numpy as np
+import pytest
+
+from megatronapp.core.scope.frame import Flag, Kind
+from megatronapp.core.scope.quantize import decode
+from megatronapp.core.scope.results import Counts, Top, of_frame
+from megatronapp.v1 import scope_pb2
+from tests.integration.gateway.conftest import Served
+from tests.integration.gateway.scope.conftest import address, sample, viewing
+from tests.support.scope_pods import attached, ranks, values_of, whole_site
+
+
+async def test_a_picture_is_stitched_from_the_shards_of_two_stages(scope: Served) -> None:
+    async with attached(address(scope), ranks(tensor=2, pipeline=2)) as pods, viewing(scope) as viewer:
+        told = await viewer.subscribe(1, "layers[*].attn.q | batch(0)", quantizer="f32", credits=8)
+        for rank in pods:
+            await rank.asked(1)
+        for rank in pods:
+            await rank.step(5)
+        frames = {frame.layer: frame for frame in [await viewer.frame() for _ in range(4)]}
+
+    assert told["axes"] == ["token", "head", "chan"]
+    assert told["shape"] == [8, 4, 4]
+    assert sorted(frames) == [0, 1, 2, 3]
+    for layer, frame in frames.items():
+        assert np.array_equal(decode(frame).array, values_of(whole_site("attn.q"), layer, 5)[0])
+        assert (frame.step, frame.missing_shards, frame.subscription) == (5, 0, 1)
+        assert not frame.flags & Flag.PARTIAL
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "asked"),
+    [
+        ("layers[1].resid_post | stats(mean,std,nonfinite)", Kind.TENSOR, [0, 1]),
+        ("layers[1].mlp.act | mean(chan) | max(token)", Kind.TENSOR, [0, 1]),
+        ("layers[1].mlp.act | hist(16,-3,3)", Kind.HIST, [0, 1]),
+        ("logits | topk(5)", Kind.TOPK, [2, 3]),
+        ("layers[1].attn.k | group(1)", Kind.TENSOR, [1]),
+    ],
+)
+async def test_reductions_over_split_axes_are_those_of_the_whole(
+    scope: Served, expression: str, kind: Kind, asked: list[int]
+) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, expression, quantizer="f32")
+        site = whole_site(expression.split(" ")[0].removeprefix("layers[1]."))
+        for rank in asked:
+            await pods[rank].asked(1)
+        for rank in pods:
+            await rank.step(3)
+        frame = await viewer.frame()
+
+    whole = values_of(site, None if site.name == "logits" else 1, 3)
+    assert frame.kind is kind
+    result = of_frame(frame)
+    if isinstance(result, Top):
+        assert np.array_equal(result.indexes, np.argsort(-whole, -1)[..., :5])
+        assert np.allclose(result.log_sum_exp, np.log(np.exp(whole.astype(float)).sum(-1)), rtol=1e-5)
+    elif isinstance(result, Counts):
+        assert result.counts.sum() == whole.size
+    elif "stats" in expression:
+        assert np.allclose(decode(frame).array, [whole.mean(), whole.std(), 0], rtol=1e-5, atol=1e-6)
+    elif "group" in expression:
+        assert np.array_equal(decode(frame).array, whole[:, :, 1])
+    else:
+        assert np.allclose(decode(frame).array, whole.mean(-1).max(-1), rtol=1e-5)
+
+
+async def test_what_one_rank_has_whole_is_asked_of_it_alone_and_passes_through(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[2].attn.probs | head(3) | batch(1)")
+        await pods[3].asked(1)
+        sent = next(iter(pods[3].frames(4)))
+        await pods[3].step(4)
+        frame = await viewer.frame()
+
+    assert [len(rank.demand.taps) for rank in pods] == [0, 0, 0, 1]
+    assert pods[3].demand.taps[0].quantizer == "sqrt"
+    assert bytes(frame.payload) == sent.frame[-64:]
+    assert np.allclose(decode(frame).array, values_of(whole_site("attn.probs"), 2, 4)[1, 3], atol=0.05)
+
+
+async def test_a_shard_that_does_not_come_leaves_a_partial_picture(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[0].attn.q | batch(0)", quantizer="f32")
+        await pods[0].asked(1)
+        await pods[0].step(1)
+        frame = await viewer.frame()
+
+    values = decode(frame)
+    assert frame.flags & Flag.PARTIAL
+    assert frame.missing_shards == 1
+    assert values.missing is not None
+    assert values.missing[:, 2:].all()
+    assert not values.missing[:, :2].any()
+
+
+async def test_a_page_is_given_no_more_cells_than_it_has(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        told = await viewer.subscribe(1, "layers[0].mlp.act | batch(0)", width=4, height=4, quantizer="f32")
+        await pods[0].asked(1)
+        await pods[1].asked(1)
+        for rank in pods[:2]:
+            await rank.step(1)
+        frame = await viewer.frame()
+
+    whole = values_of(whole_site("mlp.act"), 0, 1)[0]
+    assert told["expression"] == "layers[0].mlp.act | batch(0) | pool(chan,4,absmax) | pool(token,4,absmax)"
+    assert np.array_equal(decode(frame).array, np.abs(whole).reshape(4, 2, 4, 8).max((1, 3)))
+    assert frame.flags & Flag.DOWNSAMPLED
+
+
+async def test_two_viewers_of_the_same_are_one_tap_and_none_is_left_when_they_go(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods:
+        async with viewing(scope) as one, viewing(scope) as other:
+            for number, viewer in enumerate((one, other), 1):
+                await viewer.subscribe(number, "layers[0].resid_post | token(0) | batch(0)", quantizer="f32")
+            await pods[0].asked(1)
+            await pods[0].step(7)
+            frames = [await one.frame(), await other.frame()]
+        await pods[0].asked(0)
+
+    assert [frame.subscription for frame in frames] == [1, 2]
+    assert bytes(frames[0].payload) == bytes(frames[1].payload)
+
+
+async def test_who_comes_later_gets_the_newest_picture_at_once(scope: Served) -> None:
+    expression = "layers[0].resid_post | token(0)"
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as one, viewing(scope) as other:
+        await one.subscribe(1, expression)
+        await pods[0].asked(1)
+        await pods[0].step(7)
+        await one.frame()
+        await other.subscribe(1, expression)
+        frame = await other.frame()
+
+    assert frame.step == 7
+
+
+async def test_principal_components_of_all_steps_are_numpys(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        told = await viewer.subscribe(1, "layers[0].attn.context | head(0) | pca(2)", quantizer="f32", credits=9)
+        await pods[0].asked(1)
+        for step in (1, 2):
+            await pods[0].step(step, request="r")
+        frames = [await viewer.frame() for _ in range(2)]
+
+    rows = np.concatenate(
+        [values_of(whole_site("attn.context"), 0, step)[:, :, 0].reshape(-1, 4) for step in (1, 2)]
+    ).astype(float)
+    centred = rows - rows.mean(0)
+    values = np.linalg.svd(centred, compute_uv=False)
+    found = decode(frames[1]).array
+    assert told["axes"] == ["row", "component"]
+    assert found.shape == (len(rows), 2)
+    assert np.allclose((found**2).sum(0), values[:2] ** 2, rtol=1e-3)
+
+
+async def test_a_generation_is_compared_with_another(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[0].resid_post | token(0) | diff(clean)", quantizer="f32")
+        await pods[0].asked(1)
+        await pods[0].step(1, request="clean")
+        await pods[0].step(1, request="noisy")
+        frame = await viewer.frame()
+
+    assert frame.request == "noisy"
+    assert frame.flags & Flag.DIFF
+    assert not decode(frame).array.any()
+
+
+async def test_frames_that_nobody_asked_for_or_that_are_none_are_dropped_and_counted(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[0].resid_post | token(0)", quantizer="f32")
+        await pods[0].asked(1)
+        tap = pods[0].demand.taps[0].id
+        for bad in ((tap, b"no frame"), (tap + 1, b""), (tap, b"\x0e\x5c\x01" + bytes(77))):
+            await pods[0].call.write(scope_pb2.ScopeUp(frame=scope_pb2.ScopeFrame(tap=bad[0], frame=bad[1])))
+        await pods[1].call.write(scope_pb2.ScopeUp(frame=next(iter(pods[0].frames(1)))))
+        await pods[0].step(2)
+        frame = await viewer.frame()
+
+    dropped = "megatronapp_gateway_scope_frames_dropped_total"
+    assert frame.step == 2
+    assert sample(scope.registry, dropped, reason="malformed") == 2
+    assert sample(scope.registry, dropped, reason="stale") == 2
+
+
+async def test_ranks_that_come_back_are_asked_again(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        await viewer.subscribe(1, "layers[0].resid_post | token(0)", quantizer="f32")
+        await pods[0].asked(1)
+        for rank in pods:
+            rank.call.cancel()
+        stall = await viewer.text("stall")
+        async with attached(address(scope), ranks(attempt=2)) as again:
+            await again[0].asked(1)
+            await again[0].step(9)
+            frame = await viewer.frame()
+
+    assert stall == {"id": 1, "reason": "no_producer"}
+    assert frame.step == 9
