@@ -25,6 +25,7 @@ from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.silences import Silences
 from megatronapp.gateway.state import JobStore, TrackedJob
+from megatronapp.gateway.watch import CollectorWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Parts:
     findings: FindingsStore
     hub: Hub
     collector: CollectorShards
+    watch: CollectorWatch
     exports: Exports
     sessions: Sessions
     people: NamedTokens
