@@ -32,7 +32,7 @@ export default ts.config(
     },
   },
   {
-    files: ['dev/**', 'build/**', '*.config.*', '../../tests/e2e/browser/**'],
+    files: ['build/**', '*.config.*', 'test/support/**'],
     languageOptions: { globals: globals.node },
     rules: { 'no-console': 'off' },
   },

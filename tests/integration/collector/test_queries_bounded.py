@@ -48,6 +48,8 @@ async def test_a_range_without_end_reads_what_there_is(start: Start, stored: boo
             assert [item.batch.step async for item in spans] == [1, 2, 40, 1_000_000]
             steps = await stub.ListSteps(trace_pb2.ListStepsRequest(run=RUN, to_step=to_step), timeout=20)
             assert steps.count == 4
+            grid = await stub.ListStepGrid(trace_pb2.ListStepGridRequest(run=RUN, to_step=to_step), timeout=20)
+            assert len(grid.duration_seconds) // 4 * grid.bucket_steps >= 1_000_000
             export = trace_pb2.ExportRequest(
                 run=RUN, from_step=2, to_step=to_step, format=trace_pb2.EXPORT_FORMAT_CHROME_JSON
             )

@@ -59,6 +59,43 @@ async def test_jobs_and_ranks_are_listed(query: trace_pb2_grpc.TraceQueryStub) -
     assert [rank.closed for rank in ranks] == [True, True]
 
 
+async def test_a_grid_puts_steps_into_buckets_per_rank(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    grid = await query.ListStepGrid(trace_pb2.ListStepGridRequest(run=RUN, max_buckets=4))
+
+    assert (grid.oldest_step, grid.newest_step) == (1, STEPS)
+    assert (grid.first_step, grid.bucket_steps) == (0, 2)
+    assert np.frombuffer(grid.ranks, "<u4").tolist() == [0, 1]
+    assert np.frombuffer(grid.start_ns, "<i8").tolist() == [11_000_000, 21_000_000, 41_000_000, 61_000_000]
+    assert np.frombuffer(grid.duration_seconds, "<f4") == pytest.approx([0.01] * 8)
+    assert np.frombuffer(grid.most_compute_seconds, "<f4") == pytest.approx([0.003] * 8)
+
+
+async def test_a_grid_of_some_ranks_and_steps_holds_no_others(query: trace_pb2_grpc.TraceQueryStub) -> None:
+    wanted = trace_pb2.ListStepGridRequest(run=RUN, from_step=2, to_step=3, ranks=[1, 9], bucket_steps=1)
+    grid = await query.ListStepGrid(wanted)
+
+    assert (grid.oldest_step, grid.newest_step, grid.first_step) == (1, STEPS, 2)
+    assert np.frombuffer(grid.ranks, "<u4").tolist() == [1]
+    assert np.frombuffer(grid.wait_seconds, "<f4") == pytest.approx([0.005] * 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"bucket_steps": 3}, "power of two"),
+        ({"from_step": 50}, "lies behind"),
+        ({"from_step": 4, "to_step": 2}, "1 to 6"),
+    ],
+)
+async def test_a_grid_that_can_not_be_is_refused(
+    query: trace_pb2_grpc.TraceQueryStub, asked: dict[str, int], says: str
+) -> None:
+    with pytest.raises(aio.AioRpcError, match=says) as refused:
+        await query.ListStepGrid(trace_pb2.ListStepGridRequest(run=RUN, **asked))
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_steps_come_in_job_time_with_their_shares(query: trace_pb2_grpc.TraceQueryStub) -> None:
     steps = await query.ListSteps(trace_pb2.ListStepsRequest(run=RUN, from_step=2, to_step=3))
 

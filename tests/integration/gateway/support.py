@@ -135,6 +135,27 @@ class CollectorAnswers(trace_pb2_grpc.TraceQueryServicer):
             traced=np.tile([0, 1], 3).astype("<u1").tobytes(),
         )
 
+    async def ListStepGrid(self, request, context):  # noqa: N802
+        """Two buckets of two ranks, the second of which nobody has told."""
+        self.requests.append(request)
+        await self._check(context)
+        numbers = {"offset": [0, 0.125], "duration": [0.5, 0.5], "shortest": [0.4, 0.4], "longest": [0.6, 0.6]}
+        numbers |= {"compute": [0.3, 0.3], "most_compute": [0.35, 0.35], "wait": [0.15, 0.15], "host": [0.05, 0.05]}
+        cells = {
+            f"{name}_seconds": np.array([*values, np.nan, np.nan], "<f4").tobytes() for name, values in numbers.items()
+        }
+        return trace_pb2.ListStepGridResponse(
+            oldest_step=1,
+            newest_step=9,
+            first_step=2,
+            bucket_steps=request.bucket_steps or 2,
+            ranks=np.array([0, 1], "<u4").tobytes(),
+            start_ns=np.array([self.START_NS, 0], "<i8").tobytes(),
+            end_ns=np.array([self.START_NS + SECOND_NS, 0], "<i8").tobytes(),
+            traced=b"\x01\x00",
+            **cells,
+        )
+
     async def ListClocks(self, request, context):  # noqa: N802
         clock = trace_pb2.ClockRecord(rank=1, node="node-a", offset_ns=-12, drift_ppm=0.5, fitted=True, anchors=40)
         return trace_pb2.ListClocksResponse(clocks=[clock])

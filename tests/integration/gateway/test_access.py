@@ -18,6 +18,7 @@ READS = [
     f"/api/v1/jobs/{RUN}/ranks",
     f"/api/v1/jobs/{RUN}/metrics",
     f"/api/v1/jobs/{RUN}/timeline",
+    f"/api/v1/jobs/{RUN}/timeline/grid",
     f"/api/v1/jobs/{RUN}/clocks",
     f"/api/v1/jobs/{RUN}/trace",
     CONTROL,
@@ -184,7 +185,7 @@ async def test_events_end_with_the_session(start: Start) -> None:
     async with served.listen("", headers={"Cookie": await cookie(served)}) as socket:
         await socket.recv()
         with pytest.raises(ConnectionClosed):
-            await next_event(socket, "ping")
+            await next_event(socket, "nothing more")
 
 
 @pytest.mark.parametrize(

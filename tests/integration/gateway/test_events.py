@@ -7,17 +7,21 @@ import base64
 import json
 import secrets
 import socket as sockets
+import time
 from dataclasses import replace
 
 import pytest
+from grpc import aio
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from megatronapp.core.findings import State
 from megatronapp.gateway import events as page_events
+from megatronapp.gateway import watch
 from megatronapp.gateway.routes import events
 from tests.integration.gateway.conftest import VIEWER, Served, Start, next_event
 from tests.integration.gateway.support import RUN, finding, heartbeat, hello, message, summary
+from tests.support.alertmanager import free_port
 
 
 async def test_a_stream_begins_with_everything_as_it_is_now(served: Served) -> None:
@@ -99,6 +103,44 @@ async def test_a_quiet_stream_says_that_it_lives(served: Served, monkeypatch: py
         assert (await next_event(socket, "ping"))["unix_seconds"] > 0
 
 
+async def test_a_stream_that_is_busy_says_so_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_SECONDS", 0.05)
+
+    async with served.listen() as socket, asyncio.TaskGroup() as tasks:
+        publishing = tasks.create_task(publish_for_ever(served))
+        for _ in range(3):
+            await next_event(socket, "ping")
+        publishing.cancel()
+
+
+async def publish_for_ever(served: Served) -> None:
+    changes = 0
+    while True:
+        changes += 1
+        await served.publish(finding(1, changes=changes))
+        await asyncio.sleep(0.005)
+
+
+async def test_viewers_hear_that_a_collector_does_not_answer_and_that_it_is_back(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.05)
+    port = free_port()
+    before = time.time()
+    served = await start(collector_addresses=(f"127.0.0.1:{port}",))
+
+    async with served.listen() as socket:
+        lost = await next_event(socket, "ping", lambda ping: ping["collector_lost_unix_seconds"] is not None)
+        server = aio.server()
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        await next_event(socket, "ping", lambda ping: ping["collector_lost_unix_seconds"] is None)
+        await server.stop(None)
+
+    assert before <= lost["collector_lost_unix_seconds"] <= time.time()
+
+
 async def test_what_a_viewer_says_is_ignored(served: Served) -> None:
     async with served.listen() as socket:
         await next_event(socket, "snapshot")
@@ -115,7 +157,7 @@ async def test_messages_of_viewers_are_bounded(served: Served) -> None:
         await socket.send("x" * (1 << 17))
 
         with pytest.raises(ConnectionClosed):
-            await next_event(socket, "ping")
+            await next_event(socket, "nothing more")
 
 
 async def test_more_viewers_than_are_served_are_refused(start: Start) -> None:
@@ -155,7 +197,7 @@ async def test_stop_disconnects_viewers(served: Served) -> None:
         await served.gateway.stop()
 
         with pytest.raises(ConnectionClosed):
-            await next_event(socket, "ping")
+            await next_event(socket, "nothing more")
 
 
 async def open_and_never_read(served: Served) -> sockets.socket:

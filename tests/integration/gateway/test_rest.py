@@ -54,7 +54,7 @@ async def test_a_job_shows_sizes_progress_and_who_is_connected(served: Served) -
     assert job["step_seconds"] == pytest.approx(0.53)
     assert job["loss"] == pytest.approx(2.7)
     assert job["eta_seconds"] == pytest.approx(97 * 0.53)
-    assert job["ranks_connected"] == 4
+    assert (job["ranks_connected"], job["ranks_silent"]) == (4, 0)
 
 
 async def test_jobs_of_the_collectors_records_are_listed_too(served: Served) -> None:
@@ -133,18 +133,37 @@ async def test_the_timeline_is_columns_counted_from_the_earliest_start(served: S
     assert (asked.run, asked.from_step, asked.to_step, asked.limit) == (RUN, 1, 0, 7)
 
 
-async def test_the_timeline_comes_as_bytes_to_whoever_accepts_them(served: Served) -> None:
+async def test_the_grid_of_a_timeline_comes_as_bytes(served: Served) -> None:
     await publish_job(served)
 
     async with served.client() as client:
-        path = f"/api/v1/jobs/{RUN}/timeline"
-        numbers = (await client.get(path)).json()
-        answer = await client.get(path, headers={"Accept": columns.MEDIA_TYPE})
+        asked = {"from_step": 2, "to_step": 5, "ranks": "0-1", "buckets": 3, "attempt": 1}
+        answer = await client.get(f"/api/v1/jobs/{RUN}/timeline/grid", params=asked)
 
+    request = served.answers.requests[-1]
+    assert (request.from_step, request.to_step, list(request.ranks), request.max_buckets) == (2, 5, [0, 1], 3)
+    assert (request.attempt, request.bucket_steps) == (1, 0)
     assert answer.headers["content-type"] == columns.MEDIA_TYPE
     header, table = decoded(answer.content)
-    assert header["origin_unix_seconds"] == numbers.pop("origin_unix_seconds")
-    assert {name: column.tolist() for name, column in table.items()} == numbers
+    assert header["origin_unix_seconds"] == CollectorAnswers.START_NS / 1e9
+    assert (header["oldest_step"], header["newest_step"]) == (1, 9)
+    assert (header["first_step"], header["bucket_steps"]) == (2, 2)
+    assert table["rank"].tolist() == [0, 1]
+    assert table["start_seconds"].tolist() == pytest.approx([0, np.nan], nan_ok=True)
+    assert table["compute_seconds"].tolist() == pytest.approx([0.3, 0.3, np.nan, np.nan], rel=1e-3, nan_ok=True)
+    assert table["longest_seconds"].dtype == np.float16
+    assert "offset_seconds" not in table
+
+
+async def test_the_grid_of_single_steps_tells_when_each_rank_began(served: Served) -> None:
+    await publish_job(served)
+
+    async with served.client() as client:
+        answer = await client.get(f"/api/v1/jobs/{RUN}/timeline/grid", params={"bucket_steps": 1})
+
+    _, table = decoded(answer.content)
+    assert table["offset_seconds"].tolist() == pytest.approx([0, 0.125, np.nan, np.nan], nan_ok=True)
+    assert "longest_seconds" not in table
 
 
 def decoded(document: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -153,7 +172,7 @@ def decoded(document: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     header = json.loads(document[4:begin])
     table = {}
     for column in header["columns"]:
-        table[column["name"]] = np.frombuffer(document, column["type"], header["rows"], begin)
+        table[column["name"]] = np.frombuffer(document, column["type"], column["rows"], begin)
         begin += -(-table[column["name"]].nbytes // 8) * 8
     assert begin == len(document)
     return header, table

@@ -39,7 +39,7 @@ async def test_jobs_of_all_shards_are_listed_and_each_run_is_asked_for_at_its_ow
     collectors = CollectorShards(GatewaySettings(collector_addresses=addresses))
 
     listed = {record.run for record in await collectors.jobs()}
-    await collectors.steps("run-b", 0, 0, 10)
+    await collectors.steps(trace_pb2.ListStepsRequest(run="run-b"))
     pieces = [piece async for piece in collectors.export(trace_pb2.ExportRequest(run="run-a"))]
     await collectors.close()
 

@@ -106,6 +106,20 @@ def test_a_new_attempt_starts_over_from_its_checkpoint() -> None:
     assert (job_now(result).attempt, job_now(result).step, job_now(result).loss) == (2, 6, 0.5)
 
 
+def test_a_rank_that_says_nothing_for_seconds_is_counted_as_silent_while_it_is_connected() -> None:
+    result = job_store(said(hello()))
+    heard = result.jobs[RUN].ranks[0].heard_unix_ns
+    job = result.jobs[RUN]
+
+    counts = [
+        (view.ranks_connected, view.ranks_silent)
+        for seconds in (2.9, 3.1, 16)
+        for view in [views.job_view(job, (), heard + int(seconds * 1e9))]
+    ]
+
+    assert counts == [(1, 0), (1, 1), (0, 0)]
+
+
 def test_only_a_hello_replaces_a_process() -> None:
     result = job_store(said(hello()), said(hello(), incarnation=9))
 

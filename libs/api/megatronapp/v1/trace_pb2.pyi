@@ -712,6 +712,60 @@ class ListStepsResponse(_message.Message):
     traced: bytes
     def __init__(self, count: _Optional[int] = ..., step: _Optional[bytes] = ..., rank: _Optional[bytes] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., compute_ns: _Optional[bytes] = ..., wait_ns: _Optional[bytes] = ..., host_ns: _Optional[bytes] = ..., traced: _Optional[bytes] = ...) -> None: ...
 
+class ListStepGridRequest(_message.Message):
+    __slots__ = ("run", "attempt", "from_step", "to_step", "ranks", "max_buckets", "bucket_steps")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    TO_STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_STEPS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    attempt: int
+    from_step: int
+    to_step: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    max_buckets: int
+    bucket_steps: int
+    def __init__(self, run: _Optional[str] = ..., attempt: _Optional[int] = ..., from_step: _Optional[int] = ..., to_step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., max_buckets: _Optional[int] = ..., bucket_steps: _Optional[int] = ...) -> None: ...
+
+class ListStepGridResponse(_message.Message):
+    __slots__ = ("oldest_step", "newest_step", "first_step", "bucket_steps", "ranks", "start_ns", "end_ns", "traced", "offset_seconds", "duration_seconds", "shortest_seconds", "longest_seconds", "compute_seconds", "most_compute_seconds", "wait_seconds", "host_seconds")
+    OLDEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    END_NS_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SHORTEST_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MOST_COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HOST_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    oldest_step: int
+    newest_step: int
+    first_step: int
+    bucket_steps: int
+    ranks: bytes
+    start_ns: bytes
+    end_ns: bytes
+    traced: bytes
+    offset_seconds: bytes
+    duration_seconds: bytes
+    shortest_seconds: bytes
+    longest_seconds: bytes
+    compute_seconds: bytes
+    most_compute_seconds: bytes
+    wait_seconds: bytes
+    host_seconds: bytes
+    def __init__(self, oldest_step: _Optional[int] = ..., newest_step: _Optional[int] = ..., first_step: _Optional[int] = ..., bucket_steps: _Optional[int] = ..., ranks: _Optional[bytes] = ..., start_ns: _Optional[bytes] = ..., end_ns: _Optional[bytes] = ..., traced: _Optional[bytes] = ..., offset_seconds: _Optional[bytes] = ..., duration_seconds: _Optional[bytes] = ..., shortest_seconds: _Optional[bytes] = ..., longest_seconds: _Optional[bytes] = ..., compute_seconds: _Optional[bytes] = ..., most_compute_seconds: _Optional[bytes] = ..., wait_seconds: _Optional[bytes] = ..., host_seconds: _Optional[bytes] = ...) -> None: ...
+
 class ListClocksRequest(_message.Message):
     __slots__ = ("run", "attempt")
     RUN_FIELD_NUMBER: _ClassVar[int]

@@ -142,6 +142,11 @@ class TraceQueryStub:
                 request_serializer=megatronapp_dot_v1_dot_trace__pb2.ListStepsRequest.SerializeToString,
                 response_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListStepsResponse.FromString,
                 _registered_method=True)
+        self.ListStepGrid = channel.unary_unary(
+                '/megatronapp.v1.TraceQuery/ListStepGrid',
+                request_serializer=megatronapp_dot_v1_dot_trace__pb2.ListStepGridRequest.SerializeToString,
+                response_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListStepGridResponse.FromString,
+                _registered_method=True)
         self.ListClocks = channel.unary_unary(
                 '/megatronapp.v1.TraceQuery/ListClocks',
                 request_serializer=megatronapp_dot_v1_dot_trace__pb2.ListClocksRequest.SerializeToString,
@@ -181,6 +186,12 @@ class TraceQueryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSteps(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStepGrid(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -227,6 +238,11 @@ def add_TraceQueryServicer_to_server(servicer, server):
                     servicer.ListSteps,
                     request_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListStepsRequest.FromString,
                     response_serializer=megatronapp_dot_v1_dot_trace__pb2.ListStepsResponse.SerializeToString,
+            ),
+            'ListStepGrid': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStepGrid,
+                    request_deserializer=megatronapp_dot_v1_dot_trace__pb2.ListStepGridRequest.FromString,
+                    response_serializer=megatronapp_dot_v1_dot_trace__pb2.ListStepGridResponse.SerializeToString,
             ),
             'ListClocks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClocks,
@@ -331,6 +347,33 @@ class TraceQuery:
             '/megatronapp.v1.TraceQuery/ListSteps',
             megatronapp_dot_v1_dot_trace__pb2.ListStepsRequest.SerializeToString,
             megatronapp_dot_v1_dot_trace__pb2.ListStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStepGrid(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megatronapp.v1.TraceQuery/ListStepGrid',
+            megatronapp_dot_v1_dot_trace__pb2.ListStepGridRequest.SerializeToString,
+            megatronapp_dot_v1_dot_trace__pb2.ListStepGridResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,7 @@ from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.silences import Silences
 from megatronapp.gateway.state import JobStore
+from megatronapp.gateway.watch import CollectorWatch
 
 log = get_logger(__name__)
 
@@ -106,6 +107,7 @@ class Gateway:
             asyncio.create_task(feed.run(), name="gateway feed"),
             asyncio.create_task(parts.notifier.run(), name="gateway notifier"),
             asyncio.create_task(scope.run(), name="gateway scope"),
+            asyncio.create_task(parts.watch.run(), name="gateway watch"),
             asyncio.create_task(self._server.serve([listener]), name="gateway server"),
         ]
         await self._server.listening.wait()
@@ -145,6 +147,7 @@ class Gateway:
             findings=self._findings,
             hub=Hub(self._settings.max_viewers, self._metrics.live_dropped),
             collector=collector,
+            watch=CollectorWatch(collector),
             exports=Exports(self._settings.max_exports),
             sessions=Sessions(signing_key, self._settings.session_seconds),
             people=NamedTokens(self._settings.people_file),

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import SecretStr
 
 from megatronapp.core.errors import ConfigError, MegatronAppError, NotFoundError, UnavailableError, UsageError
@@ -23,6 +24,7 @@ from megatronapp.v1 import trace_pb2, trace_pb2_grpc
 log = get_logger(__name__)
 
 CALL_SECONDS = 10.0
+REACHABLE_SECONDS = 1.5
 EXPORT_SECONDS = 600.0
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -47,6 +49,7 @@ class CollectorClient:
         self._versions = self._tls.versions()
         options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
         self._channel = open_channel(self._address, self._tls, options)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = trace_pb2_grpc.TraceQueryStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
@@ -63,6 +66,14 @@ class CollectorClient:
                 self._closing = asyncio.ensure_future(before.close(grace=EXPORT_SECONDS))
         return self._stub
 
+    async def reachable(self) -> bool:
+        """Whether the collector answers at all, be it that it has no health service."""
+        try:
+            await self._health.Check(health_pb2.HealthCheckRequest(), timeout=REACHABLE_SECONDS)
+        except aio.AioRpcError as error:
+            return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        return True
+
     async def jobs(self, run: str = "") -> Sequence[trace_pb2.JobRecord]:
         """All attempts, or those of one run."""
         answer: trace_pb2.ListJobsResponse = await self._ask(self._query.ListJobs, trace_pb2.ListJobsRequest(run=run))
@@ -73,13 +84,16 @@ class CollectorClient:
         answer: trace_pb2.ListRanksResponse = await self._ask(self._query.ListRanks, request)
         return answer
 
-    async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
-        request = trace_pb2.ListStepsRequest(run=run, from_step=from_step, to_step=to_step, limit=limit)
+    async def steps(self, request: trace_pb2.ListStepsRequest) -> trace_pb2.ListStepsResponse:
         answer: trace_pb2.ListStepsResponse = await self._ask(self._query.ListSteps, request)
         return answer
 
     async def history(self, request: trace_pb2.ReadHistoryRequest) -> trace_pb2.ReadHistoryResponse:
         answer: trace_pb2.ReadHistoryResponse = await self._ask(self._query.ReadHistory, request)
+        return answer
+
+    async def step_grid(self, request: trace_pb2.ListStepGridRequest) -> trace_pb2.ListStepGridResponse:
+        answer: trace_pb2.ListStepGridResponse = await self._ask(self._query.ListStepGrid, request)
         return answer
 
     async def clocks(self, run: str) -> list[Clock]:
@@ -129,36 +143,66 @@ class CollectorClient:
                 return UnavailableError(f"the trace-collector at {self._address} failed: {details}")
 
 
-def timeline_columns(answer: trace_pb2.ListStepsResponse) -> tuple[float, dict[str, npt.NDArray[Any]]]:
-    """When the earliest row began, in seconds of Unix time, and the columns of `Timeline`. Starts count from there,
-    since a float holds no ns since 1970."""
+def timeline_document(answer: trace_pb2.ListStepsResponse) -> dict[str, object]:
+    """The fields of `Timeline`. Starts count from the earliest, since a float holds no ns since 1970."""
     start = np.frombuffer(answer.start_ns, "<i8")
     origin = int(start.min()) if len(start) else 0
-    seconds = {
-        name: np.frombuffer(data, "<i8") / 1e9
-        for name, data in (
-            ("duration_seconds", answer.duration_ns),
-            ("compute_seconds", answer.compute_ns),
-            ("wait_seconds", answer.wait_ns),
-            ("host_seconds", answer.host_ns),
-        )
+    return {
+        "origin_unix_seconds": origin / 1e9,
+        "step": np.frombuffer(answer.step, "<u8").tolist(),
+        "rank": np.frombuffer(answer.rank, "<u4").tolist(),
+        "start_seconds": ((start - origin) / 1e9).tolist(),
+        "duration_seconds": (np.frombuffer(answer.duration_ns, "<i8") / 1e9).tolist(),
+        "compute_seconds": (np.frombuffer(answer.compute_ns, "<i8") / 1e9).tolist(),
+        "wait_seconds": (np.frombuffer(answer.wait_ns, "<i8") / 1e9).tolist(),
+        "host_seconds": (np.frombuffer(answer.host_ns, "<i8") / 1e9).tolist(),
+        "traced": (np.frombuffer(answer.traced, "<u1") != 0).tolist(),
     }
-    columns = {
-        "step": np.frombuffer(answer.step, "<u8").astype("<f8"),
-        "rank": np.frombuffer(answer.rank, "<u4"),
-        "start_seconds": (start - origin) / 1e9,
-        **seconds,
-        "traced": (np.frombuffer(answer.traced, "<u1") != 0).astype("|u1"),
-    }
-    return origin / 1e9, columns
 
 
-def timeline_document(answer: trace_pb2.ListStepsResponse) -> dict[str, object]:
-    """The fields of `Timeline`."""
-    origin, columns = timeline_columns(answer)
-    whole = {"step": np.int64, "rank": np.int64, "traced": np.bool_}
-    lists = {name: column.astype(whole.get(name, column.dtype)).tolist() for name, column in columns.items()}
-    return {"origin_unix_seconds": origin, **lists}
+def grid_columns(answer: trace_pb2.ListStepGridResponse) -> tuple[dict[str, float], dict[str, npt.NDArray[Any]]]:
+    """A grid's own values, and its columns.
+
+    Durations are half floats: a picture shows no more than their 11 bits, and they are what a page waits for. What is
+    the same in every bucket of a single step is left out of it, and so are starts of ranks where buckets hold more.
+    """
+    start, end = np.frombuffer(answer.start_ns, "<i8"), np.frombuffer(answer.end_ns, "<i8")
+    reported = end > 0
+    origin = int(start[reported].min()) if reported.any() else 0
+    values = {
+        "origin_unix_seconds": origin / 1e9,
+        "oldest_step": answer.oldest_step,
+        "newest_step": answer.newest_step,
+        "first_step": answer.first_step,
+        "bucket_steps": answer.bucket_steps,
+    }
+    columns: dict[str, npt.NDArray[Any]] = {
+        "rank": np.frombuffer(answer.ranks, "<u4"),
+        "start_seconds": np.where(reported, (start - origin) / 1e9, np.nan).astype("<f8"),
+        "end_seconds": np.where(reported, (end - origin) / 1e9, np.nan).astype("<f8"),
+        "traced": np.frombuffer(answer.traced, "<u1"),
+    }
+    if answer.bucket_steps == 1:
+        columns["offset_seconds"] = np.frombuffer(answer.offset_seconds, "<f4")
+    else:
+        columns |= {
+            "shortest_seconds": _half(answer.shortest_seconds),
+            "longest_seconds": _half(answer.longest_seconds),
+            "most_compute_seconds": _half(answer.most_compute_seconds),
+        }
+    columns |= {
+        "duration_seconds": _half(answer.duration_seconds),
+        "compute_seconds": _half(answer.compute_seconds),
+        "wait_seconds": _half(answer.wait_seconds),
+        "host_seconds": _half(answer.host_seconds),
+    }
+    return values, columns
+
+
+def _half(seconds: bytes) -> npt.NDArray[np.float16]:
+    values = np.frombuffer(seconds, "<f4")
+    halves: npt.NDArray[np.float16] = np.minimum(values, np.finfo(np.float16).max).astype(np.float16)
+    return halves
 
 
 def _clock(record: trace_pb2.ClockRecord) -> Clock:

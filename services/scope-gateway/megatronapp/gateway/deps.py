@@ -26,6 +26,7 @@ from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.silences import Silences
 from megatronapp.gateway.state import JobStore, TrackedJob
+from megatronapp.gateway.watch import CollectorWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Parts:
     findings: FindingsStore
     hub: Hub
     collector: CollectorShards
+    watch: CollectorWatch
     exports: Exports
     sessions: Sessions
     people: NamedTokens

@@ -136,6 +136,7 @@ class Job(Model):
     )
     eta_seconds: float | None
     ranks_connected: int
+    ranks_silent: int = Field(description="of these, ranks that have said nothing for three seconds")
     slow_ranks: tuple[int, ...] = Field(description="ranks of these findings that name who is slow or hangs")
     open_findings: int = Field(
         description="open findings that have paged; of a job that has ended: those that were open at its end"
@@ -323,10 +324,13 @@ class AnnotationEvent(Model):
 
 
 class PingEvent(Model):
-    """Sent when there was nothing else to say for a while."""
+    """Sent every two seconds, so that whoever hears none for longer knows that what is shown is old."""
 
     type: Literal["ping"] = "ping"
     unix_seconds: float
+    collector_lost_unix_seconds: float | None = Field(
+        description="since when a trace-collector has not answered; null: all do"
+    )
 
 
 Event = Annotated[

@@ -25,6 +25,10 @@ class CollectorShards:
     async def close(self) -> None:
         await asyncio.gather(*(shard.close() for shard in self._shards))
 
+    async def reachable(self) -> bool:
+        """Whether all shards answer."""
+        return all(await asyncio.gather(*(shard.reachable() for shard in self._shards)))
+
     async def jobs(self, run: str = "") -> list[trace_pb2.JobRecord]:
         """Jobs of all shards, or one run's. Raises UnavailableError when a shard does not answer."""
         answers = await asyncio.gather(*(self._jobs_of(shard, run) for shard in self._shards))
@@ -33,8 +37,11 @@ class CollectorShards:
     async def ranks(self, run: str) -> trace_pb2.ListRanksResponse:
         return await (await self._holder(run)).ranks(run)
 
-    async def steps(self, run: str, from_step: int, to_step: int, limit: int) -> trace_pb2.ListStepsResponse:
-        return await (await self._holder(run)).steps(run, from_step, to_step, limit)
+    async def steps(self, request: trace_pb2.ListStepsRequest) -> trace_pb2.ListStepsResponse:
+        return await (await self._holder(request.run)).steps(request)
+
+    async def step_grid(self, request: trace_pb2.ListStepGridRequest) -> trace_pb2.ListStepGridResponse:
+        return await (await self._holder(request.run)).step_grid(request)
 
     async def history(self, request: trace_pb2.ReadHistoryRequest) -> trace_pb2.ReadHistoryResponse:
         return await (await self._holder(request.run)).history(request)

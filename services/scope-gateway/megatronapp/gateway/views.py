@@ -21,6 +21,8 @@ log = get_logger(__name__)
 
 SILENT_NS = 15_000_000_000
 """A rank that says nothing for so long is not connected: heartbeats come once a second."""
+QUIET_NS = 3_000_000_000
+"""A rank that says nothing for so long is shown as silent, though it may still be connected."""
 STALLED_NS = 10_000_000_000
 STALLED_STEPS = 5
 """Stalled: no step for STALLED_NS, nor for so many median steps."""
@@ -64,6 +66,9 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         loss_trend=_trend(job),
         eta_seconds=_eta_seconds(job, state, step_seconds),
         ranks_connected=sum(connected(rank, now_ns) for rank in job.ranks.values()),
+        ranks_silent=sum(
+            connected(rank, now_ns) and now_ns - rank.heard_unix_ns >= QUIET_NS for rank in job.ranks.values()
+        ),
         slow_ranks=tuple(sorted({rank for f in lasting if f.kind in NAMES_RANKS for rank in f.ranks})),
         open_findings=len(lasting),
         trace_control=control_view(in_force) if in_force else None,

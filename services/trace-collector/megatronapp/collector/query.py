@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from megatronapp.collector import export, history, history_reader, notes, reader
+from megatronapp.collector import export, grid, history, history_reader, notes, reader
 from megatronapp.collector.clocks import Clocks
 from megatronapp.collector.jobs import Attempt, Jobs, Rank
 from megatronapp.collector.metrics import CollectorMetrics
@@ -32,6 +32,7 @@ T = TypeVar("T")
 Context = Any
 """grpc.aio.ServicerContext"""
 
+_MAX_INT64 = (1 << 63) - 1
 _STEP_COLUMNS = {
     "step": "<u8",
     "rank": "<u4",
@@ -89,6 +90,25 @@ class TraceQuery(trace_pb2_grpc.TraceQueryServicer):
                 first = max(first, (last or attempt.last_step) - request.limit + 1)
             snapshot = reader.take(self._store, attempt, "steps", first, last)
             return await self._in_thread(lambda: _steps_response(snapshot.steps()))
+
+    async def ListStepGrid(  # noqa: N802
+        self, request: trace_pb2.ListStepGridRequest, context: Context
+    ) -> trace_pb2.ListStepGridResponse:
+        async with self._reader(context):
+            attempt = self._jobs.get(request.run, request.attempt)
+            snapshot = reader.take(
+                self._store, attempt, "steps", request.from_step, request.to_step, list(request.ranks)
+            )
+            oldest, newest = _stored_steps(attempt, snapshot)
+            steps = _grid(request, oldest, newest, sorted(attempt.ranks.keys()))
+
+            def read() -> trace_pb2.ListStepGridResponse:
+                for table in snapshot.step_tables(grid.COLUMNS, stopped.is_set):
+                    steps.fold(table)
+                return steps.response(oldest, newest)
+
+            with _stopped() as stopped:
+                return await self._in_thread(read)
 
     async def ListClocks(  # noqa: N802
         self, request: trace_pb2.ListClocksRequest, context: Context
@@ -195,6 +215,28 @@ def _steps_response(table: Any) -> trace_pb2.ListStepsResponse:
     columns["start_ns"] = columns["start_ns"] + table["clock_offset_ns"].to_numpy()
     data = {name: np.ascontiguousarray(columns[name], dtype).tobytes() for name, dtype in _STEP_COLUMNS.items()}
     return trace_pb2.ListStepsResponse(count=len(table), **data)
+
+
+def _stored_steps(attempt: Attempt, snapshot: reader.Snapshot) -> tuple[int, int]:
+    """The oldest and the newest step that can be read of an attempt."""
+    blocks = [block.step for buffer in (attempt.writing, attempt.buffer) for block in buffer.summaries]
+    oldest = min([*(part.first for part in snapshot.parts), *blocks], default=attempt.last_step)
+    return oldest, max([attempt.last_step, *(part.last for part in snapshot.parts)])
+
+
+def _grid(request: trace_pb2.ListStepGridRequest, oldest: int, newest: int, ranks: list[int]) -> grid.StepGrid:
+    """An empty grid for what was asked for. Raises DataError for what can't be answered."""
+    first, last = max(request.from_step, oldest), min(request.to_step or newest, newest, _MAX_INT64)
+    wanted = sorted(set(ranks) & set(request.ranks)) if request.ranks else ranks
+    if first > last:
+        raise DataError(f"from_step {first} lies behind to_step {last}; steps {oldest} to {newest} are stored")
+    fitting = grid.choose_bucket(first, last, len(wanted), request.max_buckets)
+    bucket = request.bucket_steps or fitting
+    if bucket & (bucket - 1):
+        raise DataError(f"bucket_steps must be a power of two, not {bucket}")
+    if (last // bucket - first // bucket + 1) * len(wanted) > grid.MAX_CELLS:
+        raise DataError(f"too many buckets; ask for {fitting} steps a bucket, or for fewer steps")
+    return grid.StepGrid(first, last, bucket, np.array(wanted, np.uint32))
 
 
 def _rank_record(rank: Rank) -> trace_pb2.RankRecord:

@@ -52,6 +52,15 @@ class Snapshot:
             found.append(tables.step_table(self.summaries))
         return _sorted(found, ["step", "rank"])
 
+    def step_tables(self, columns: Sequence[str], stopped: Stopped = lambda: False) -> Iterator[Any]:
+        """The rows of `steps`, a file after the other and in no order, with these columns."""
+        for part in self.parts:
+            if stopped():
+                return
+            yield from self.store.read([part], self.from_step, self.to_step, tuple(self.ranks), columns)
+        if self.summaries:
+            yield tables.step_table(self.summaries)
+
     def spans(self, stopped: Stopped = lambda: False) -> Iterator[RankSpans]:
         """By step, then rank; within a rank by start. Ends early when `stopped` says so."""
         for low, high in self._windows(stopped):

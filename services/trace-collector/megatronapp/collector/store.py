@@ -138,13 +138,20 @@ class Store:
         known = [part for part in found if part is not None and part.write <= self.manifest.write]
         return sorted(known, key=lambda part: part.write)
 
-    def read(self, parts: Sequence[Part], from_step: int, to_step: int, ranks: Sequence[int] = ()) -> Iterator[Any]:
-        """Arrow tables with the rows of steps [from_step, to_step], of the ranks named or of all; a file that can't be
-        read is logged and passed over."""
+    def read(
+        self,
+        parts: Sequence[Part],
+        from_step: int,
+        to_step: int,
+        ranks: Sequence[int] = (),
+        columns: Sequence[str] = (),
+    ) -> Iterator[Any]:
+        """Arrow tables with the rows of steps [from_step, to_step], of the ranks and columns named or of all; a file
+        that can't be read is logged and passed over."""
         for part in parts:
             if part.first <= to_step and from_step <= part.last:
                 try:
-                    yield _read_part(part, from_step, to_step, ranks)
+                    yield _read_part(part, from_step, to_step, ranks, columns)
                 except DataError as error:
                     log.error("store_file_unreadable", error=str(error))
 

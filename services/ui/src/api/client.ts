@@ -1,8 +1,9 @@
 import createClient from 'openapi-fetch'
-import type { TimelineColumns } from '@/draw/timeline/model'
+import type { GridColumns } from '@/draw/timeline/grid'
+import { writeRanks } from '@/lib/selection'
 import { COLUMNS_TYPE, decodeColumns } from './columns'
 import type { paths } from './schema'
-import type { Clock, Finding, Metrics, Rank, Report, Session, TraceControl, TraceControlStatus, TraceFormat } from './types'
+import type { Clock, Finding, Metrics, Rank, Report, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -47,16 +48,34 @@ export const getMetrics = (run: string, limit: number): Promise<Metrics> =>
 export const getClocks = (run: string, signal?: AbortSignal): Promise<Clock[]> =>
   expect(client.GET('/api/v1/jobs/{run}/clocks', { params: of(run), signal }))
 
-export const getTimeline = async (
-  run: string,
-  fromStep: number,
-  limit: number,
-  signal?: AbortSignal,
-): Promise<TimelineColumns> => {
-  const params = { ...of(run), query: { from_step: fromStep, limit } }
-  const headers = { Accept: COLUMNS_TYPE }
-  const answer = client.GET('/api/v1/jobs/{run}/timeline', { params, headers, parseAs: 'arrayBuffer', signal })
-  return decodeColumns(await expect<ArrayBuffer>(answer)) as unknown as TimelineColumns
+/** Rows of single steps, both included: exact values of all ranks. */
+export const getSteps = (run: string, attempt: number | null, from: number, to: number, signal?: AbortSignal): Promise<Timeline> => {
+  const query = { from_step: from, to_step: to, limit: to - from + 1, ...(attempt === null ? {} : { attempt }) }
+  return expect(client.GET('/api/v1/jobs/{run}/timeline', { params: { ...of(run), query }, signal }))
+}
+
+/** Which part of a timeline, and how finely; without `to` up to the newest step. */
+export interface GridQuery {
+  readonly attempt: number | null
+  readonly from?: number
+  readonly to?: number
+  readonly buckets?: number
+  readonly bucketSteps?: number
+  /** Cells of the answer, at most. */
+  readonly cells?: number
+}
+
+export const getTimelineGrid = async (run: string, asked: GridQuery, signal?: AbortSignal): Promise<GridColumns> => {
+  const query = {
+    from_step: asked.from ?? 0,
+    to_step: asked.to ?? 0,
+    ...(asked.attempt === null ? {} : { attempt: asked.attempt }),
+    ...(asked.buckets ? { buckets: asked.buckets } : {}),
+    ...(asked.cells ? { cells: asked.cells } : {}),
+    ...(asked.bucketSteps ? { bucket_steps: asked.bucketSteps } : {}),
+  }
+  const answer = client.GET('/api/v1/jobs/{run}/timeline/grid', { params: { ...of(run), query }, headers: { Accept: COLUMNS_TYPE }, parseAs: 'arrayBuffer', signal })
+  return decodeColumns(await expect<ArrayBuffer>(answer as Promise<{ data?: ArrayBuffer; error?: unknown; response: Response }>)) as unknown as GridColumns
 }
 
 export const getTraceControl = (run: string, signal?: AbortSignal): Promise<TraceControlStatus> =>
@@ -74,10 +93,27 @@ export const getReport = (days: number, signal?: AbortSignal): Promise<Report> =
 /** Where the report can be read as Markdown. */
 export const reportUrl = (days: number): string => `/api/v1/report.md?days=${days}`
 
-/** Where the spans of the steps, both included, can be downloaded. */
-export function traceUrl(run: string, fromStep: number, toStep: number, format: TraceFormat): string {
-  const query = new URLSearchParams({ from_step: String(fromStep), to_step: String(toStep), format })
+/** Which spans: of these steps, both included, and of these ranks; of all where none is named. */
+export interface TraceQuery {
+  readonly attempt: number | null
+  readonly from: number
+  readonly to: number
+  readonly ranks?: readonly number[]
+}
+
+/** Where spans can be downloaded. */
+export function traceUrl(run: string, { attempt, from, to, ranks }: TraceQuery, format: TraceFormat): string {
+  const query = new URLSearchParams({ from_step: String(from), to_step: String(to), format })
+  if (attempt !== null) query.set('attempt', String(attempt))
+  if (ranks?.length) query.set('ranks', writeRanks(ranks))
   return `/api/v1/jobs/${encodeURIComponent(run)}/trace?${query}`
+}
+
+/** A document as text. */
+export async function getText(url: string, signal: AbortSignal): Promise<string> {
+  const response = await fetch(url, { credentials: 'same-origin', signal })
+  if (!response.ok) throw toError(response.status, await response.json().catch(() => undefined))
+  return response.text()
 }
 
 /** The trace as Perfetto reads it. `onProgress` is told how many bytes have come. */

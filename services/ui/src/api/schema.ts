@@ -262,10 +262,32 @@ export interface paths {
         };
         /**
          * Get Timeline
-         * @description One row per step and rank, as columns; of numbers as bytes for whoever accepts them. Jobs of many ranks get fewer
-         *     steps at once, at most 200,000 rows.
+         * @description One row per step and rank, as columns. Jobs of many ranks get fewer steps at once, at most 200,000 rows.
          */
         get: operations["get_timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{run}/timeline/grid": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Timeline Grid
+         * @description What a picture is drawn from: steps in buckets of a power of two, per rank, as bytes (gateway/columns.py).
+         *
+         *     Bucket i holds the steps from `first_step + i * bucket_steps` on. Cells are ordered by bucket, then rank; NaN where
+         *     a rank has told none of a bucket's steps. Values of a cell are means over its steps.
+         */
+        get: operations["get_timeline_grid"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1138,6 +1160,11 @@ export interface components {
             /** Ranks Connected */
             ranks_connected: number;
             /**
+             * Ranks Silent
+             * @description of these, ranks that have said nothing for three seconds
+             */
+            ranks_silent: number;
+            /**
              * Slow Ranks
              * @description ranks of these findings that name who is slow or hangs
              */
@@ -1216,6 +1243,11 @@ export interface components {
             eta_seconds: number | null;
             /** Ranks Connected */
             ranks_connected: number;
+            /**
+             * Ranks Silent
+             * @description of these, ranks that have said nothing for three seconds
+             */
+            ranks_silent: number;
             /**
              * Slow Ranks
              * @description ranks of these findings that name who is slow or hangs
@@ -1380,7 +1412,7 @@ export interface components {
         };
         /**
          * PingEvent
-         * @description Sent when there was nothing else to say for a while.
+         * @description Sent every two seconds, so that whoever hears none for longer knows that what is shown is old.
          */
         PingEvent: {
             /**
@@ -1390,6 +1422,11 @@ export interface components {
             type: "ping";
             /** Unix Seconds */
             unix_seconds: number;
+            /**
+             * Collector Lost Unix Seconds
+             * @description since when a trace-collector has not answered; null: all do
+             */
+            collector_lost_unix_seconds: number | null;
         };
         /** Rank */
         Rank: {
@@ -2433,6 +2470,8 @@ export interface operations {
                 to_step?: number;
                 /** @description the newest so many steps */
                 limit?: number;
+                /** @description attempt of the job; 0: the newest */
+                attempt?: number;
             };
             header?: never;
             path: {
@@ -2450,7 +2489,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Timeline"];
-                    "application/vnd.megatronapp.columns": unknown;
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_timeline_grid: {
+        parameters: {
+            query?: {
+                /** @description first step */
+                from_step?: number;
+                /** @description last step, inclusive; 0: the newest */
+                to_step?: number;
+                /** @description as 0,2,8-15; empty: all */
+                ranks?: string;
+                /** @description so many buckets at most */
+                buckets?: number;
+                /** @description so many at most, a cell for each rank and bucket */
+                cells?: number;
+                /** @description a power of two; 0: as few as `buckets` allows */
+                bucket_steps?: number;
+                /** @description attempt of the job; 0: the newest */
+                attempt?: number;
+            };
+            header?: never;
+            path: {
+                /** @description the job's run id */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description columns of numbers as bytes */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.megatronapp.columns": string;
                 };
             };
             /** @description what went wrong, and what to do */
@@ -2505,6 +2590,8 @@ export interface operations {
                 to_step?: number;
                 /** @description as 0,2,8-15; empty: all */
                 ranks?: string;
+                /** @description attempt of the job; 0: the newest */
+                attempt?: number;
                 /** @description perfetto: .pftrace; chrome: trace event JSON */
                 format?: components["schemas"]["TraceFormat"];
             };

@@ -6,7 +6,7 @@ import { useLive } from '@/api/live'
 import type { Rank } from '@/api/types'
 import { isOver } from '@/lib/jobs'
 
-const REFRESH_MS = 3000
+const REFRESH_MS = 2000
 
 export type RunRank = Rank & { readonly run: string }
 

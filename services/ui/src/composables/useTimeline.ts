@@ -1,53 +1,176 @@
-import { useThrottleFn } from '@vueuse/core'
+import { useIntervalFn, useThrottleFn, watchDebounced } from '@vueuse/core'
 import type { Ref, ShallowRef } from 'vue'
 import { computed, onScopeDispose, shallowRef, watch } from 'vue'
-import { getTimeline } from '@/api/client'
+import { getTimelineGrid } from '@/api/client'
 import { useLive } from '@/api/live'
-import type { TimelineColumns, TimelineModel } from '@/draw/timeline/model'
-import { buildModel, EMPTY_COLUMNS, mergeColumns } from '@/draw/timeline/model'
+import type { GridColumns } from '@/draw/timeline/grid'
+import { StepGrid } from '@/draw/timeline/grid'
+import type { StepRange } from '@/draw/timeline/view'
 
 const REFRESH_MS = 1000
-/** Rows (step × rank) that the page keeps. */
-const MAX_ROWS = 400_000
-const MAX_STEPS = 2000
+/** So many cells are asked for at once, and buckets at most, since a picture has no more columns. */
+const CELLS = 1 << 18
+const MOST_BUCKETS = 1024
+const FEWEST_BUCKETS = 32
+const OVERVIEW_BUCKETS = 512
 /** The ranks of a step report one after the other: so many of the newest steps are asked for again. */
 const UNSETTLED_STEPS = 4
+const WINDOW_MS = 80
+const RETRY_MS = 3000
 
 export interface TimelineFeed {
-  readonly model: Readonly<Ref<TimelineModel>>
+  /** The whole attempt, as coarsely as it needs to be. */
+  readonly overview: ShallowRef<StepGrid | null>
+  /** A stretch around the window, as finely as it can be seen; null: the overview is as fine. */
+  readonly detail: ShallowRef<StepGrid | null>
+  /** Grows with each change of a grid. */
+  readonly version: Ref<number>
+  /** First bucket of a grid that the newest change has touched. */
+  readonly changedFrom: (grid: StepGrid) => number
   readonly loaded: ShallowRef<boolean>
   readonly error: ShallowRef<Error | undefined>
   readonly refresh: () => Promise<void>
 }
 
-/** The newest steps of all ranks, kept up to date while the job runs. */
-export function useTimeline(run: string): TimelineFeed {
+/**
+ * Steps of all ranks of an attempt (null: the newest): the whole of it at once, and `wanted` as finely as it is looked
+ * at. While the job runs both grow by what is new. Ranks of one group are compared with each other.
+ */
+export function useTimeline(
+  run: string,
+  attempt: Ref<number | null>,
+  wanted: Ref<StepRange | null>,
+  groupOf: Ref<(rank: number) => number>,
+): TimelineFeed {
   const live = useLive()
-  const columns = shallowRef<TimelineColumns>(EMPTY_COLUMNS)
+  const overview = shallowRef<StepGrid | null>(null)
+  const detail = shallowRef<StepGrid | null>(null)
+  const version = shallowRef(0)
   const loaded = shallowRef(false)
   const error = shallowRef<Error>()
-  const stop = new AbortController()
+  const changes = new WeakMap<StepGrid, number>()
+  let stop = new AbortController()
+  let asking: AbortController | undefined
 
-  const refresh = async (): Promise<void> => {
-    const world = Math.max(1, live.jobs.get(run)?.sizes.world ?? 1)
-    const keep = Math.min(MAX_STEPS, Math.max(50, Math.floor(MAX_ROWS / world)))
-    const known = columns.value.step.at(-1)
-    try {
-      const fresh = await getTimeline(run, known === undefined ? 0 : Math.max(0, known - UNSETTLED_STEPS), keep, stop.signal)
-      columns.value = mergeColumns(columns.value, fresh, keep)
-      error.value = undefined
-    } catch (failure) {
-      if (!stop.signal.aborted) error.value = failure instanceof Error ? failure : new Error(String(failure))
+  const current = computed(() => attempt.value === null || attempt.value === live.jobs.get(run)?.attempt)
+  const fail = (failure: unknown, signal: AbortSignal): void => {
+    if (!signal.aborted) error.value = failure instanceof Error ? failure : new Error(String(failure))
+  }
+  const grouped = (grid: StepGrid): StepGrid => {
+    grid.setGroups(groupOf.value)
+    return grid
+  }
+  const changed = (grid: StepGrid, from: number): void => {
+    changes.set(grid, from)
+    version.value += 1
+  }
+
+  /** Puts what is new behind a grid; false: it has to be asked for anew. */
+  async function grow(grid: StepGrid, signal: AbortSignal): Promise<boolean> {
+    const from = Math.max(grid.oldestStep, Math.min(grid.newestStep, grid.end * grid.bucketSteps - 1) - UNSETTLED_STEPS)
+    const fresh = await getTimelineGrid(run, { attempt: attempt.value, from, bucketSteps: grid.bucketSteps }, signal)
+    if (signal.aborted) return true
+    if (!grid.fits(fresh) || bucketsBehind(grid, fresh) > grid.capacity) return false
+    changed(grid, grid.put(fresh))
+    return true
+  }
+
+  async function load(signal: AbortSignal): Promise<void> {
+    const grid = overview.value
+    const full = grid !== null && grid.end - grid.first >= grid.capacity
+    if (!grid || full || !(await grow(grid, signal))) {
+      const columns = await getTimelineGrid(run, { attempt: attempt.value, buckets: OVERVIEW_BUCKETS, cells: CELLS }, signal)
+      if (signal.aborted) return
+      const made = columns.rank.length ? grouped(new StepGrid(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS))) : null
+      overview.value = made
+      if (made) changed(made, made.first)
     }
-    loaded.value = true
+    const close = detail.value
+    if (close && overview.value && close.end * close.bucketSteps > close.newestStep && !(await grow(close, signal))) detail.value = null
+  }
+
+  /** One at a time: what comes meanwhile waits for the next. */
+  let running: Promise<void> | null = null
+  const refresh = (): Promise<void> => {
+    const own = (running ??= attemptRefresh())
+    return own.finally(() => void (running === own && (running = null)))
+  }
+  async function attemptRefresh(): Promise<void> {
+    const { signal } = stop
+    try {
+      await load(signal)
+      if (!signal.aborted) error.value = undefined
+    } catch (failure) {
+      fail(failure, signal)
+    }
+    if (!signal.aborted) loaded.value = true
+  }
+
+  /** The window as finely as cells and columns allow, with as much again on either side, so that moving finds it there. */
+  async function look(range: StepRange | null): Promise<void> {
+    const whole = overview.value
+    if (!range || !whole) return
+    const width = range.last - range.first + 1
+    const first = Math.max(whole.oldestStep, range.first - width)
+    const last = Math.min(whole.newestStep, range.last + width)
+    const buckets = bucketsOf(whole.ranks.length, MOST_BUCKETS)
+    const bucketSteps = finest(first, last, buckets)
+    if (bucketSteps >= whole.bucketSteps) return void (detail.value = null)
+    if (detail.value?.bucketSteps === bucketSteps && detail.value.covers(range.first, range.last)) return
+    asking?.abort()
+    const { signal } = (asking = new AbortController())
+    try {
+      const columns = await getTimelineGrid(run, { attempt: attempt.value, from: first, to: last, bucketSteps }, signal)
+      if (signal.aborted) return
+      // As much room again, for what comes while the newest step is followed.
+      const made = grouped(new StepGrid(columns, columns.start_seconds.length + buckets, whole.origin))
+      detail.value = made
+      changed(made, made.first)
+    } catch (failure) {
+      fail(failure, signal)
+    }
   }
 
   const refreshSoon = useThrottleFn(refresh, REFRESH_MS, true)
-  const unlisten = live.onStep((event) => void (event.run === run && !document.hidden && refreshSoon()))
+  const unlisten = live.onStep((event) => void (event.run === run && current.value && !document.hidden && refreshSoon()))
+  watch(
+    [live.snapshots, attempt],
+    (_, before) => {
+      if (before[1] !== attempt.value && before[1] !== undefined) {
+        stop.abort()
+        running = null
+        stop = new AbortController()
+        overview.value = detail.value = null
+        loaded.value = false
+      }
+      void refresh()
+    },
+    { immediate: true },
+  )
+  watch(groupOf, () => {
+    for (const grid of [overview.value, detail.value]) if (grid) changed(grouped(grid), grid.first)
+  })
+  watchDebounced([wanted, overview], () => void look(wanted.value), { debounce: WINDOW_MS, immediate: true })
+  // A collector that is away comes back.
+  useIntervalFn(() => void (error.value && !document.hidden && refresh()), RETRY_MS)
   onScopeDispose(() => {
     unlisten()
     stop.abort()
+    asking?.abort()
   })
-  watch(live.snapshots, refresh, { immediate: true })
-  return { model: computed(() => buildModel(columns.value)), loaded, error, refresh }
+  return { overview, detail, version, changedFrom: (grid) => changes.get(grid) ?? grid.first, loaded, error, refresh }
+}
+
+const bucketsBehind = (grid: StepGrid, fresh: GridColumns): number => fresh.first_step / fresh.bucket_steps - grid.end
+
+/** So many buckets at most for so many ranks. */
+export function bucketsOf(ranks: number, most: number): number {
+  return Math.max(FEWEST_BUCKETS, Math.min(most, Math.floor(CELLS / Math.max(1, ranks))))
+}
+
+/** The smallest power of two with which steps [first, last] fill at most so many buckets. */
+export function finest(first: number, last: number, buckets: number): number {
+  let size = 1
+  while (Math.floor(last / size) - Math.floor(first / size) + 1 > buckets) size *= 2
+  return size
 }

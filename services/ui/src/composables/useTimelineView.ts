@@ -1,15 +1,16 @@
-import { watchDebounced } from '@vueuse/core'
 import type { Ref, ShallowRef } from 'vue'
-import { computed, onScopeDispose, shallowRef, watch } from 'vue'
-import { useRoute, useRouter } from 'vue-router'
-import type { TimelineModel } from '@/draw/timeline/model'
-import type { Axis, Window } from '@/draw/timeline/view'
-import { extent, fit, pan, visibleSteps, windowOfSteps, zoom } from '@/draw/timeline/view'
+import { computed, shallowRef, watch } from 'vue'
+import type { Address } from '@/composables/useAddress'
+import type { StepGrid } from '@/draw/timeline/grid'
+import type { Axis, StepRange, Window } from '@/draw/timeline/view'
+import { extent, fit, pan, stepsOf, windowOfSteps, zoom } from '@/draw/timeline/view'
+import type { Selection } from '@/lib/selection'
 
 const FIRST_STEPS = 60
 const SMALLEST_STEPS = 2
 
-export interface Selection {
+/** The cell that is selected. */
+export interface CellSelection {
   readonly rank: number
   readonly step: number
 }
@@ -19,11 +20,13 @@ export interface TimelineView {
   readonly window: Readonly<ShallowRef<Window>>
   /** The window stays at the newest step. */
   readonly following: Readonly<ShallowRef<boolean>>
-  readonly selection: Readonly<ShallowRef<Selection | null>>
+  readonly selection: Readonly<ShallowRef<CellSelection | null>>
   /** First and last step in view; null: nothing to see. */
-  readonly steps: Readonly<Ref<{ first: number; last: number } | null>>
+  readonly steps: Readonly<Ref<StepRange | null>>
+  /** The steps of the address, where none of them is stored; null: they are, or none was asked for. */
+  readonly missing: Readonly<ShallowRef<StepRange | null>>
   readonly setAxis: (axis: Axis) => void
-  readonly select: (selection: Selection | null) => void
+  readonly select: (selection: CellSelection | null) => void
   readonly show: (window: Window) => void
   readonly showSteps: (first: number, last: number) => void
   readonly zoomBy: (factor: number, around?: number) => void
@@ -32,72 +35,73 @@ export interface TimelineView {
   readonly follow: () => void
 }
 
-/** Writes a view into the address, a while after it has changed. */
-function useAddress(view: Pick<TimelineView, 'axis' | 'following' | 'selection' | 'steps'>): void {
-  const { axis, following, selection, steps } = view
-  const route = useRoute()
-  const router = useRouter()
-  // A replace while the next page's code still loads would call that navigation off.
-  let leaving = false
-  const hooks = [router.beforeEach((to, from) => void (leaving = to.path !== from.path)), router.onError(() => void (leaving = false))]
-  onScopeDispose(() => hooks.forEach((remove) => remove()))
-  watchDebounced(
-    [steps, following, selection, axis],
-    () => {
-      if (leaving) return
-      const place = steps.value && !following.value ? { from: steps.value.first, to: steps.value.last } : { from: undefined, to: undefined }
-      const chosen = selection.value ?? { rank: undefined, step: undefined }
-      void router.replace({ query: { ...route.query, ...place, ...chosen, axis: axis.value === 'time' ? 'time' : undefined } })
-    },
-    { debounce: 250 },
-  )
-}
-
-const number = (text: unknown): number | null => (typeof text === 'string' && /^\d+$/.test(text) ? Number(text) : null)
-
-/** Which stretch of the timeline is seen and what is selected; all of it is in the address, so that a link shows the same. */
-export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineView {
-  const route = useRoute()
-  const asked = { from: number(route.query.from), to: number(route.query.to) }
-  const rank = number(route.query.rank)
-
-  const axis = shallowRef<Axis>(route.query.axis === 'time' ? 'time' : 'steps')
+/**
+ * Which stretch of the timeline is seen and what is selected; all of it is in the address, so that a link shows the
+ * same. `wanted` is told which steps are looked at.
+ */
+export function useTimelineView(
+  overview: Readonly<Ref<StepGrid | null>>,
+  version: Readonly<Ref<number>>,
+  address: Address,
+  wanted: Ref<StepRange | null>,
+): TimelineView {
+  const axis = shallowRef<Axis>(address.query.value.axis === 'time' ? 'time' : 'steps')
   const window = shallowRef<Window>({ from: 0, to: FIRST_STEPS })
-  const following = shallowRef(asked.from === null)
-  const selection = shallowRef<Selection | null>(null)
-  const limits = computed(() => extent(model.value, axis.value))
-  const smallest = computed(() => ((limits.value.to - limits.value.from) / Math.max(1, model.value.steps.length)) * SMALLEST_STEPS)
+  const following = shallowRef(!asksForSteps(address.selection.value))
+  const selection = shallowRef<CellSelection | null>(null)
+  const missing = shallowRef<StepRange | null>(null)
+  let begun = false
 
-  const steps = computed(() => {
-    const [first, end] = visibleSteps(model.value, axis.value, window.value)
-    return end > first ? { first: model.value.steps[first], last: model.value.steps[end - 1] } : null
+  const limits = computed<Window>(() => (void version.value, overview.value ? extent(overview.value, axis.value) : { from: 0, to: 1 }))
+  const smallest = computed(() => {
+    const steps = overview.value ? overview.value.newestStep + 1 - overview.value.oldestStep : 1
+    return ((limits.value.to - limits.value.from) / steps) * SMALLEST_STEPS
   })
+  const steps = computed(() => (void version.value, overview.value && begun ? stepsOf(overview.value, axis.value, window.value) : null))
 
-  function begin(): void {
-    const newest = model.value.steps[model.value.steps.length - 1]
-    const last = asked.to ?? newest
-    window.value = fit(windowOfSteps(model.value, axis.value, asked.from ?? last - FIRST_STEPS + 1, last), limits.value)
-    if (rank !== null) selection.value = { rank, step: number(route.query.step) ?? newest }
+  /** Shows what the address asks for. */
+  function open(asked: Selection): void {
+    const grid = overview.value
+    if (!grid) return
+    following.value = !asksForSteps(asked)
+    const range = asked.steps ?? aroundStep(asked.step) ?? around(grid, asked.time) ?? { first: grid.newestStep - FIRST_STEPS + 1, last: grid.newestStep }
+    const outside = range.last < grid.oldestStep || range.first > grid.newestStep
+    missing.value = asked.steps && outside ? asked.steps : null
+    window.value = fit(windowOfSteps(grid, axis.value, range), limits.value)
+    const [rank] = asked.ranks
+    selection.value = rank === undefined ? null : { rank, step: asked.step ?? grid.newestStep }
   }
   function show(next: Window): void {
     window.value = fit(next, limits.value)
     following.value = window.value.to >= limits.value.to
+    missing.value = null
   }
+  const toEnd = (): void => void (window.value = pan(window.value, limits.value.to - window.value.to, limits.value))
 
   watch(
-    model,
-    (now, before) => {
-      if (now.steps.length === 0) return
-      if (!before || before.steps.length === 0) begin()
-      else if (following.value) window.value = pan(window.value, limits.value.to - window.value.to, limits.value)
+    [overview, version],
+    () => {
+      if (!overview.value) return
+      if (!begun) {
+        begun = true
+        open(address.selection.value)
+      } else if (following.value) toEnd()
     },
     { immediate: true },
   )
   watch(axis, (to, from) => {
-    const [first, end] = visibleSteps(model.value, from, window.value)
-    if (end > first) window.value = windowOfSteps(model.value, to, model.value.steps[first], model.value.steps[end - 1])
+    const grid = overview.value
+    const seen = grid && stepsOf(grid, from, window.value)
+    if (seen) window.value = windowOfSteps(grid, to, seen)
   })
-  useAddress({ axis, following, selection, steps })
+  watch([steps, following, selection, axis], () => {
+    if (!begun) return
+    const chosen = selection.value
+    address.select({ steps: following.value ? null : steps.value, ranks: chosen ? [chosen.rank] : [], step: chosen?.step ?? null })
+    address.write({ axis: axis.value === 'time' ? 'time' : undefined, time: undefined })
+  })
+  watch(steps, (range) => (wanted.value = range), { immediate: true })
+  address.onElsewhere(open)
 
   return {
     axis,
@@ -105,19 +109,34 @@ export function useTimelineView(model: Readonly<Ref<TimelineModel>>): TimelineVi
     following,
     selection,
     steps,
+    missing,
     setAxis: (next) => (axis.value = next),
     select: (next) => (selection.value = next),
     show,
-    showSteps: (first, last) => show(windowOfSteps(model.value, axis.value, first, last)),
-    zoomBy: (factor, around) => {
-      const anchor = around ?? (following.value ? window.value.to : (window.value.from + window.value.to) / 2)
+    showSteps: (first, last) => overview.value && show(windowOfSteps(overview.value, axis.value, { first, last })),
+    zoomBy: (factor, at) => {
+      const anchor = at ?? (following.value ? window.value.to : (window.value.from + window.value.to) / 2)
       show(zoom(window.value, factor, anchor, limits.value, smallest.value))
     },
     panBy: (share) => show(pan(window.value, share * (window.value.to - window.value.from), limits.value)),
     showAll: () => show(limits.value),
     follow: () => {
       following.value = !following.value
-      if (following.value) window.value = pan(window.value, limits.value.to - window.value.to, limits.value)
+      if (following.value) toEnd()
     },
   }
+}
+
+const asksForSteps = ({ steps, step, time }: Selection): boolean => steps !== null || step !== null || time !== null
+
+function aroundStep(step: number | null): StepRange | null {
+  return step === null ? null : { first: step - FIRST_STEPS / 2, last: step + FIRST_STEPS / 2 - 1 }
+}
+
+/** The steps around a time in seconds since 1970. */
+function around(grid: StepGrid, unixSeconds: number | null): StepRange | null {
+  if (unixSeconds === null) return null
+  const at = unixSeconds - grid.origin
+  const found = stepsOf(grid, 'time', { from: at, to: at + 1e-3 })
+  return found && { first: found.first - FIRST_STEPS / 2, last: found.last + FIRST_STEPS / 2 }
 }

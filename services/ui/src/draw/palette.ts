@@ -9,6 +9,9 @@ export interface Palette {
   readonly accent: string
   readonly selected: string
   readonly compute: string
+  /** Of the same family, lighter: backward passes. */
+  readonly computeSoft: string
+  readonly onSoft: string
   readonly wait: string
   readonly waitInk: string
   readonly host: string
@@ -31,6 +34,8 @@ const NAMES: Record<keyof Palette, string> = {
   accent: '--accent',
   selected: '--selected',
   compute: '--compute',
+  computeSoft: '--compute-soft',
+  onSoft: '--on-soft',
   wait: '--wait',
   waitInk: '--wait-ink',
   host: '--host',

@@ -3,11 +3,18 @@ import { wasOpenAtEnd } from '@/lib/jobs'
 
 export type Health = 'ok' | 'warn' | 'bad' | 'stale' | 'over'
 
+/** Heartbeats come once a second. */
+const SILENT_SECONDS = 3
+
+export function isSilent(rank: Pick<Rank, 'connected' | 'heartbeat_age_seconds'>): boolean {
+  return !rank.connected || (rank.heartbeat_age_seconds ?? 0) > SILENT_SECONDS
+}
+
 /** A paging finding is bad, advice is a warning, silence is no health at all; `lost`: nor is that of the platform. */
-export function rankHealth(rank: Pick<Rank, 'connected' | 'ended'>, finding: Finding | undefined, lost = false): Health {
+export function rankHealth(rank: Pick<Rank, 'connected' | 'ended' | 'heartbeat_age_seconds'>, finding: Finding | undefined, lost = false): Health {
   if (finding?.page) return 'bad'
   if (rank.ended) return 'over'
-  if (lost || !rank.connected) return 'stale'
+  if (lost || isSilent(rank)) return 'stale'
   return finding ? 'warn' : 'ok'
 }
 

@@ -2,7 +2,50 @@
  * Talks to an embedded Perfetto: it answers PING with PONG once it is ready, and then takes a trace by message.
  * https://perfetto.dev/docs/visualization/embedding-the-ui
  */
-export const PERFETTO_URL = '/perfetto/#!/viewer?mode=embedded'
+const VIEWER = '/perfetto/#!/viewer?mode=embedded'
+/** Where Perfetto keeps what a person has set. */
+const SETTINGS = 'perfettoSettings'
+
+/** The viewer's address: it opens the tracks of these ranks when the trace is there. */
+export function perfettoUrl(ranks: readonly number[]): string {
+  if (ranks.length === 0) return `${VIEWER}&startupCommands=${commands('dev.perfetto.ExpandAllGroups')}`
+  return `${VIEWER}&startupCommands=${commands('dev.perfetto.ExpandTracksByRegex', `rank (${ranks.join('|')})\\b`)}`
+}
+
+function commands(id: string, ...args: string[]): string {
+  return encodeURIComponent(JSON.stringify([{ id, args }]))
+}
+
+/** Perfetto comes in the page's theme; it reads it when it starts. */
+export function setPerfettoTheme(storage: Storage, theme: 'light' | 'dark'): void {
+  let settings: Record<string, unknown> = {}
+  try {
+    settings = JSON.parse(storage.getItem(SETTINGS) ?? '{}') as Record<string, unknown>
+  } catch {
+    // Not ours: written anew.
+  }
+  storage.setItem(SETTINGS, JSON.stringify({ ...settings, theme }))
+}
+
+/** Moves the view to a stretch of job time, in seconds since 1970. */
+export function showTime(frame: Window, from: number, to: number): void {
+  const air = (to - from) * 0.02
+  frame.postMessage({ perfetto: { timeStart: from - air, timeEnd: to + air, keepApiOpen: true } }, window.location.origin)
+}
+
+/**
+ * Perfetto's own navigation replaces the frame's entry in the history instead of adding to it, so that the browser's
+ * Back leaves it at once. Browsers without the Navigation API keep its entries.
+ */
+export function keepOutOfHistory(frame: Window): void {
+  const { navigation } = frame as Window & { navigation?: EventTarget }
+  navigation?.addEventListener('navigate', (event) => {
+    const { navigationType, hashChange, destination } = event as Event & { navigationType: string; hashChange: boolean; destination: { url: string } }
+    if (navigationType !== 'push' || !hashChange) return
+    event.preventDefault()
+    frame.location.replace(destination.url)
+  })
+}
 
 const PING_MS = 100
 

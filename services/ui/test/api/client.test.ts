@@ -5,7 +5,12 @@ afterEach(() => vi.unstubAllGlobals())
 
 describe('traceUrl', () => {
   it('escapes the run', () => {
-    expect(traceUrl('a/b', 3, 7, 'perfetto')).toBe('/api/v1/jobs/a%2Fb/trace?from_step=3&to_step=7&format=perfetto')
+    expect(traceUrl('a/b', { attempt: null, from: 3, to: 7 }, 'perfetto')).toBe('/api/v1/jobs/a%2Fb/trace?from_step=3&to_step=7&format=perfetto')
+  })
+
+  it('names ranks as ranges', () => {
+    const url = traceUrl('r', { attempt: 2, from: 3, to: 3, ranks: [0, 1, 2, 8] }, 'chrome')
+    expect(new URL(url, 'http://x').searchParams.toString()).toBe('from_step=3&to_step=3&format=chrome&attempt=2&ranks=0-2%2C8')
   })
 })
 

@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { effectScope } from 'vue'
 import { createLive, eventsUrl } from '@/api/live'
+import type { Job } from '@/api/types'
 
 class Socket {
   static all: Socket[] = []
@@ -78,12 +79,47 @@ describe('createLive', () => {
   it('says that the picture is old when the gateway falls silent', () => {
     const { live, end } = scope()
     Socket.all[0].open()
-    Socket.all[0].say({ type: 'ping', unix_seconds: 0 })
+    Socket.all[0].say({ type: 'ping', unix_seconds: 0, collector_lost_unix_seconds: null })
     expect(live.state.value).toBe('live')
-    vi.advanceTimersByTime(25_000)
+    vi.advanceTimersByTime(4000)
+    expect(live.state.value).toBe('live')
+    vi.advanceTimersByTime(1000)
     expect(live.state.value).toBe('stale')
-    expect(live.silence.value).toBe(25)
-    expect(live.lostSince.value).toBe(Date.now() - 25_000)
+    expect(live.silence.value).toBe(5)
+    expect(live.lostSince.value).toBe(Date.now() - 5000)
+    end()
+  })
+
+  it('opens the connection anew when nothing is heard of it for long', () => {
+    const { end } = scope()
+    Socket.all[0].open()
+    Socket.all[0].say({ type: 'ping', unix_seconds: 0, collector_lost_unix_seconds: null })
+    vi.advanceTimersByTime(11_000)
+    expect(Socket.all).toHaveLength(2)
+    end()
+  })
+
+  it('tells a collector that is lost from a gateway that is, by the gateway’s clock', () => {
+    const { live, end } = scope()
+    Socket.all[0].open()
+    const unix = 1_790_000_000
+    Socket.all[0].say({ type: 'ping', unix_seconds: unix, collector_lost_unix_seconds: unix - 7 })
+    expect(live.state.value).toBe('partial')
+    expect(live.collectorLostSince.value).toBe(Date.now() - 7000)
+    Socket.all[0].say({ type: 'ping', unix_seconds: unix + 1, collector_lost_unix_seconds: null })
+    expect([live.state.value, live.collectorLostSince.value]).toEqual(['live', null])
+    end()
+  })
+
+  it('knows of a job for how long nobody has heard of it, unless it has ended', () => {
+    const { live, end } = scope()
+    const unix = 1_790_000_000
+    Socket.all[0].open()
+    Socket.all[0].say({ type: 'ping', unix_seconds: unix, collector_lost_unix_seconds: null })
+    const quiet = (state: string, age: number): number | null => live.quietFor({ state, updated_unix_seconds: unix - age } as Job)
+    expect([quiet('running', 2), quiet('running', 5), quiet('finished', 500)]).toEqual([null, 5, null])
+    Socket.all[0].close()
+    expect(quiet('running', 2)).toBe(2)
     end()
   })
 

@@ -103,14 +103,14 @@ describe('layoutText', () => {
 
 describe('timelineAround', () => {
   it('shows the steps around the onset and selects the rank', () => {
-    expect(timelineAround({ run: 'r', ranks: [3], since_step: 60 })).toEqual({
+    expect(timelineAround({ id: 'f', run: 'r', attempt: 2, ranks: [3], since_step: 60 })).toEqual({
       name: 'timeline',
       params: { run: 'r' },
-      query: { from: 50, to: 90, step: 60, rank: 3 },
+      query: { from: 50, to: 90, step: 60, rank: 3, attempt: 2, finding: 'f' },
     })
   })
   it('works without an onset', () => {
-    expect(timelineAround({ run: 'r', ranks: [], since_step: null })).toMatchObject({ query: {} })
+    expect(timelineAround({ id: 'f', run: 'r', attempt: 1, ranks: [], since_step: null })).toMatchObject({ query: { finding: 'f' } })
   })
 })
 
@@ -138,5 +138,11 @@ describe('rankHealth of a rank that has said that it ends', () => {
     const over = rank({ connected: false, ended: true })
     expect([rankHealth(over, undefined), rankHealth(over, undefined, true)]).toEqual(['over', 'over'])
     expect(rankHealth(over, finding({ page: true }))).toBe('bad')
+  })
+})
+
+describe('rankHealth of a rank that is connected', () => {
+  it('is silent when no heartbeat has come for a few of its seconds', () => {
+    expect([0.4, 2.9, 3.1, null].map((age) => rankHealth(rank({ connected: true, heartbeat_age_seconds: age }), undefined))).toEqual(['ok', 'ok', 'stale', 'ok'])
   })
 })

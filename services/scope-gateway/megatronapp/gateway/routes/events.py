@@ -11,7 +11,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect, status
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway import views
-from megatronapp.gateway.deps import identify, parts
+from megatronapp.gateway.deps import Parts, identify, parts
 from megatronapp.gateway.errors import respond_to
 from megatronapp.gateway.events import PAGE
 from megatronapp.gateway.live import SubscriberBehindError, Subscription
@@ -20,7 +20,7 @@ from megatronapp.gateway.models import PingEvent
 log = get_logger(__name__)
 router = APIRouter()
 
-PING_SECONDS = 15.0
+PING_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
 
 
@@ -36,16 +36,16 @@ async def events(socket: WebSocket) -> None:
             await socket.accept()
             snapshot = views.snapshot(gateway.job_store, time.time_ns()).model_dump_json()
             async with asyncio.timeout(allowed_seconds):
-                await _serve(socket, snapshot, subscription, gateway.settings.viewer_timeout_seconds)
+                await _serve(socket, snapshot, subscription, gateway)
     except TimeoutError:
         log.info("viewer_session_expired")
     except MegatronAppError as error:
         await socket.send_denial_response(respond_to(error))
 
 
-async def _serve(socket: WebSocket, snapshot: str, subscription: Subscription, timeout_seconds: float) -> None:
-    """Send until the viewer leaves, is too far behind, or takes nothing for `timeout_seconds`."""
-    sending = asyncio.create_task(_send(socket, snapshot, subscription, timeout_seconds))
+async def _serve(socket: WebSocket, snapshot: str, subscription: Subscription, gateway: Parts) -> None:
+    """Send until the viewer leaves, is too far behind, or takes nothing for `viewer_timeout_seconds`."""
+    sending = asyncio.create_task(_send(socket, snapshot, subscription, gateway))
     leaving = asyncio.create_task(_left(socket))
     try:
         await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -61,16 +61,20 @@ async def _serve(socket: WebSocket, snapshot: str, subscription: Subscription, t
             raise result
 
 
-async def _send(socket: WebSocket, snapshot: str, subscription: Subscription, timeout_seconds: float) -> None:
-    text = snapshot
+async def _send(socket: WebSocket, snapshot: str, subscription: Subscription, gateway: Parts) -> None:
+    """The snapshot and a ping, then what changes, and a ping every PING_SECONDS however much else there is to say."""
+    loop = asyncio.get_running_loop()
+    text, next_ping = snapshot, loop.time()
     while True:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(gateway.settings.viewer_timeout_seconds):
             await socket.send_text(text)
         try:
-            async with asyncio.timeout(PING_SECONDS):
+            async with asyncio.timeout_at(next_ping):
                 text = (await subscription.take()).payload.decode()
         except TimeoutError:
-            text = PingEvent(unix_seconds=time.time()).model_dump_json()
+            lost = gateway.watch.lost_unix_seconds
+            text = PingEvent(unix_seconds=time.time(), collector_lost_unix_seconds=lost).model_dump_json()
+            next_ping = loop.time() + PING_SECONDS
 
 
 async def _close(socket: WebSocket) -> None:

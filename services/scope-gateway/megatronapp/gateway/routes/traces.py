@@ -11,18 +11,16 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from megatronapp.core.errors import NotFoundError, UsageError
-from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.gateway.deps import GatewayParts, KnownJob, Parts
 from megatronapp.gateway.exports import while_connected
-from megatronapp.gateway.routes.timeline import FromStep, ToStep
+from megatronapp.gateway.routes.ranks import Ranks, parse_ranks
+from megatronapp.gateway.routes.timeline import FromAttempt, FromStep, ToStep
 from megatronapp.gateway.state import TrackedJob
 from megatronapp.v1 import trace_pb2
 
 router = APIRouter(prefix="/jobs/{run}", tags=["timeline"])
 
 MAX_STEPS = 100_000
-MAX_RANKS = 4_096
-"""Of one download; more at once no viewer opens."""
 
 
 class TraceFormat(StrEnum):
@@ -30,9 +28,7 @@ class TraceFormat(StrEnum):
     CHROME = "chrome"
 
 
-RANGES = r"^([0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*)?$"
 Format = Annotated[TraceFormat, Query(alias="format", description="perfetto: .pftrace; chrome: trace event JSON")]
-Ranks = Annotated[str, Query(max_length=4096, pattern=RANGES, description="as 0,2,8-15; empty: all")]
 
 EXPORTS = {
     TraceFormat.PERFETTO: (trace_pb2.EXPORT_FORMAT_PERFETTO, "application/octet-stream", "pftrace"),
@@ -57,6 +53,7 @@ async def get_trace(
     from_step: FromStep = 0,
     to_step: ToStep = 0,
     ranks: Ranks = "",
+    attempt: FromAttempt = 0,
     trace_format: Format = TraceFormat.PERFETTO,
 ) -> StreamingResponse:
     """Download the spans of some steps, at most 100,000 at once."""
@@ -64,7 +61,12 @@ async def get_trace(
         raise UsageError(f"steps {from_step} to {to_step} are more than {MAX_STEPS}; ask for fewer at a time")
     number, media_type, suffix = EXPORTS[trace_format]
     wanted = trace_pb2.ExportRequest(
-        run=job.run, from_step=from_step, to_step=to_step, ranks=parse_ranks(ranks), format=number
+        run=job.run,
+        attempt=attempt,
+        from_step=from_step,
+        to_step=to_step,
+        ranks=parse_ranks(ranks),
+        format=number,
     )
     pieces = _export(gateway, wanted)
     # The first piece is awaited before the answer begins, so that a refusal has a status of its own.
@@ -74,24 +76,6 @@ async def get_trace(
     name = _file_name(job, from_step, to_step, suffix)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return StreamingResponse(_chain(first, pieces), media_type=media_type, headers=headers)
-
-
-def parse_ranks(text: str) -> list[int]:
-    """`0,2,8-15` → the ranks, ascending. Raises UsageError for a range that is no range, and for too many ranks."""
-    spans = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if not low <= high < MAX_WORLD:
-            raise UsageError(f"ranks: {part!r} is no range of ranks; write it as 8-15, below {MAX_WORLD}")
-        spans.append((low, high))
-    ranks: list[int] = []
-    for low, high in sorted(spans):
-        begin = max(low, ranks[-1] + 1) if ranks else low
-        if len(ranks) + high - begin >= MAX_RANKS:
-            raise UsageError(f"ranks: more than {MAX_RANKS}; ask for fewer, or leave ranks out to get all")
-        ranks.extend(range(begin, high + 1))
-    return ranks
 
 
 async def _export(gateway: Parts, wanted: trace_pb2.ExportRequest) -> AsyncGenerator[bytes]:

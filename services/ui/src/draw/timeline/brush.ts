@@ -1,25 +1,10 @@
-import { bisectLeft } from 'd3-array'
 import type { Palette } from '../palette'
 import { formatSeconds } from '@/lib/format'
 import { median } from '@/lib/statistics'
-import type { TimelineModel } from './model'
-
-/** Step times over all steps, `bins` columns at most: the slowest step of each, in seconds. */
-export function stepBars(model: TimelineModel, bins: number): Float64Array {
-  const steps = model.steps.length
-  const bars = new Float64Array(Math.min(steps, Math.max(1, Math.floor(bins))))
-  for (let index = 0; index < steps; index += 1) {
-    const bin = Math.floor((index * bars.length) / steps)
-    let longest = 0
-    for (let cell = index; cell < model.duration.length; cell += steps) longest = Math.max(longest, model.duration[cell] || 0)
-    bars[bin] = Math.max(bars[bin], longest)
-  }
-  return bars
-}
+import type { StepGrid } from './grid'
 
 export interface BrushScene {
-  readonly bars: Float64Array
-  readonly model: TimelineModel
+  readonly grid: StepGrid
   readonly first: number
   readonly last: number
   readonly since: readonly number[]
@@ -33,32 +18,41 @@ export interface BrushScene {
 /** One outlier (a checkpoint, a first step) must not flatten the rest: bars are cut at so many medians. */
 const TALLEST_MEDIANS = 2.5
 
+/** Longest step of each bucket, in seconds, oldest first. */
+export function stepBars(grid: StepGrid): Float64Array {
+  return Float64Array.from({ length: grid.end - grid.first }, (_, i) => grid.slowest[grid.slot(grid.first + i)])
+}
+
+/** Where a step stands on the brush, as a share of its width. */
+export function shareOf(grid: StepGrid, step: number): number {
+  return (step - grid.oldestStep) / Math.max(1, grid.newestStep + 1 - grid.oldestStep)
+}
+
+export function stepAtShare(grid: StepGrid, share: number): number {
+  const steps = grid.newestStep + 1 - grid.oldestStep
+  return grid.oldestStep + Math.floor(Math.min(0.999_999, Math.max(0, share)) * steps)
+}
+
 export function paintBrush(pen: CanvasRenderingContext2D, scene: BrushScene): void {
-  const { bars, model, palette, gutter, width, height } = scene
+  const { grid, palette, gutter, width, height } = scene
   pen.fillStyle = palette.background
   pen.fillRect(0, 0, width, height)
   pen.textBaseline = 'middle'
+  pen.textAlign = 'left'
   pen.font = `12px ${palette.font}`
   pen.fillStyle = palette.muted
   pen.fillText(scene.label, 12, height / 2 - 7)
+  const bars = stepBars(grid)
   if (bars.length === 0) return
   const typical = median(bars)
   pen.fillText(formatSeconds(typical), 12, height / 2 + 9)
-  const plot = width - gutter
-  const column = plot / bars.length
-  const tallest = Math.min(Math.max(...bars), typical * TALLEST_MEDIANS) || 1
-  const xOf = (step: number): number => gutter + (bisectLeft(model.steps, step) / model.steps.length) * plot
+  const xOf = (step: number): number => gutter + shareOf(grid, step) * (width - gutter)
   const [left, right] = [xOf(scene.first), xOf(scene.last + 1)]
   pen.fillStyle = palette.selected
   pen.fillRect(left, 0, right - left, height)
-  for (let i = 0; i < bars.length; i += 1) {
-    const x = gutter + i * column
-    const tall = Math.max(1, Math.min(1, bars[i] / tallest) * (height - 10))
-    pen.fillStyle = x + column > left + 0.5 && x < right - 0.5 ? palette.compute : palette.border
-    pen.fillRect(x, height - 2 - tall, Math.max(1, column - (column > 4 ? 1 : 0)), tall)
-  }
+  paintBars(pen, scene, bars, Math.min(Math.max(...bars), typical * TALLEST_MEDIANS) || 1, left, right)
   pen.fillStyle = palette.accent
-  for (const x of [left, right - 2]) pen.fillRect(x, 0, 2, height)
+  for (const x of [left, right - 2]) pen.fillRect(Math.min(width - 2, Math.max(gutter, x)), 0, 2, height)
   pen.fillStyle = palette.culprit
   for (const step of scene.since) {
     const x = xOf(step)
@@ -67,5 +61,17 @@ export function paintBrush(pen: CanvasRenderingContext2D, scene: BrushScene): vo
     pen.lineTo(x + 5, 0)
     pen.lineTo(x, 8)
     pen.fill()
+  }
+}
+
+function paintBars(pen: CanvasRenderingContext2D, scene: BrushScene, bars: Float64Array, tallest: number, left: number, right: number): void {
+  const { grid, palette, gutter, width, height } = scene
+  for (let i = 0; i < bars.length; i += 1) {
+    const step = (grid.first + i) * grid.bucketSteps
+    const x = Math.max(gutter, gutter + shareOf(grid, step) * (width - gutter))
+    const column = gutter + shareOf(grid, step + grid.bucketSteps) * (width - gutter) - x
+    const tall = Math.max(1, Math.min(1, bars[i] / tallest) * (height - 10))
+    pen.fillStyle = x + column > left + 0.5 && x < right - 0.5 ? palette.compute : palette.border
+    pen.fillRect(x, height - 2 - tall, Math.max(1, column - (column > 4 ? 1 : 0)), tall)
   }
 }

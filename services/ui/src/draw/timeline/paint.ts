@@ -1,20 +1,25 @@
-import { bisectLeft, ticks } from 'd3-array'
 import { hatch } from '../canvas'
+import { paintAxis } from '../axis'
+import type { Crosshair } from '../crosshair'
+import { paintCrosshair } from '../crosshair'
 import type { Palette } from '../palette'
 import { formatExcess, formatInteger, formatRanks, formatSeconds } from '@/lib/format'
+import type { StepGrid } from './grid'
+import type { HeatImage } from './heatImage'
 import type { Cell } from './hit'
-import type { Layout, Row } from './layout'
-import { GROUP_HEADER } from './layout'
-import type { TimelineModel } from './model'
+import type { Group, Layout, Row } from './layout'
+import { GROUP_HEADER, rowsBetween } from './layout'
 import type { Segments } from './segments'
 import { rowSegments } from './segments'
 import type { Axis, Window } from './view'
-import { span } from './view'
+import { bucketSpan, span, timeOf, visibleBuckets } from './view'
 
 export const GUTTER = 148
 export const RULER = 30
 /** Pixels kept free beside a flag, so that no tick's label sticks out behind it. */
 const LABEL_AIR = 20
+/** Rows lower than this have no label of their own. */
+const LABEL_HEIGHT = 14
 
 /** A rank that an open finding names. */
 export interface Suspect {
@@ -25,8 +30,10 @@ export interface Suspect {
 }
 
 export interface Scene {
-  readonly model: TimelineModel
+  readonly grid: StepGrid
   readonly layout: Layout
+  /** What dense rows are copied from. */
+  readonly heat: HeatImage
   readonly axis: Axis
   readonly window: Window
   readonly width: number
@@ -34,12 +41,15 @@ export interface Scene {
   /** Pixels scrolled down. */
   readonly scroll: number
   readonly palette: Palette
-  readonly suspects: readonly Suspect[]
-  /** Compute against same-stage peers, per model row; NaN: no peers. */
-  readonly ratios: Float64Array
+  readonly suspects: ReadonlyMap<number, readonly Suspect[]>
   readonly hovered: Cell | null
   readonly selected: Cell | null
-  readonly labels: { readonly stage: (id: number) => string; readonly rank: (id: number) => string; readonly since: (ranks: string, step: number) => string }
+  readonly crosshair: Crosshair | null
+  readonly labels: {
+    readonly group: (group: Group) => string
+    readonly rank: (id: number) => string
+    readonly since: (ranks: string, step: number) => string
+  }
 }
 
 type Pen = CanvasRenderingContext2D
@@ -48,78 +58,88 @@ export function paintTimeline(pen: Pen, scene: Scene): void {
   const { palette, width, height, layout, scroll } = scene
   pen.fillStyle = palette.background
   pen.fillRect(0, 0, width, height)
-  paintGrid(pen, scene)
+  paintRuler(pen, scene)
   pen.save()
   pen.beginPath()
   pen.rect(0, RULER, width, height - RULER)
   pen.clip()
   pen.translate(0, RULER - scroll)
-  for (const group of layout.groups) paintGroup(pen, scene, group.id, group.y)
-  const seen = layout.rows.filter((row) => row.y + row.height > scroll && row.y < scroll + height)
-  paintBars(pen, scene, seen)
-  for (const row of seen) paintLabel(pen, scene, row)
+  for (const group of layout.groups) {
+    if (group.y + group.height <= scroll || group.y >= scroll + height) continue
+    paintHeader(pen, scene, group)
+    const rows = rowsBetween(group, scroll, scroll + height)
+    if (layout.dense && group.group) paintHeat(pen, scene, group)
+    else paintBars(pen, scene, rows)
+    paintLabels(pen, scene, rows, group.y + GROUP_HEADER)
+  }
   paintCell(pen, scene, scene.hovered, palette.muted)
   paintCell(pen, scene, scene.selected, palette.text)
   pen.restore()
   paintOnsets(pen, scene)
+  const bottom = bottomOf(scene)
+  if (scene.crosshair) paintCrosshair(pen, scene.crosshair, { left: GUTTER, top: RULER, right: width, bottom }, palette)
 }
+
+const bottomOf = (scene: Scene): number => Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
 
 function toX(scene: Scene, position: number): number {
   return GUTTER + ((position - scene.window.from) / (scene.window.to - scene.window.from)) * (scene.width - GUTTER)
 }
 
-function paintGrid(pen: Pen, scene: Scene): void {
-  const { palette, window, width, axis, model } = scene
-  const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
-  const wanted = Math.max(2, Math.floor((width - GUTTER) / 110))
-  const marks = ticks(window.from, window.to, wanted).filter((mark) => axis === 'time' || Number.isInteger(mark))
-  pen.font = `12px ${palette.font}`
-  pen.textBaseline = 'middle'
-  pen.textAlign = 'left'
-  for (const mark of marks) {
-    const x = Math.round(toX(scene, mark)) + 0.5
-    if (x < GUTTER) continue
-    pen.fillStyle = palette.line
-    pen.fillRect(x - 0.5, RULER - 8, 1, bottom - RULER + 8)
-    pen.fillStyle = palette.muted
-    const label = axis === 'steps' ? formatInteger(mark) : formatSeconds(mark - model.stepStart[0])
-    if (x + 4 + pen.measureText(label).width < width) pen.fillText(label, x + 4, RULER / 2 - 3)
-  }
+function paintRuler(pen: Pen, scene: Scene): void {
+  const { axis, grid, window, palette } = scene
+  const begin = axis === 'time' ? timeOf(grid, grid.oldestStep) : 0
+  paintAxis(pen, {
+    ...window,
+    left: GUTTER,
+    right: scene.width,
+    bottom: bottomOf(scene),
+    height: RULER,
+    whole: axis === 'steps',
+    label: (mark) => (axis === 'steps' ? formatInteger(mark) : formatSeconds(mark - begin)),
+    palette,
+  })
   paintTraced(pen, scene)
-  pen.fillStyle = palette.line
-  pen.fillRect(0, RULER - 1, width, 1)
 }
 
 /** A line on the ruler under the steps whose spans are stored and can be opened. */
 function paintTraced(pen: Pen, scene: Scene): void {
-  const { model, axis, window, palette } = scene
+  const { grid, axis, window, palette } = scene
   pen.fillStyle = palette.accent
-  for (let index = 0; index < model.steps.length; index += 1) {
-    if (!model.traced[index]) continue
-    const from = axis === 'steps' ? model.steps[index] : model.stepStart[index]
-    const to = axis === 'steps' ? from + 1 : model.stepEnd[index]
-    if (to < window.from || from > window.to) continue
-    const x = Math.max(GUTTER, toX(scene, from))
-    pen.fillRect(x, RULER - 4, Math.max(1, toX(scene, to) - x - 0.5), 3)
+  const [first, end] = visibleBuckets(grid, axis, window)
+  for (let bucket = first; bucket < end; bucket += 1) {
+    if (!grid.traced[grid.slot(bucket)]) continue
+    const at = bucketSpan(grid, axis, bucket)
+    const x = Math.max(GUTTER, toX(scene, at.from))
+    pen.fillRect(x, RULER - 4, Math.max(1, toX(scene, at.to) - x - 0.5), 3)
   }
 }
 
-function paintGroup(pen: Pen, scene: Scene, id: number, y: number): void {
+function paintHeat(pen: Pen, scene: Scene, group: Group): void {
+  pen.save()
+  pen.beginPath()
+  pen.rect(GUTTER, group.y, scene.width - GUTTER, group.height)
+  pen.clip()
+  scene.heat.draw(pen, group, scene.axis, scene.window, GUTTER, scene.width - GUTTER)
+  pen.restore()
+}
+
+function paintHeader(pen: Pen, scene: Scene, group: Group): void {
   const { palette, width } = scene
   pen.fillStyle = palette.surface
-  pen.fillRect(0, y, width, GROUP_HEADER)
+  pen.fillRect(0, group.y, width, GROUP_HEADER)
   pen.fillStyle = palette.muted
   pen.font = `500 12px ${palette.font}`
   pen.textAlign = 'left'
   pen.textBaseline = 'middle'
-  pen.fillText(scene.labels.stage(id), 12, y + GROUP_HEADER / 2 + 0.5)
+  pen.fillText(scene.labels.group(group), 12, group.y + GROUP_HEADER / 2 + 0.5)
 }
 
 function paintBars(pen: Pen, scene: Scene, rows: readonly Row[]): void {
   const parts = { compute: new Path2D(), wait: new Path2D(), host: new Path2D() }
   const plot = scene.width - GUTTER
   for (const row of rows) {
-    const segments = rowSegments(scene.model, scene.axis, row.index, scene.window, plot)
+    const segments = rowSegments(scene.grid, scene.axis, row.index, scene.window, plot)
     for (let i = 0; i < segments.count; i += 1) addBar(parts, segments, i, row, plot)
   }
   const { palette } = scene
@@ -154,44 +174,76 @@ function addBar(parts: Parts, segments: Segments, i: number, row: Row, plot: num
   }
 }
 
-function paintLabel(pen: Pen, scene: Scene, row: Row): void {
-  const { palette, labels, ratios } = scene
-  const suspicions = scene.suspects.filter((candidate) => candidate.rank === row.rank)
-  const [suspect, pages] = [suspicions.length > 0, suspicions.some((candidate) => candidate.pages)]
-  const middle = row.y + row.height / 2 + 0.5
-  if (suspect) {
-    pen.fillStyle = pages ? palette.critSurface : palette.warnSurface
-    pen.fillRect(0, row.y, GUTTER - 8, row.height)
-    pen.fillStyle = pages ? palette.culprit : palette.warn
-    pen.fillRect(0, row.y, 3, row.height)
+/** Rows with room have their label; of lower ones those do that findings name or that are selected, and others in between. */
+function paintLabels(pen: Pen, scene: Scene, rows: readonly Row[], top: number): void {
+  const [first] = rows
+  if (!first) return
+  const roomy = first.height >= LABEL_HEIGHT
+  const marked = roomy ? rows : rows.filter((row) => scene.suspects.has(row.rank) || row.rank === scene.selected?.row.rank)
+  for (const row of marked) paintMark(pen, scene, row)
+  const below = (row: Row): boolean => row.y + row.height / 2 >= top + LABEL_HEIGHT / 2
+  const texts = roomy ? rows : withRoom(marked, rows.filter(below))
+  for (const row of texts) paintLabel(pen, scene, row, top)
+}
+
+/** The rows whose labels don't overlap; `preferred` ones first. */
+function withRoom(preferred: readonly Row[], rows: readonly Row[]): Row[] {
+  const chosen: Row[] = []
+  const taken = new Set<number>()
+  const slot = (row: Row): number => Math.floor((row.y + row.height / 2) / LABEL_HEIGHT)
+  for (const row of [...preferred, ...rows]) {
+    if ([-1, 0, 1].some((by) => taken.has(slot(row) + by))) continue
+    taken.add(slot(row))
+    chosen.push(row)
   }
+  return chosen
+}
+
+function paintMark(pen: Pen, scene: Scene, row: Row): void {
+  const { palette } = scene
+  const suspicions = scene.suspects.get(row.rank)
+  if (!suspicions) return
+  const pages = suspicions.some((suspect) => suspect.pages)
+  const height = Math.max(2, row.height)
+  pen.fillStyle = pages ? palette.critSurface : palette.warnSurface
+  pen.fillRect(0, row.y, GUTTER - 8, height)
+  pen.fillStyle = pages ? palette.culprit : palette.warn
+  pen.fillRect(0, row.y, 3, height)
+}
+
+function paintLabel(pen: Pen, scene: Scene, row: Row, top: number): void {
+  const { palette, labels, grid } = scene
+  const suspicions = scene.suspects.get(row.rank) ?? []
+  const pages = suspicions.some((suspect) => suspect.pages)
+  const middle = Math.max(row.y + row.height / 2 + 0.5, top + LABEL_HEIGHT / 2)
   pen.textBaseline = 'middle'
   pen.textAlign = 'left'
   pen.font = `${pages ? 600 : 400} 12px ${palette.font}`
-  pen.fillStyle = palette.text
+  pen.fillStyle = suspicions.length || row.height >= LABEL_HEIGHT ? palette.text : palette.muted
   pen.fillText(`${pages ? '▲ ' : ''}${labels.rank(row.rank)}`, 12, middle)
-  const ratio = ratios[row.index]
+  const ratio = grid.medianRatio(row.index, ...visibleBuckets(grid, scene.axis, scene.window))
   if (Number.isNaN(ratio)) return
   pen.textAlign = 'right'
-  pen.fillStyle = suspect ? palette.text : palette.muted
+  pen.fillStyle = suspicions.length ? palette.text : palette.muted
   pen.fillText(formatExcess(ratio), GUTTER - 16, middle)
 }
 
 function paintCell(pen: Pen, scene: Scene, cell: Cell | null, colour: string): void {
   if (!cell) return
-  const at = span(scene.model, scene.axis, cell.row.index, cell.stepIndex)
+  const at = span(scene.grid, scene.axis, cell.row.index, cell.bucket)
   if (Number.isNaN(at.from)) return
   const left = Math.max(GUTTER, toX(scene, at.from))
   const right = Math.min(scene.width, toX(scene, at.to))
   if (right < left) return
   pen.strokeStyle = colour
   pen.lineWidth = 2
-  pen.strokeRect(left, cell.row.y + 1, Math.max(2, right - left - 1), cell.row.height - 2)
+  const air = scene.layout.dense && cell.row.height < LABEL_HEIGHT ? -2 : 1
+  pen.strokeRect(left, cell.row.y + air, Math.max(2, right - left - 1), Math.max(2, cell.row.height - 2 * air))
 }
 
-function culpritsByOnset(suspects: readonly Suspect[]): Map<number, number[]> {
+function culpritsByOnset(scene: Scene): Map<number, number[]> {
   const steps = new Map<number, number[]>()
-  for (const { rank, sinceStep, pages } of suspects) {
+  for (const { rank, sinceStep, pages } of [...scene.suspects.values()].flat()) {
     if (pages && sinceStep !== null) steps.set(sinceStep, [...(steps.get(sinceStep) ?? []), rank])
   }
   return steps
@@ -199,14 +251,13 @@ function culpritsByOnset(suspects: readonly Suspect[]): Map<number, number[]> {
 
 /** A flagged line at each step since which culprits have been slow. */
 function paintOnsets(pen: Pen, scene: Scene): void {
-  const { model, axis, palette, labels, width } = scene
-  const bottom = Math.min(scene.height, RULER + scene.layout.height - scene.scroll)
-  const steps = culpritsByOnset(scene.suspects)
+  const { grid, axis, palette, labels, width } = scene
+  const bottom = bottomOf(scene)
+  const steps = culpritsByOnset(scene)
   pen.font = `600 12px ${palette.font}`
   for (const [step, ranks] of steps) {
-    const index = bisectLeft(model.steps, step)
-    if (index >= model.steps.length) continue
-    const x = Math.round(toX(scene, axis === 'steps' ? step : model.stepStart[index]))
+    if (step > grid.newestStep) continue
+    const x = Math.round(toX(scene, axis === 'steps' ? step : timeOf(grid, step)))
     if (x < GUTTER || x > width) continue
     pen.strokeStyle = palette.culprit
     pen.lineWidth = 1.5

@@ -1,23 +1,30 @@
-import { median } from '@/lib/statistics'
-import type { TimelineModel } from './model'
+import { bisectLeft } from 'd3-array'
 
 /**
- * A row's compute time over that of the other ranks of its group (its pipeline stage), as the median over the steps
- * `[first, end)`. NaN for a rank without peers. The detector's verdict weighs far more; this is what the eye compares.
+ * For each value the median of the others of its group; NaN for one without peers. Values that are NaN count for
+ * nobody. A group is sorted once, and leaving one out shifts its middle: O(n log n) for all. The detector's verdict
+ * weighs far more; this is what the eye compares.
  */
-export function computeRatio(model: TimelineModel, groups: readonly number[], row: number, first: number, end: number): number {
-  const width = model.steps.length
-  const peers = groups.flatMap((group, other) => (group === groups[row] && other !== row ? [other] : []))
-  if (peers.length === 0) return NaN
-  const ratios: number[] = []
-  for (let index = first; index < end; index += 1) {
-    const expected = median(peers.map((peer) => model.compute[peer * width + index]))
-    if (expected > 0) ratios.push(model.compute[row * width + index] / expected)
+export function expectedOfPeers(values: Float32Array, groups: Int32Array): Float32Array {
+  const expected = new Float32Array(values.length).fill(NaN)
+  const members = new Map<number, number[]>()
+  groups.forEach((group, row) => {
+    if (Number.isNaN(values[row])) return
+    const known = members.get(group)
+    if (known) known.push(row)
+    else members.set(group, [row])
+  })
+  for (const rows of members.values()) {
+    const sorted = Float32Array.from(rows, (row) => values[row]).sort()
+    for (const row of rows) expected[row] = medianWithout(sorted, bisectLeft(sorted, values[row]))
   }
-  return median(ratios)
+  return expected
 }
 
-/** The same of each row. */
-export function computeRatios(model: TimelineModel, groups: readonly number[], first: number, end: number): Float64Array {
-  return Float64Array.from(model.ranks, (_, row) => computeRatio(model, groups, row, first, end))
+function medianWithout(sorted: Float32Array, left: number): number {
+  const count = sorted.length - 1
+  if (count === 0) return NaN
+  const at = (i: number): number => sorted[i < left ? i : i + 1]
+  const middle = count >> 1
+  return count % 2 ? at(middle) : (at(middle - 1) + at(middle)) / 2
 }

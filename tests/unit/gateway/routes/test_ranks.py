@@ -1,4 +1,4 @@
-"""Ranks as people write them, and names of files."""
+"""Ranks as people write them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.limits import MAX_WORLD
-from megatronapp.gateway.routes.traces import MAX_RANKS, parse_ranks
+from megatronapp.gateway.routes.ranks import MAX_RANKS, parse_ranks
 
 
 @settings(deadline=None, max_examples=50)

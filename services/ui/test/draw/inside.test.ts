@@ -1,0 +1,41 @@
+import { describe, expect, it } from 'vitest'
+import { spanAt, stackLanes } from '@/draw/inside/paint'
+import { partOf, readTrace } from '@/draw/inside/spans'
+import { chromeTrace } from '../support/spans'
+import { World } from '../support/world'
+
+const world = new World({ ranks: 4, steps: 20, pipeline: 2 })
+const spans = readTrace(JSON.stringify(chromeTrace(world, 10, '')))
+
+describe('the spans of a step', () => {
+  it('are lanes of ranks, nested by time', () => {
+    expect(spans.lanes.map(({ rank, label, depths }) => [rank, label, depths])).toEqual([0, 1, 2, 3].map((rank) => [rank, 'compute', 2]))
+    const [step, forward] = spans.lanes[0].spans
+    expect([step.name, step.depth, forward.name, forward.depth, forward.microbatch]).toEqual(['step', 0, 'forward', 1, 0])
+    expect(spans.end).toBeCloseTo(Math.max(...[0, 1, 2, 3].map((rank) => world.values(rank, 10).duration)))
+  })
+
+  it('are joined from stage to stage', () => {
+    expect(spans.arrows).toHaveLength(2 * 4)
+    expect(spans.arrows[0].from.lane).toBe(0)
+    expect(spans.arrows[0].to.lane).toBe(2)
+    expect(spans.arrows[0].to.at).toBeGreaterThan(spans.arrows[0].from.at)
+  })
+
+  it('are found under the pointer, the innermost first', () => {
+    const { boxes } = stackLanes(spans.lanes)
+    expect(spanAt(boxes, 0.01, boxes[0].y + 2)?.name).toBe('step')
+    expect(spanAt(boxes, 0.01, boxes[0].y + 20)?.name).toBe('forward')
+    expect(spanAt(boxes, 0.01, boxes[3].y + 500)).toBeNull()
+  })
+
+  it('are told apart by what they are', () => {
+    expect(['forward', 'backward', 'all_reduce', 'forward_send', 'data', 'step', 'mlp_fc1'].map(partOf)).toEqual(['compute', 'backward', 'wait', 'wait', 'host', 'frame', 'compute'])
+  })
+
+  it('can only be read from a trace', () => {
+    expect(() => readTrace('{}')).toThrow(SyntaxError)
+    expect(() => readTrace('no')).toThrow(SyntaxError)
+    expect(readTrace('{"traceEvents":[]}')).toEqual({ lanes: [], arrows: [], end: 0 })
+  })
+})

@@ -1,0 +1,4 @@
+import { loadLocale } from '@/composables/useText'
+
+await loadLocale('en')
+await loadLocale('zh')

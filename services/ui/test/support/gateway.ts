@@ -1,0 +1,121 @@
+import type { LiveEvent, Report } from '@/api/types'
+import { COLUMNS_TYPE, gridBytes } from './grid'
+import { chromeTrace } from './spans'
+import type { World } from './world'
+
+export interface Answer {
+  readonly status: number
+  readonly type: string
+  readonly body: string | Uint8Array<ArrayBuffer>
+}
+
+/**
+ * The gateway of made-up runs: the REST answers, events and bytes of the real one, as far as pages ask for them. It may
+ * be told to fail. A test holds it against openapi.json and against what a real gateway has answered.
+ */
+export class FakeGateway {
+  /** What is asked for below these paths is answered with this status. */
+  readonly failing = new Map<string, number>()
+  readonly asked: string[] = []
+  collectorLost: number | null = null
+  /** Seconds since 1970. */
+  now = (): number => Date.now() / 1000
+  private readonly listeners = new Set<(event: LiveEvent) => void>()
+  private readonly cache = new Map<string, Answer>()
+
+  constructor(readonly worlds: readonly World[]) {}
+
+  answer(method: string, url: URL): Answer {
+    const path = url.pathname
+    this.asked.push(`${method} ${path}${url.search}`)
+    for (const [below, status] of this.failing) if (path.startsWith(below)) return failure(status)
+    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', expires_unix_seconds: null })
+    if (path === '/api/v1/jobs') return json(this.worlds.map((world) => world.job(this.now())))
+    if (path === '/api/v1/findings') return json(this.worlds.flatMap((world) => world.findings(this.now())))
+    if (path === '/api/v1/report') return json(REPORT)
+    const [, run, rest = ''] = /^\/api\/v1\/jobs\/([^/]+)(?:\/(.*))?$/.exec(path) ?? []
+    const world = this.worlds.find((one) => one.run === decodeURIComponent(run ?? ''))
+    return world ? this.ofJob(world, rest, url.searchParams) : failure(404)
+  }
+
+  private ofJob(world: World, what: string, query: URLSearchParams): Answer {
+    const number = (name: string, otherwise: number): number => Number(query.get(name) ?? otherwise)
+    const [from, to] = [number('from_step', 0), number('to_step', 0)]
+    const attempt = number('attempt', 0)
+    if (attempt && attempt !== world.attempt) return failure(404)
+    switch (what) {
+      case '':
+        return json({ ...world.job(this.now()), recipe: null, evaluations: [] })
+      case 'ranks':
+        return json(Array.from({ length: world.ranks }, (_, rank) => world.rank(rank)))
+      case 'clocks':
+        return json(Array.from({ length: world.ranks }, (_, rank) => world.clock(rank)))
+      case 'metrics':
+        return json(world.metrics(number('limit', 2000)))
+      case 'timeline':
+        return json(world.rows(Math.max(from, (to || world.newestStep) - number('limit', 200) + 1), to || world.newestStep))
+      case 'timeline/grid':
+        if (Math.max(from, world.oldestStep) > Math.min(to || world.newestStep, world.newestStep)) return failure(422)
+        return this.once(`${world.run} ${world.newestStep} ${query.toString()}`, () => ({
+          status: 200,
+          type: COLUMNS_TYPE,
+          body: gridBytes(world, { from, to, buckets: Math.min(number('buckets', 512), Math.max(32, Math.floor(number('cells', 1 << 18) / world.ranks))), bucketSteps: number('bucket_steps', 0) }),
+        }))
+      case 'trace':
+        return world.traced(from) ? json(chromeTrace(world, from, query.get('ranks') ?? '')) : failure(404)
+      case 'trace-control':
+        return json({ requested: null, in_force: null, ranks: 0, ranks_confirmed: 0 })
+    }
+    return failure(404)
+  }
+
+  /** What a viewer hears first. */
+  greeting(): LiveEvent[] {
+    const now = this.now()
+    return [
+      { type: 'snapshot', jobs: this.worlds.map((world) => world.job(now)), findings: this.worlds.flatMap((world) => world.findings(now)), annotations: [] },
+      this.ping(),
+    ]
+  }
+
+  ping(): LiveEvent {
+    return { type: 'ping', unix_seconds: this.now(), collector_lost_unix_seconds: this.collectorLost }
+  }
+
+  /** Ends a step of a run. */
+  advance(world: World): void {
+    world.newestStep += 1
+    const { step, ...columns } = world.metrics(1)
+    const row = Object.fromEntries(Object.entries(columns).map(([name, [value]]) => [name, value]))
+    this.say({ type: 'step', run: world.run, row: { step: step[0], ...row } as Extract<LiveEvent, { type: 'step' }>['row'] })
+    this.say({ type: 'job', job: world.job(this.now()) })
+  }
+
+  say(event: LiveEvent): void {
+    for (const listener of this.listeners) listener(event)
+  }
+
+  listen(listener: (event: LiveEvent) => void): () => void {
+    this.listeners.add(listener)
+    return () => this.listeners.delete(listener)
+  }
+
+  private once(key: string, make: () => Answer): Answer {
+    const known = this.cache.get(key) ?? make()
+    if (this.cache.size > 32) this.cache.clear()
+    this.cache.set(key, known)
+    return known
+  }
+}
+
+const REPORT: Report = {
+  from_unix_seconds: 1_789_000_000, to_unix_seconds: 1_790_000_000, incidents: 0, open: 0, mean_seconds_to_resolve: null,
+  levels: [], causes: [], repeat_offenders: [],
+}
+
+const json = (body: unknown): Answer => ({ status: 200, type: 'application/json', body: JSON.stringify(body) })
+
+function failure(status: number): Answer {
+  const code = { 401: 'unauthenticated', 404: 'not_found', 503: 'unavailable' }[status] ?? 'invalid_request'
+  return { status, type: 'application/json', body: JSON.stringify({ error: { code, message: `made to answer ${status}`, hint: 'it is a test' } }) }
+}

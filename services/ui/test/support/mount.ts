@@ -1,0 +1,77 @@
+import { createPinia, setActivePinia } from 'pinia'
+import { vi } from 'vitest'
+import type { Component } from 'vue'
+import { createApp, nextTick } from 'vue'
+import { createMemoryHistory, createRouter } from 'vue-router'
+import type { Router } from 'vue-router'
+import { createLive, LIVE } from '@/api/live'
+import { ROLE } from '@/composables/useRole'
+import { router as routes } from '@/router'
+import type { FakeGateway } from './gateway'
+
+export interface Mounted {
+  readonly element: HTMLElement
+  readonly router: Router
+  /** Until it is so, or for a second. */
+  readonly until: (true_: () => unknown) => Promise<void>
+  readonly end: () => void
+}
+
+/** A page over a fake gateway, as the shell would show it at an address. */
+export async function mountPage(page: Component, gateway: FakeGateway, address: string): Promise<Mounted> {
+  vi.stubGlobal('fetch', (input: RequestInfo | URL, init?: RequestInit) => respond(gateway, input, init))
+  vi.stubGlobal('WebSocket', socketOf(gateway))
+  const router = createRouter({ history: createMemoryHistory(), routes: routes.getRoutes().map((route) => ({ ...route, components: undefined, component: page, children: [] })) })
+  await router.push(address)
+  const element = document.createElement('div')
+  document.body.append(element)
+  const pinia = createPinia()
+  setActivePinia(pinia)
+  const app = createApp(page, router.currentRoute.value.params)
+  app.use(pinia).use(router)
+  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: 'operator' } as never))
+  app.mount(element)
+  const until = async (holds: () => unknown): Promise<void> => {
+    for (let i = 0; i < 100 && !holds(); i += 1) await new Promise((resolve) => setTimeout(resolve, 10))
+    await nextTick()
+  }
+  return {
+    element, router, until,
+    end: () => {
+      app.unmount()
+      element.remove()
+      vi.unstubAllGlobals()
+    },
+  }
+}
+
+async function respond(gateway: FakeGateway, input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+  const request = input instanceof Request ? input : new Request(new URL(String(input), 'http://fake'), init)
+  const { status, type, body } = gateway.answer(request.method, new URL(request.url))
+  return Promise.resolve(new Response(body, { status, headers: { 'Content-Type': type } }))
+}
+
+function socketOf(gateway: FakeGateway): unknown {
+  return class {
+    static readonly CONNECTING = 0
+    static readonly OPEN = 1
+    readyState = 1
+    onopen?: () => void
+    onclose?: (event: unknown) => void
+    onmessage?: (event: { data: string }) => void
+    private readonly stop = gateway.listen((event) => this.onmessage?.({ data: JSON.stringify(event) }))
+    constructor() {
+      queueMicrotask(() => {
+        this.onopen?.()
+        for (const event of gateway.greeting()) this.onmessage?.({ data: JSON.stringify(event) })
+      })
+    }
+    close(): void {
+      this.stop()
+      this.onclose?.({})
+    }
+    send(): void {
+      throw new Error('the page only listens')
+    }
+  }
+}

@@ -1,0 +1,237 @@
+import type { Clock, Finding, Job, JobState, Metrics, Rank, Timeline } from '@/api/types'
+
+/** What goes wrong in a made-up run. */
+export interface Fault {
+  readonly ranks: readonly number[]
+  readonly since: number
+  readonly until?: number
+  /** Compute ÷ usual compute. */
+  readonly effect: number
+}
+
+export interface WorldOptions {
+  readonly run?: string
+  readonly name?: string
+  readonly ranks: number
+  readonly steps: number
+  readonly pipeline?: number
+  readonly perNode?: number
+  readonly attempt?: number
+  readonly oldestStep?: number
+  readonly faults?: readonly Fault[]
+  /** Spans are stored of the first two of so many steps. */
+  readonly tracedEvery?: number
+  readonly state?: JobState
+}
+
+export const STEP_SECONDS = 1
+const COMPUTE = 0.62
+const WAIT = 0.08
+const BEGIN = 1_790_000_000
+const TRACED = 2
+
+/** One step of one rank, in seconds. */
+export interface StepValues {
+  readonly compute: number
+  readonly wait: number
+  readonly host: number
+  readonly duration: number
+}
+
+/**
+ * A run with any number of ranks and steps, made up as it is asked for: the same question has the same answer. Ranks
+ * are spread over stages and nodes in their order; compute scatters by one percent, and faults make it longer.
+ */
+export class World {
+  readonly run: string
+  readonly name: string
+  readonly ranks: number
+  readonly pipeline: number
+  readonly attempt: number
+  readonly oldestStep: number
+  readonly faults: readonly Fault[]
+  readonly tracedEvery: number
+  state: JobState
+  newestStep: number
+  /** Ranks that say nothing any more. */
+  silent = new Set<number>()
+  private readonly perNode: number
+
+  constructor(options: WorldOptions) {
+    this.run = options.run ?? 'run-fake'
+    this.name = options.name ?? 'team/fake'
+    this.ranks = options.ranks
+    this.pipeline = options.pipeline ?? 1
+    this.perNode = options.perNode ?? 8
+    this.attempt = options.attempt ?? 1
+    this.oldestStep = options.oldestStep ?? 1
+    this.newestStep = options.steps
+    this.faults = options.faults ?? []
+    this.tracedEvery = options.tracedEvery ?? 10
+    this.state = options.state ?? 'running'
+  }
+
+  stageOf(rank: number): number {
+    return Math.floor(rank / Math.max(1, Math.ceil(this.ranks / this.pipeline)))
+  }
+
+  traced(step: number): boolean {
+    return step % this.tracedEvery < TRACED
+  }
+
+  effect(rank: number, step: number): number {
+    const faults = this.faults.filter((fault) => fault.ranks.includes(rank) && step >= fault.since && step <= (fault.until ?? Infinity))
+    return faults.reduce((effect, fault) => effect * fault.effect, 1)
+  }
+
+  values(rank: number, step: number): StepValues {
+    const compute = COMPUTE * (1 + 0.01 * noise(rank * 7919 + step)) * this.effect(rank, step)
+    const host = 0.02 * (1 + 0.2 * noise(rank * 31 + step * 17))
+    const slowest = COMPUTE * Math.max(1, ...this.faults.filter(({ since, until }) => step >= since && step <= (until ?? Infinity)).map(({ effect }) => effect))
+    const wait = Math.max(0.01, slowest - compute) + WAIT
+    return { compute, wait, host, duration: compute + wait + host }
+  }
+
+  startOf(step: number): number {
+    return BEGIN + step * STEP_SECONDS
+  }
+
+  job(now: number): Job {
+    const slow = this.findings(now).flatMap((finding) => finding.ranks)
+    return {
+      run: this.run,
+      job: this.name,
+      namespace: this.name.split('/')[0],
+      name: this.name.split('/')[1],
+      attempt: this.attempt,
+      state: this.state,
+      sizes: { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },
+      step: this.newestStep,
+      total_steps: Math.max(50_000, this.newestStep),
+      step_seconds: STEP_SECONDS,
+      loss: loss(this.newestStep),
+      loss_trend: [],
+      learning_rate: 3e-4,
+      grad_norm: 0.9,
+      tokens_per_second: 16_384,
+      tflops_per_gpu: 410,
+      non_finite: [],
+      eta_seconds: 3600,
+      ranks_connected: this.ranks,
+      ranks_silent: this.silent.size,
+      slow_ranks: slow,
+      open_findings: this.faults.length,
+      trace_control: null,
+      started_unix_seconds: this.startOf(this.oldestStep),
+      updated_unix_seconds: now,
+    }
+  }
+
+  rank(rank: number): Rank {
+    return {
+      rank,
+      node: `node-${Math.floor(rank / this.perNode)}`,
+      gpu_uuid: `GPU-${rank.toString(16).padStart(8, '0')}`,
+      device: 'cuda',
+      device_id: '',
+      device_name: 'H200',
+      role: '',
+      local_rank: rank % this.perNode,
+      placement: { tensor: 0, pipeline: this.stageOf(rank), data: rank % Math.ceil(this.ranks / this.pipeline), context: 0, expert: 0 },
+      connected: true,
+      ended: false,
+      step: this.newestStep,
+      activity: 'forward',
+      activity_seconds: 0.1,
+      heartbeat_age_seconds: this.silent.has(rank) ? 8 : 0.4,
+      dropped: 0,
+      gpu: null,
+      memory: null,
+    }
+  }
+
+  clock(rank: number): Clock {
+    return {
+      rank, node: `node-${Math.floor(rank / this.perNode)}`, offset_ns: 100 * rank, drift_ppm: 0.1, error_ns: 800,
+      residual_median_ns: 300, residual_p90_ns: 900, raw_residual_median_ns: 5000, fitted: rank > 0, anchors: 40,
+    }
+  }
+
+  metrics(limit: number): Metrics {
+    const first = Math.max(this.oldestStep, this.newestStep - limit + 1)
+    const step = Array.from({ length: this.newestStep - first + 1 }, (_, i) => first + i)
+    return {
+      step,
+      unix_seconds: step.map((one) => this.startOf(one)),
+      step_seconds: step.map(() => STEP_SECONDS),
+      loss: step.map(loss),
+      learning_rate: step.map(() => 3e-4),
+      grad_norm: step.map((one) => 0.9 + 0.1 * noise(one)),
+      tokens_per_second: step.map(() => 16_384),
+      tflops_per_gpu: step.map(() => 410),
+    }
+  }
+
+  findings(now: number): Finding[] {
+    return this.faults.map((fault, index) => {
+      const steps = Array.from({ length: 60 }, (_, i) => Math.max(1, fault.since - 10) + i)
+      return {
+        id: `${this.run}-finding-${index}`,
+        run: this.run,
+        job: this.name,
+        attempt: this.attempt,
+        kind: 'slow_gpu',
+        cause: 'compute',
+        ranks: [...fault.ranks],
+        workers: [],
+        node: this.rank(fault.ranks[0]).node,
+        gpu_uuid: this.rank(fault.ranks[0]).gpu_uuid,
+        since_step: fault.since,
+        effect_ratio: fault.effect,
+        cost_ratio: 1 + 0.9 * (fault.effect - 1),
+        confidence: 0.99,
+        state: 'open',
+        page: true,
+        evidence: [
+          { signal: 'compute_effect', text: 'compute over that of its peers', unit: 'ratio', steps, values: steps.map((step) => this.effect(fault.ranks[0], step)), expected: steps.map(() => 1) },
+        ],
+        summary: `Rank ${fault.ranks[0]} computes slower since step ${fault.since}.`,
+        advice: 'Look at its clocks.',
+        opened_unix_ns: this.startOf(fault.since + 4) * 1e9,
+        resolved_unix_ns: 0,
+        opened_step: fault.since + 4,
+        resolved_step: null,
+        updated_unix_ns: now * 1e9,
+        since_unix_ns: this.startOf(fault.since) * 1e9,
+        devices: [],
+        opened_attempt: this.attempt,
+        refuted_unix_ns: 0,
+      }
+    })
+  }
+
+  rows(first: number, last: number): Timeline {
+    const steps = Array.from({ length: Math.max(0, Math.min(last, this.newestStep) - Math.max(first, this.oldestStep) + 1) }, (_, i) => Math.max(first, this.oldestStep) + i)
+    const cells = steps.flatMap((step) => Array.from({ length: this.ranks }, (_, rank) => ({ step, rank, ...this.values(rank, step) })))
+    return {
+      origin_unix_seconds: steps.length ? this.startOf(steps[0]) : 0,
+      step: cells.map(({ step }) => step),
+      rank: cells.map(({ rank }) => rank),
+      start_seconds: cells.map(({ step }) => this.startOf(step) - this.startOf(steps[0])),
+      duration_seconds: cells.map(({ duration }) => duration),
+      compute_seconds: cells.map(({ compute }) => compute),
+      wait_seconds: cells.map(({ wait }) => wait),
+      host_seconds: cells.map(({ host }) => host),
+      traced: cells.map(({ step }) => this.traced(step)),
+    }
+  }
+}
+
+const loss = (step: number): number => 2.1 + 6.5 * Math.exp(-step / 900) + 0.02 * noise(step)
+
+/** −1 to 1, of an integer: the same each time. */
+export function noise(seed: number): number {
+  let hash = Math.imul(seed ^ 0x9e3779b9, 0x85ebca6b)
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35)
+  return ((hash ^ (hash >>> 16)) >>> 0) / 0x7fffffff - 1
+}
