@@ -22,6 +22,8 @@ router = APIRouter()
 
 PING_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
+MAX_MESSAGE_BYTES = 1 << 16
+"""Of what a viewer sends, which nobody reads."""
 
 
 @router.websocket("/events")
@@ -85,5 +87,8 @@ async def _close(socket: WebSocket) -> None:
 
 
 async def _left(socket: WebSocket) -> None:
-    while (await socket.receive())["type"] != "websocket.disconnect":
-        pass
+    """Ends when the viewer leaves, or sends what nobody has asked it for."""
+    while (message := await socket.receive())["type"] != "websocket.disconnect":
+        if len(message.get("text") or message.get("bytes") or b"") > MAX_MESSAGE_BYTES:
+            await socket.close(status.WS_1009_MESSAGE_TOO_BIG)
+            return
