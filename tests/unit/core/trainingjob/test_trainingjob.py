@@ -9,6 +9,13 @@ from megatronapp.core.scenario import FaultKind
 from megatronapp.core.trainingjob import Phase, Reason, Status, TrainingJob
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
+SERVE: dict[str, Any] = {
+    "mode": "serve",
+    "parallelism": {"tensor": 4, "pipeline": 2},
+    "plugins": {"scope": {"enabled": True}},
+    "args": ["--load", "/checkpoints/default/gpt"],
+}
+"""On 8 ranks."""
 
 
 def job(spec: dict[str, Any] | None = None, **metadata: Any) -> TrainingJob:
@@ -74,6 +81,19 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             {"command": ["x"], "plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}},
             r"plugins\.faults needs the platform's own launcher",
         ),
+        ({"mode": "explain"}, r"spec\.mode"),
+        ({**SERVE, "command": ["x"], "plugins": {}}, "mode serve needs the platform's own launcher"),
+        ({**SERVE, "plugins": {}}, r"mode serve needs plugins\.scope\.enabled"),
+        (
+            {**SERVE, "plugins": {"scope": {"enabled": True}, "dpp": {"enabled": True}}},
+            "mode serve needs .* no dpp, fbd or faults",
+        ),
+        ({**SERVE, "args": []}, "mode serve needs a checkpoint: give args --load"),
+        (
+            {**SERVE, "nodes": 2},
+            "one replica: nodes x procPerNode = 16 must be tensor x pipeline = 4 x 2",
+        ),
+        ({**SERVE, "elastic": {"minNodes": 1, "maxNodes": 1}}, "mode serve runs one replica"),
         ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, r"spec\.env\.0: MASTER_ADDR is set by the platform"),
         ({"env": [{"name": "MEGATRONAPP_JOB"}]}, "MEGATRONAPP_JOB is set by the platform"),
         ({"args": ["--tensor-model-parallel-size=2"]}, r"differs from parallelism\.tensor 1"),
@@ -135,6 +155,13 @@ def test_trainer_args_carry_layout_and_tracing() -> None:
         "--tensor-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
         "--trace --trace-interval 7 --trace-granularity base --continuous-trace-iterations 2 "
         "--fault-scenario faults.yaml --pipeline-model-parallel-size=2 --bf16"
+    )
+
+
+def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
+    assert " ".join(job(SERVE).spec.trainer_args()) == (
+        "--serve --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --require-plugins scope "
+        "--load /checkpoints/default/gpt"
     )
 
 

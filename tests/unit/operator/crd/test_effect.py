@@ -37,6 +37,7 @@ READ_LATER = {
 BOUNDS = {"elastic.maxNodes"}
 """Limits of other fields, which the model checks."""
 BASES: dict[str, dict[str, Any]] = {
+    "mode": {"parallelism": {"tensor": 4}, "plugins": {"scope": {"enabled": True}}, "args": ["--load", "/data"]},
     "parallelism.virtualPipeline": {"parallelism": {"pipeline": 2}},
     "plugins.dpp.enabled": {},
     "plugins.fbd.enabled": {},

@@ -148,6 +148,9 @@ class LocalReference(Model):
 
 
 class Spec(Model):
+    mode: Literal["train", "serve"] = Field(
+        default="train", description="serve: answer requests with the checkpoint that args --load names"
+    )
     image: str = Field(default="", max_length=1024, description="default: the trainer of the operator's own version")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
@@ -291,6 +294,27 @@ class Spec(Model):
             )
         return self
 
+    @model_validator(mode="after")
+    def _serving_is_one_replica(self) -> Self:
+        if self.mode != "serve":
+            return self
+        if self.command:
+            raise ValueError("mode serve needs the platform's own launcher: leave out command")
+        others = [name for name in self.plugins.enabled if name not in ("scan", "scope")]
+        if others or not self.plugins.scope.enabled:
+            raise ValueError(
+                "mode serve needs plugins.scope.enabled, which is how people ask, and no dpp, fbd or faults"
+            )
+        if not {"--load", "--checkpoint"} & flag_values(self.args).keys():
+            raise ValueError("mode serve needs a checkpoint: give args --load with a folder in one of storage")
+        sizes = self.parallelism
+        if self.world_size != sizes.tensor * sizes.pipeline or self.elastic is not None:
+            raise ValueError(
+                f"mode serve runs one replica: nodes x procPerNode = {self.world_size} must be tensor x pipeline = "
+                f"{sizes.tensor} x {sizes.pipeline}, without context, expert and elastic"
+            )
+        return self
+
     def trainer_args(self, scenario_file: str = "") -> list[str]:
         """All of the trainer's flags: those of `parallelism` and of the plug-ins that are on, then `args`.
 
@@ -303,6 +327,8 @@ class Spec(Model):
             if size > 1 and flag not in given:
                 flags += [flag, str(size)]
         plugins = self.plugins
+        if self.mode == "serve":
+            return ["--serve", *flags, "--require-plugins", "scope", *self.args]
         if "--trace" not in given:
             flags += plugins.scan.flags
         if scenario_file:

@@ -67,6 +67,26 @@ SPEC_RULES = [
         "off and give your command its flags in args",
     ),
     (
+        "self.mode != 'serve' || !has(self.command) || size(self.command) == 0",
+        "mode serve needs the platform's own launcher: leave out command",
+    ),
+    (
+        "self.mode != 'serve' || (self.plugins.scope.enabled && !self.plugins.dpp.enabled && !self.plugins.fbd.enabled "
+        "&& !has(self.plugins.faults.scenarioFrom) && !(has(self.plugins.faults.scenario) && "
+        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
+        "mode serve needs plugins.scope.enabled, by which people ask, and no dpp, fbd or faults",
+    ),
+    (
+        "self.mode != 'serve' || (has(self.args) && self.args.exists(a, a.matches('^--(load|checkpoint)(=|$)')))",
+        "mode serve needs a checkpoint: give args --load with a folder in one of storage",
+    ),
+    (
+        f"self.mode != 'serve' || (!has(self.elastic) && {WORLD} == self.parallelism.tensor * "
+        "self.parallelism.pipeline)",
+        "mode serve runs one replica: nodes x procPerNode must be parallelism.tensor x pipeline, without context, "
+        "expert and elastic",
+    ),
+    (
         "!has(self.env) || self.env.all(v, !v.name.matches("
         "'^(PET_|MASTER_|MEGATRONAPP_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|(LOCAL|GROUP)_(RANK|WORLD_SIZE))$'))",
         "env: names that the platform sets (PET_*, MASTER_*, MEGATRONAPP_*, TORCHELASTIC_*, RANK, WORLD_SIZE, LOCAL_*, "
@@ -88,6 +108,7 @@ SPEC_RULES = [
 ]
 
 TRANSITION_RULES = [
+    ("self.mode == oldSelf.mode", "mode can't be changed; delete the job and create it again"),
     ("self.backend == oldSelf.backend", "backend can't be changed; delete the job and create it again"),
     ("self.managedBy == oldSelf.managedBy", "managedBy can't be changed; delete the job and create it again"),
     (

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; `megatronapp generate --help` lists all flags")
+        raise UsageError(f"{message}; `{self.prog} --help` lists all flags")
 
 
 def build_parser() -> Parser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from megatronapp.core.generation import Event, Prompt, RowFinished, Stepped
+from megatronapp.core.generation import Event, Prompt, RowFinished, Started, Stepped
 
 Write = Callable[[str], object]
 
@@ -16,12 +16,12 @@ class PlainText:
     def __init__(self, prompts: Sequence[Prompt], write: Write) -> None:
         self._prompts = [prompt if isinstance(prompt, str) else "" for prompt in prompts]
         self._write = write
-        if len(prompts) == 1:
-            write(self._prompts[0])
 
     def show(self, event: Event) -> None:
         alone = len(self._prompts) == 1
-        if isinstance(event, Stepped) and alone:
+        if isinstance(event, Started) and alone:
+            self._write(self._prompts[0])
+        elif isinstance(event, Stepped) and alone:
             self._write("".join(token.delta for token in event.tokens))
         elif isinstance(event, RowFinished) and event.beams:
             self._beams(event, alone)

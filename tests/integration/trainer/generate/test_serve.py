@@ -1,0 +1,141 @@
+"""A server whose requests come from a plug-in: what the plug-in sees, and how the server ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+import torch
+
+from megatronapp.core.errors import PluginMissingError, UsageError
+from megatronapp.core.generation import Command, Event, Finished, GenerationRequest, Limits, Started
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.generate import serve
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from tests.integration.trainer.generate.models import trained
+from tests.support.forked import RankFailedError, run_forked
+
+calls: list[str] = []
+events: list[Event] = []
+
+
+class OpenPort:
+    """One request that waits to be stepped, and then nothing more."""
+
+    def __init__(self, started: Path) -> None:
+        self._started = started
+        self._requests: list[Command] = [GenerationRequest(prompts=("He",), id="one", paused=True, max_new_tokens=8)]
+
+    def next_command(self, timeout_seconds: float) -> Command | None:
+        if self._requests:
+            return self._requests.pop()
+        time.sleep(timeout_seconds / 10)
+        return None
+
+    def emit(self, event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Started):
+            self._started.touch()
+
+
+class Asking(Plugin):
+    name = "asking"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--started", type=Path)
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        assert context.tokenizer is not None
+        calls.append(f"create({context.tokenizer.vocab_size}, {context.max_positions}, {context.identity.rank})")
+        plugin = cls()
+        plugin.started = args.started
+        return plugin
+
+    started: Path
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        calls.append(f"models({len(chunks)})")
+
+    def port(self, limits: Limits) -> OpenPort:
+        calls.append(f"port({limits.vocabulary}, {limits.max_positions})")
+        return OpenPort(self.started)
+
+    def close(self) -> None:
+        calls.append("close")
+
+
+class Widening(Asking):
+    name = "widening"
+
+    def configure(self, config: object) -> None:
+        config.layernorm_epsilon = 0.5  # type: ignore[attr-defined]
+
+
+class Silent(Plugin):
+    """Without a port: not made at all."""
+
+    name = "silent"
+
+
+def served(folder: Path, started: Path, flags: str) -> tuple[list[str], list[Event]]:
+    """For a rank; the last one gets SIGTERM as soon as the request has started, as when its node is drained."""
+
+    def drain() -> None:
+        while not started.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+        threading.Thread(target=drain, daemon=True).start()
+    argv = ["--serve", "--load", str(folder), "--started", str(started), *flags.split()]
+    serve.run(argv, plugins=(Silent, Asking))
+    return calls, events
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("model"))
+
+
+def test_a_plugin_with_a_port_asks_until_any_rank_gets_sigterm(folder: Path, tmp_path: Path) -> None:
+    flags = "--pipeline-model-parallel-size 2 --require-plugins asking"
+
+    (first, found), (second, others) = run_forked(2, served, folder, tmp_path / "started", flags)
+
+    assert first == ["create(257, 64, 0)", "models(1)", "port(257, 64)", "close"]
+    assert second == ["create(257, 64, 1)", "models(1)", "close"]
+    assert [type(event).__name__ for event in found] == ["Started", "StateChanged", "RowFinished", "Finished"]
+    assert found[-1] == Finished(request="one", reason="cancelled")
+    assert others == []
+
+
+def refused(folder: Path, flags: str) -> None:
+    serve.run(["--serve", "--load", str(folder), *flags.split()], plugins=(Silent, Widening))
+
+
+def test_a_plugin_that_would_change_the_model_is_refused(folder: Path) -> None:
+    with pytest.raises(RankFailedError, match="the plug-in widening would change the model of"):
+        run_forked(1, refused, folder, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "says"),
+    [
+        (["--require-plugins", "silent"], PluginMissingError, "silent: no plug-in of this name that can serve"),
+        (["--num-layers", "4"], UsageError, "unrecognized arguments: --num-layers 4"),
+    ],
+)
+def test_wrong_flags_are_refused_before_a_model_is_built(
+    flags: list[str], error: type[UsageError], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=says):
+        serve.run(["--serve", "--load", str(tmp_path), *flags], plugins=(Silent, Asking))
