@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from megatronapp.gateway.scope.limits import MAX_NAME, MAX_PROMPTS, MAX_REASON, MAX_TOKENS, RefusedError
+from megatronapp.gateway.scope.limits import MAX_NAME, MAX_REASON, RefusedError
 from megatronapp.gateway.scope.producers import Producer
 from megatronapp.v1 import scope_pb2
 
@@ -13,7 +14,6 @@ TIMEOUT_SECONDS = 60.0
 MAX_PENDING = 1024
 
 NEEDED_ROLE = {
-    "generate": "generate",
     "generation": "generate",
     "compare": "generate",
     "train": "train",
@@ -24,7 +24,6 @@ NEEDED_ROLE = {
 DISTURBING = frozenset({"perturb", "compare"})
 """Need a reason, which the audit keeps."""
 _VERBS = {
-    "generation": frozenset({"pause", "step", "resume", "cancel", "branch"}),
     "train": frozenset({"pause", "step", "run_to", "resume", "renew"}),
 }
 
@@ -78,19 +77,23 @@ def check(command: scope_pb2.ScopeCommand, *, operates: bool) -> str:
         raise RefusedError(
             "invalid", f"{action} does not know {do!r:.40}", f"one of {', '.join(sorted(_VERBS[action]))}"
         )
-    if action in ("generate", "compare"):
-        _check_generate(command.generate if action == "generate" else command.compare.generate)
+    if action in ("generation", "compare"):
+        document = command.generation.command if action == "generation" else command.compare.generation
+        _check_generation(document)
     return action
 
 
-def _check_generate(generate: scope_pb2.ScopeGenerate) -> None:
-    prompts = len(generate.prompts) + len(generate.prompt_ids)
-    if not 1 <= prompts <= MAX_PROMPTS or (generate.prompts and generate.prompt_ids):
-        raise RefusedError("invalid", f"{prompts} prompts; from 1 to {MAX_PROMPTS}, all as text or all as ids")
-    if not 1 <= generate.max_new_tokens <= MAX_TOKENS:
-        raise RefusedError("invalid", f"{generate.max_new_tokens} new tokens; from 1 to {MAX_TOKENS}")
-    if not 1 <= len(generate.request) <= MAX_NAME:
-        raise RefusedError("invalid", f"a generation has a name of 1 to {MAX_NAME} characters")
+def _check_generation(text: str) -> None:
+    """That it is a document with a name; what the model makes of it, the ranks say in an event."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise RefusedError("invalid", "a generation is a JSON object", 'such as {"id": "a", "prompts": ["Once"]}')
+    name = document.get("request" if document.get("type") == "control" else "id")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        raise RefusedError("invalid", f"a generation has an id of 1 to {MAX_NAME} characters, a control its request")
 
 
 def able(action: str, producers: Iterable[Producer]) -> list[Producer]:
