@@ -200,9 +200,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             ("reason",),
             "Streams of ranks that were refused or ended, by reason.",
         ),
-        Metric(
-            "megatronapp_gateway_scope_refused_events_total", "counter", (), "Events of ranks that were dropped."
-        ),
+        Metric("megatronapp_gateway_scope_refused_events_total", "counter", (), "Events of ranks that were dropped."),
         Metric(
             "megatronapp_gateway_scope_closed_total",
             "counter",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from megatronapp.core.errors import UsageError
+from megatronapp.core.generation import Control
+from megatronapp.core.generation_json import command_from_json
 from megatronapp.gateway.scope.limits import MAX_NAME, MAX_REASON, RefusedError
 from megatronapp.gateway.scope.producers import Producer
 from megatronapp.v1 import scope_pb2
@@ -28,6 +30,9 @@ _VERBS = {
 }
 
 
+OnResult = Callable[[scope_pb2.ScopeResult], None]
+
+
 @dataclass(slots=True)
 class Pending:
     """One command on its way; `answers` by rank."""
@@ -38,6 +43,7 @@ class Pending:
     by: str
     asked: frozenset[int]
     until: float
+    on_result: OnResult | None = None
     answers: dict[int, scope_pb2.ScopeAck] = field(default_factory=dict)
 
     @property
@@ -84,15 +90,13 @@ def check(command: scope_pb2.ScopeCommand, *, operates: bool) -> str:
 
 
 def _check_generation(text: str) -> None:
-    """That it is a document with a name; what the model makes of it, the ranks say in an event."""
+    """What depends on the model, the ranks say in an event."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise RefusedError("invalid", "a generation is a JSON object", 'such as {"id": "a", "prompts": ["Once"]}')
-    name = document.get("request" if document.get("type") == "control" else "id")
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        command = command_from_json(text)
+    except UsageError as error:
+        raise RefusedError("invalid", str(error)) from error
+    name = command.request if isinstance(command, Control) else command.id
+    if not 1 <= len(name) <= MAX_NAME:
         raise RefusedError("invalid", f"a generation has an id of 1 to {MAX_NAME} characters, a control its request")
 
 
