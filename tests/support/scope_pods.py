@@ -57,6 +57,7 @@ class FakeRank:
     refuse: str = ""
     """The code with which commands are refused."""
     call: Any = None
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def attach(self, channel: aio.Channel) -> None:
@@ -95,7 +96,7 @@ class FakeRank:
                 self._changed.notify_all()
             if message.HasField("command"):
                 ack = scope_pb2.ScopeAck(command=message.command.id, code=self.refuse, effective_step=12)
-                await self.call.write(scope_pb2.ScopeUp(ack=ack))
+                await self.send(ack=ack)
 
     async def asked(self, taps: int) -> None:
         """Until so many taps are asked for."""
@@ -108,10 +109,15 @@ class FakeRank:
 
     async def step(self, step: int, request: str = "") -> None:
         for frame in self.frames(step, request):
-            await self.call.write(scope_pb2.ScopeUp(frame=frame))
+            await self.send(frame=frame)
 
     async def event(self, **body: Any) -> None:
-        await self.call.write(scope_pb2.ScopeUp(event=scope_pb2.ScopeEvent(unix_ns=1, **body)))
+        await self.send(event=scope_pb2.ScopeEvent(unix_ns=1, **body))
+
+    async def send(self, **body: Any) -> None:
+        """One message at a time, as a stream takes them."""
+        async with self._writing:
+            await self.call.write(scope_pb2.ScopeUp(**body))
 
     def frames(self, step: int, request: str = "") -> Iterator[scope_pb2.ScopeFrame]:
         """What is asked for, of one step."""

@@ -8,16 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.generation import (
+    Beam,
+    BeamsMoved,
     Candidate,
     Control,
+    Event,
+    Finished,
     GenerationRequest,
+    RowFinished,
     Sampling,
+    Started,
+    StateChanged,
     Stepped,
     Token,
 )
-from megatronapp.core.generation_json import command_from_json, to_json
+from megatronapp.core.generation_json import command_from_json, event_from_json, to_json
 
 
 @pytest.mark.parametrize(
@@ -87,3 +94,39 @@ def test_an_event_is_one_line() -> None:
     assert (document["type"], document["request"]) == ("stepped", "r")
     assert document["tokens"][0]["candidates"] == [{"id": 7, "text": "\n", "log_probability": -0.5}]
     assert document["tokens"][0]["logits"] == "AACAPw=="
+
+
+CANDIDATE = Candidate(id=1, text="a", log_probability=-1.0)
+TOKEN = Token(
+    row=0,
+    position=3,
+    id=5,
+    text="é",
+    delta="é",
+    origin="sampled",
+    log_probability=-0.5,
+    candidates=(CANDIDATE,),
+    logits=b"\x00\xff\xfe\x01",
+)
+BEAM = Beam(ids=(1, 2), text="q", log_probability=-2.0, score=-1.0, finished=True)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Started(request="r", rows=((TOKEN,), ())),
+        Stepped(request="r", step=1, tokens=(TOKEN,)),
+        BeamsMoved(request="r", step=1, row=0, beams=(BEAM,)),
+        RowFinished(request="r", row=0, reason="stop", text="x", beams=(BEAM,)),
+        StateChanged(request="r", state="paused"),
+        Finished(request="r", reason="refused", message="no prompts"),
+    ],
+)
+def test_events_come_back(event: Event) -> None:
+    assert event_from_json(to_json(event)) == event
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"type": []}', '{"type": "stepped", "step": "x"}', "[" * 10**5])
+def test_what_is_no_event_is_a_data_error(text: str) -> None:
+    with pytest.raises(DataError, match="no event"):
+        event_from_json(text)

@@ -168,11 +168,10 @@ class ScopeTap(_message.Message):
     def __init__(self, id: _Optional[int] = ..., expression: _Optional[str] = ..., partial: _Optional[bool] = ..., max_fps: _Optional[float] = ..., quantizer: _Optional[str] = ..., every_steps: _Optional[int] = ..., when: _Optional[str] = ..., request: _Optional[str] = ...) -> None: ...
 
 class ScopeCommand(_message.Message):
-    __slots__ = ("id", "by", "reason", "generate", "generation", "train", "perturb", "perturb_clear", "compare", "fetch", "record")
+    __slots__ = ("id", "by", "reason", "generation", "train", "perturb", "perturb_clear", "compare", "fetch", "record")
     ID_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    GENERATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     PERTURB_FIELD_NUMBER: _ClassVar[int]
@@ -183,15 +182,14 @@ class ScopeCommand(_message.Message):
     id: str
     by: str
     reason: str
-    generate: ScopeGenerate
-    generation: ScopeGenerationControl
+    generation: ScopeGeneration
     train: ScopeTrainControl
     perturb: ScopePerturb
     perturb_clear: ScopePerturbClear
     compare: ScopeCompare
     fetch: ScopeFetch
     record: ScopeRecord
-    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., generate: _Optional[_Union[ScopeGenerate, _Mapping]] = ..., generation: _Optional[_Union[ScopeGenerationControl, _Mapping]] = ..., train: _Optional[_Union[ScopeTrainControl, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., compare: _Optional[_Union[ScopeCompare, _Mapping]] = ..., fetch: _Optional[_Union[ScopeFetch, _Mapping]] = ..., record: _Optional[_Union[ScopeRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., generation: _Optional[_Union[ScopeGeneration, _Mapping]] = ..., train: _Optional[_Union[ScopeTrainControl, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., compare: _Optional[_Union[ScopeCompare, _Mapping]] = ..., fetch: _Optional[_Union[ScopeFetch, _Mapping]] = ..., record: _Optional[_Union[ScopeRecord, _Mapping]] = ...) -> None: ...
 
 class ScopeAck(_message.Message):
     __slots__ = ("command", "code", "hint", "effective_step")
@@ -205,73 +203,11 @@ class ScopeAck(_message.Message):
     effective_step: int
     def __init__(self, command: _Optional[str] = ..., code: _Optional[str] = ..., hint: _Optional[str] = ..., effective_step: _Optional[int] = ...) -> None: ...
 
-class ScopeGenerate(_message.Message):
-    __slots__ = ("request", "prompts", "prompt_ids", "max_new_tokens", "temperature", "top_k", "top_p", "top_p_decay", "top_p_bound", "beam_width", "length_penalty", "stop_ids", "stop_words", "add_bos", "seed", "top_candidates", "prompt_log_probabilities", "mode", "use_chat_template", "without_cache")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    PROMPTS_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
-    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_DECAY_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_BOUND_FIELD_NUMBER: _ClassVar[int]
-    BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
-    STOP_IDS_FIELD_NUMBER: _ClassVar[int]
-    STOP_WORDS_FIELD_NUMBER: _ClassVar[int]
-    ADD_BOS_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
-    TOP_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
-    MODE_FIELD_NUMBER: _ClassVar[int]
-    USE_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
-    WITHOUT_CACHE_FIELD_NUMBER: _ClassVar[int]
-    request: str
-    prompts: _containers.RepeatedScalarFieldContainer[str]
-    prompt_ids: _containers.RepeatedCompositeFieldContainer[ScopeTokenIds]
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    top_p_decay: float
-    top_p_bound: float
-    beam_width: int
-    length_penalty: float
-    stop_ids: _containers.RepeatedScalarFieldContainer[int]
-    stop_words: _containers.RepeatedScalarFieldContainer[str]
-    add_bos: bool
-    seed: int
-    top_candidates: int
-    prompt_log_probabilities: bool
-    mode: str
-    use_chat_template: bool
-    without_cache: bool
-    def __init__(self, request: _Optional[str] = ..., prompts: _Optional[_Iterable[str]] = ..., prompt_ids: _Optional[_Iterable[_Union[ScopeTokenIds, _Mapping]]] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., top_p_decay: _Optional[float] = ..., top_p_bound: _Optional[float] = ..., beam_width: _Optional[int] = ..., length_penalty: _Optional[float] = ..., stop_ids: _Optional[_Iterable[int]] = ..., stop_words: _Optional[_Iterable[str]] = ..., add_bos: _Optional[bool] = ..., seed: _Optional[int] = ..., top_candidates: _Optional[int] = ..., prompt_log_probabilities: _Optional[bool] = ..., mode: _Optional[str] = ..., use_chat_template: _Optional[bool] = ..., without_cache: _Optional[bool] = ...) -> None: ...
-
-class ScopeTokenIds(_message.Message):
-    __slots__ = ("ids",)
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class ScopeGenerationControl(_message.Message):
-    __slots__ = ("request", "do", "at", "force_id", "branch", "row", "tokens")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    DO_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    FORCE_ID_FIELD_NUMBER: _ClassVar[int]
-    BRANCH_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    request: str
-    do: str
-    at: int
-    force_id: int
-    branch: str
-    row: int
-    tokens: int
-    def __init__(self, request: _Optional[str] = ..., do: _Optional[str] = ..., at: _Optional[int] = ..., force_id: _Optional[int] = ..., branch: _Optional[str] = ..., row: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+class ScopeGeneration(_message.Message):
+    __slots__ = ("command",)
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    def __init__(self, command: _Optional[str] = ...) -> None: ...
 
 class ScopeTrainControl(_message.Message):
     __slots__ = ("do", "steps", "until_step", "lease_seconds")
@@ -340,20 +276,20 @@ class ScopePerturbClear(_message.Message):
     def __init__(self, plan: _Optional[str] = ...) -> None: ...
 
 class ScopeCompare(_message.Message):
-    __slots__ = ("request", "generate", "plan", "align", "coefficients", "seeds")
+    __slots__ = ("request", "generation", "plan", "align", "coefficients", "seeds")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
-    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     request: str
-    generate: ScopeGenerate
+    generation: str
     plan: ScopePerturb
     align: str
     coefficients: _containers.RepeatedScalarFieldContainer[float]
     seeds: int
-    def __init__(self, request: _Optional[str] = ..., generate: _Optional[_Union[ScopeGenerate, _Mapping]] = ..., plan: _Optional[_Union[ScopePerturb, _Mapping]] = ..., align: _Optional[str] = ..., coefficients: _Optional[_Iterable[float]] = ..., seeds: _Optional[int] = ...) -> None: ...
+    def __init__(self, request: _Optional[str] = ..., generation: _Optional[str] = ..., plan: _Optional[_Union[ScopePerturb, _Mapping]] = ..., align: _Optional[str] = ..., coefficients: _Optional[_Iterable[float]] = ..., seeds: _Optional[int] = ...) -> None: ...
 
 class ScopeFetch(_message.Message):
     __slots__ = ("id", "expression", "dtype", "request", "step")
@@ -380,9 +316,8 @@ class ScopeRecord(_message.Message):
     def __init__(self, do: _Optional[str] = ..., name: _Optional[str] = ..., expressions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScopeEvent(_message.Message):
-    __slots__ = ("unix_ns", "tokens", "generation", "state", "alert", "series", "perturb", "perturb_clear", "presence", "audit", "comparison")
+    __slots__ = ("unix_ns", "generation", "state", "alert", "series", "perturb", "perturb_clear", "presence", "audit", "comparison")
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ALERT_FIELD_NUMBER: _ClassVar[int]
@@ -393,8 +328,7 @@ class ScopeEvent(_message.Message):
     AUDIT_FIELD_NUMBER: _ClassVar[int]
     COMPARISON_FIELD_NUMBER: _ClassVar[int]
     unix_ns: int
-    tokens: ScopeTokens
-    generation: ScopeGenerationState
+    generation: ScopeGenerationEvent
     state: ScopeState
     alert: ScopeAlert
     series: ScopeSeries
@@ -403,81 +337,15 @@ class ScopeEvent(_message.Message):
     presence: ScopePresence
     audit: ScopeAudit
     comparison: ScopeComparison
-    def __init__(self, unix_ns: _Optional[int] = ..., tokens: _Optional[_Union[ScopeTokens, _Mapping]] = ..., generation: _Optional[_Union[ScopeGenerationState, _Mapping]] = ..., state: _Optional[_Union[ScopeState, _Mapping]] = ..., alert: _Optional[_Union[ScopeAlert, _Mapping]] = ..., series: _Optional[_Union[ScopeSeries, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., presence: _Optional[_Union[ScopePresence, _Mapping]] = ..., audit: _Optional[_Union[ScopeAudit, _Mapping]] = ..., comparison: _Optional[_Union[ScopeComparison, _Mapping]] = ...) -> None: ...
+    def __init__(self, unix_ns: _Optional[int] = ..., generation: _Optional[_Union[ScopeGenerationEvent, _Mapping]] = ..., state: _Optional[_Union[ScopeState, _Mapping]] = ..., alert: _Optional[_Union[ScopeAlert, _Mapping]] = ..., series: _Optional[_Union[ScopeSeries, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., presence: _Optional[_Union[ScopePresence, _Mapping]] = ..., audit: _Optional[_Union[ScopeAudit, _Mapping]] = ..., comparison: _Optional[_Union[ScopeComparison, _Mapping]] = ...) -> None: ...
 
-class ScopeTokens(_message.Message):
-    __slots__ = ("request", "tokens", "prompt")
+class ScopeGenerationEvent(_message.Message):
+    __slots__ = ("event", "request")
+    EVENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    event: str
     request: str
-    tokens: _containers.RepeatedCompositeFieldContainer[ScopeToken]
-    prompt: bool
-    def __init__(self, request: _Optional[str] = ..., tokens: _Optional[_Iterable[_Union[ScopeToken, _Mapping]]] = ..., prompt: _Optional[bool] = ...) -> None: ...
-
-class ScopeToken(_message.Message):
-    __slots__ = ("row", "position", "id", "text", "raw", "special", "log_probability", "entropy", "candidates", "forced")
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    ID_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    RAW_FIELD_NUMBER: _ClassVar[int]
-    SPECIAL_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
-    ENTROPY_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
-    FORCED_FIELD_NUMBER: _ClassVar[int]
-    row: int
-    position: int
-    id: int
-    text: str
-    raw: bytes
-    special: bool
-    log_probability: float
-    entropy: float
-    candidates: _containers.RepeatedCompositeFieldContainer[ScopeCandidate]
-    forced: bool
-    def __init__(self, row: _Optional[int] = ..., position: _Optional[int] = ..., id: _Optional[int] = ..., text: _Optional[str] = ..., raw: _Optional[bytes] = ..., special: _Optional[bool] = ..., log_probability: _Optional[float] = ..., entropy: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[ScopeCandidate, _Mapping]]] = ..., forced: _Optional[bool] = ...) -> None: ...
-
-class ScopeCandidate(_message.Message):
-    __slots__ = ("id", "text", "log_probability", "logit")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
-    LOGIT_FIELD_NUMBER: _ClassVar[int]
-    id: int
-    text: str
-    log_probability: float
-    logit: float
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., log_probability: _Optional[float] = ..., logit: _Optional[float] = ...) -> None: ...
-
-class ScopeGenerationState(_message.Message):
-    __slots__ = ("request", "state", "rows", "error")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    request: str
-    state: str
-    rows: _containers.RepeatedCompositeFieldContainer[ScopeGenerated]
-    error: str
-    def __init__(self, request: _Optional[str] = ..., state: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[ScopeGenerated, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
-
-class ScopeGenerated(_message.Message):
-    __slots__ = ("row", "text", "finish_reason", "log_probability", "prompt_tokens", "new_tokens")
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    row: int
-    text: str
-    finish_reason: str
-    log_probability: float
-    prompt_tokens: int
-    new_tokens: int
-    def __init__(self, row: _Optional[int] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., log_probability: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., new_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, event: _Optional[str] = ..., request: _Optional[str] = ...) -> None: ...
 
 class ScopeState(_message.Message):
     __slots__ = ("state", "step", "total_steps", "overhead_ratio", "dropped_frames", "lease_seconds", "plan")
@@ -714,7 +582,7 @@ class ScopeWelcome(_message.Message):
     def __init__(self, viewer: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., server_unix_seconds: _Optional[float] = ..., role: _Optional[str] = ..., limits: _Optional[_Union[ScopeLimits, _Mapping]] = ...) -> None: ...
 
 class ScopeLimits(_message.Message):
-    __slots__ = ("max_message_bytes", "max_frame_bytes", "max_subscriptions", "max_fps", "max_messages_per_second", "max_expression_characters", "max_operations", "max_prompts")
+    __slots__ = ("max_message_bytes", "max_frame_bytes", "max_subscriptions", "max_fps", "max_messages_per_second", "max_expression_characters", "max_operations")
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -722,7 +590,6 @@ class ScopeLimits(_message.Message):
     MAX_MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     MAX_EXPRESSION_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    MAX_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     max_message_bytes: int
     max_frame_bytes: int
     max_subscriptions: int
@@ -730,8 +597,7 @@ class ScopeLimits(_message.Message):
     max_messages_per_second: float
     max_expression_characters: int
     max_operations: int
-    max_prompts: int
-    def __init__(self, max_message_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., max_subscriptions: _Optional[int] = ..., max_fps: _Optional[float] = ..., max_messages_per_second: _Optional[float] = ..., max_expression_characters: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_prompts: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_message_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., max_subscriptions: _Optional[int] = ..., max_fps: _Optional[float] = ..., max_messages_per_second: _Optional[float] = ..., max_expression_characters: _Optional[int] = ..., max_operations: _Optional[int] = ...) -> None: ...
 
 class ScopeDescription(_message.Message):
     __slots__ = ("run", "job", "attempt", "model", "sizes", "sites", "roles", "ranks", "missing_ranks", "state", "replay", "controller")

@@ -12,17 +12,23 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from megatronapp.core import generation
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.generation import Command, Control, Event, GenerationRequest
 
 _COMMANDS: dict[str, type[Command]] = {"request": GenerationRequest, "control": Control}
 _STRICT = ConfigDict(extra="forbid", strict=True)
 for _class in (generation.Sampling, *_COMMANDS.values()):
     _class.__pydantic_config__ = _STRICT  # type: ignore[union-attr]
+_EVENTS: tuple[type[Event], ...] = typing.get_args(Event)
+_LENIENT = ConfigDict(extra="ignore", strict=True, val_json_bytes="base64")
+"""A newer rank may say more than is known here."""
+for _part in (*_EVENTS, generation.Token, generation.Candidate, generation.Beam):
+    _part.__pydantic_config__ = _LENIENT  # type: ignore[union-attr]
 _ADAPTERS = {name: TypeAdapter(kind) for name, kind in _COMMANDS.items()}
 _NAMES = {kind: name for name, kind in _COMMANDS.items()} | {
-    kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in typing.get_args(Event)
+    kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in _EVENTS
 }
+_EVENT_ADAPTERS = {_NAMES[kind]: TypeAdapter(kind) for kind in _EVENTS}
 
 
 def to_json(value: Command | Event) -> str:
@@ -48,6 +54,17 @@ def command_from_json(text: str | bytes) -> Command:
         where = ".".join(str(part) for part in first["loc"][:2])
         raise UsageError(f"{where}: {first['msg']}"[:300]) from error
     return command
+
+
+def event_from_json(text: str | bytes) -> Event:
+    """Raises DataError, in one line, whatever the text is."""
+    try:
+        document = json.loads(text)
+        name = document.pop("type")
+        event: Event = _EVENT_ADAPTERS[name].validate_json(json.dumps(document))
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"no event of a generation: {type(error).__name__}") from error
+    return event
 
 
 def _plain(value: Any) -> Any:

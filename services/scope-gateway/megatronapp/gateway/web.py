@@ -15,6 +15,7 @@ from megatronapp.gateway.middleware import LOOPBACK_NAMES, AnnouncedBodyLimit, S
 from megatronapp.gateway.models import ErrorResponse, Event
 from megatronapp.gateway.routes import (
     alerts,
+    completions,
     events,
     findings,
     history,
@@ -66,6 +67,7 @@ def build(settings: GatewaySettings) -> Application:
     app.add_middleware(SecurityHeaders)
     errors.install(app)
     app.include_router(_api(), prefix=API, max_body_size=settings.max_request_bytes)
+    app.include_router(completions.router, max_body_size=settings.max_request_bytes)
     app.add_api_route("/api/{rest:path}", _unknown, methods=METHODS, include_in_schema=False)
     app.include_router(page.router)
     _mount_pages(app, settings)

@@ -562,6 +562,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Megatron Generate
+         * @description As Megatron-LM's text-generation server has it: prompts in, prompts with their continuations out.
+         */
+        put: operations["megatron_generate"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Complete
+         * @description As OpenAI's completions: `model` is a run, its job, or left out where one model is served.
+         */
+        post: operations["complete"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -775,6 +815,115 @@ export interface components {
             fitted: boolean;
             /** Anchors */
             anchors: number;
+        };
+        /** Completion */
+        Completion: {
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default text_completion
+             * @constant
+             */
+            object: "text_completion";
+            /** Created */
+            created: number;
+            /** Model */
+            model: string;
+            /** Choices */
+            choices: components["schemas"]["CompletionChoice"][];
+            usage: components["schemas"]["CompletionUsage"];
+        };
+        /** CompletionChoice */
+        CompletionChoice: {
+            /** Text */
+            text: string;
+            /** Index */
+            index: number;
+            /**
+             * Finish Reason
+             * @enum {string}
+             */
+            finish_reason: "stop" | "length";
+            logprobs: components["schemas"]["CompletionLogprobs"] | null;
+        };
+        /** CompletionLogprobs */
+        CompletionLogprobs: {
+            /** Tokens */
+            tokens: string[];
+            /** Token Logprobs */
+            token_logprobs: (number | null)[];
+            /** Top Logprobs */
+            top_logprobs: {
+                [key: string]: number;
+            }[];
+            /** Text Offset */
+            text_offset: number[];
+        };
+        /**
+         * CompletionRequest
+         * @description OpenAI's completions; what is not listed is not looked at.
+         */
+        CompletionRequest: {
+            /**
+             * Model
+             * @default
+             */
+            model: string;
+            /** Prompt */
+            prompt: string | string[] | number[] | number[][];
+            /**
+             * Max Tokens
+             * @default 16
+             */
+            max_tokens: number;
+            /**
+             * Temperature
+             * @default 1
+             */
+            temperature: number;
+            /**
+             * Top P
+             * @default 1
+             */
+            top_p: number;
+            /**
+             * Top K
+             * @default 0
+             */
+            top_k: number;
+            /**
+             * N
+             * @default 1
+             * @constant
+             */
+            n: 1;
+            /** Logprobs */
+            logprobs?: number | null;
+            /**
+             * Echo
+             * @default false
+             */
+            echo: boolean;
+            /** Stop */
+            stop?: string | string[] | null;
+            /** Seed */
+            seed?: number | null;
+            /**
+             * Stream
+             * @default false
+             * @constant
+             */
+            stream: false;
+        };
+        /** CompletionUsage */
+        CompletionUsage: {
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /** Completion Tokens */
+            completion_tokens: number;
+            /** Total Tokens */
+            total_tokens: number;
         };
         /** Difference */
         Difference: {
@@ -1331,6 +1480,97 @@ export interface components {
              * @description resolved − opened, of those that are resolved
              */
             mean_seconds_to_resolve: number | null;
+        };
+        /**
+         * MegatronGeneration
+         * @description `text` has the prompts; `scores` only of a beam search, which takes one prompt.
+         */
+        MegatronGeneration: {
+            /** Text */
+            text: string[];
+            /** Segments */
+            segments: string[][];
+            /** Logprobs */
+            logprobs: (number | null)[][] | null;
+            /** Scores */
+            scores: number[] | null;
+        };
+        /**
+         * MegatronRequest
+         * @description What Megatron-LM's text-generation server takes.
+         */
+        MegatronRequest: {
+            /** Prompts */
+            prompts: string[];
+            /**
+             * Tokens To Generate
+             * @default 64
+             */
+            tokens_to_generate: number;
+            /**
+             * Logprobs
+             * @default false
+             */
+            logprobs: boolean;
+            /**
+             * Temperature
+             * @default 1
+             */
+            temperature: number;
+            /**
+             * Top K
+             * @default 0
+             */
+            top_k: number;
+            /**
+             * Top P
+             * @default 0
+             */
+            top_p: number;
+            /**
+             * Top P Decay
+             * @default 0
+             */
+            top_p_decay: number;
+            /**
+             * Top P Bound
+             * @default 0
+             */
+            top_p_bound: number;
+            /**
+             * Add Bos
+             * @default false
+             */
+            add_BOS: boolean;
+            /**
+             * Stop On Double Eol
+             * @default false
+             */
+            stop_on_double_eol: boolean;
+            /**
+             * Stop On Eol
+             * @default false
+             */
+            stop_on_eol: boolean;
+            /**
+             * Prevent Newline After Colon
+             * @default false
+             */
+            prevent_newline_after_colon: boolean;
+            /** Random Seed */
+            random_seed?: number | null;
+            /**
+             * Beam Width
+             * @default 0
+             */
+            beam_width: number;
+            /** Stop Token */
+            stop_token?: number | null;
+            /**
+             * Length Penalty
+             * @default 1
+             */
+            length_penalty: number;
         };
         /**
          * Memory
@@ -3039,6 +3279,72 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditEntry"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    megatron_generate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MegatronRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MegatronGeneration"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    complete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompletionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Completion"];
                 };
             };
             /** @description what went wrong, and what to do */

@@ -1,6 +1,7 @@
 """Viewers do not disturb each other or the model; whoever is away for a moment misses no event."""
 
 import asyncio
+import json
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -117,7 +118,7 @@ async def test_an_operator_controls_and_others_wait(scope: Served) -> None:
     "command",
     [
         {"train": {"do": "pause"}},
-        {"generate": {"request": "r", "prompts": ["a"], "maxNewTokens": 3}},
+        {"generation": {"command": '{"id": "r", "prompts": ["a"]}'}},
         {"perturb": {"plan": "p"}, "reason": "curious"},
         {"compare": {"request": "r"}, "reason": "curious"},
         {"record": {"do": "start"}},
@@ -152,13 +153,21 @@ async def test_an_operator_perturbs_with_a_reason_that_the_audit_keeps(scope: Se
 
 async def test_the_audit_keeps_no_prompts(scope: Served) -> None:
     async with attached(address(scope), ranks()), viewing(scope, OPERATOR) as viewer:
-        generate = {"request": "r", "prompts": ["my secret"], "maxNewTokens": 3}
-        await viewer.send(command={"id": "1", "generate": generate})
+        request = json.dumps({"id": "r", "prompts": ["my secret"]})
+        await viewer.send(command={"id": "1", "generation": {"command": request}})
         await viewer.text("result")
         entries = [entry.detail for entry in scope.gateway._scope.audit.of("run-1")]  # type: ignore[union-attr]
 
     assert entries
     assert not any("secret" in entry for entry in entries)
+
+
+@pytest.mark.parametrize("document", ["", "[]", "no json", '{"prompts": ["a"]}', '{"type": "control", "id": "a"}'])
+async def test_a_generation_without_a_name_is_refused(scope: Served, document: str) -> None:
+    async with attached(address(scope), ranks()), viewing(scope, OPERATOR) as viewer:
+        refused = await viewer.refused(command={"id": "1", "generation": {"command": document}})
+
+    assert refused["code"] == "invalid"
 
 
 async def test_a_command_that_a_rank_refuses_is_told(scope: Served) -> None:

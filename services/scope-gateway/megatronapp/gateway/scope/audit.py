@@ -24,8 +24,10 @@ class Audit:
         """What is asked for, before it is done. Prompts are left out: they may be nobody else's business."""
         shown = scope_pb2.ScopeCommand()
         shown.CopyFrom(command)
-        for generate in (shown.generate, shown.compare.generate) if action in ("generate", "compare") else ():
-            del generate.prompts[:], generate.prompt_ids[:]
+        if action == "generation":
+            shown.generation.command = ""
+        elif action == "compare":
+            shown.compare.generation = ""
         detail = json_format.MessageToJson(getattr(shown, action), indent=None)[:MAX_DETAIL]
         return self._append(
             run,

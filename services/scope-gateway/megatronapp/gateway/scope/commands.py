@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from megatronapp.gateway.scope.limits import MAX_NAME, MAX_PROMPTS, MAX_REASON, MAX_TOKENS, RefusedError
+from megatronapp.core.errors import UsageError
+from megatronapp.core.generation import Control
+from megatronapp.core.generation_json import command_from_json
+from megatronapp.gateway.scope.limits import MAX_NAME, MAX_REASON, RefusedError
 from megatronapp.gateway.scope.producers import Producer
 from megatronapp.v1 import scope_pb2
 
@@ -13,7 +16,6 @@ TIMEOUT_SECONDS = 60.0
 MAX_PENDING = 1024
 
 NEEDED_ROLE = {
-    "generate": "generate",
     "generation": "generate",
     "compare": "generate",
     "train": "train",
@@ -24,9 +26,11 @@ NEEDED_ROLE = {
 DISTURBING = frozenset({"perturb", "compare"})
 """Need a reason, which the audit keeps."""
 _VERBS = {
-    "generation": frozenset({"pause", "step", "resume", "cancel", "branch"}),
     "train": frozenset({"pause", "step", "run_to", "resume", "renew"}),
 }
+
+
+OnResult = Callable[[scope_pb2.ScopeResult], None]
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class Pending:
     by: str
     asked: frozenset[int]
     until: float
+    on_result: OnResult | None = None
     answers: dict[int, scope_pb2.ScopeAck] = field(default_factory=dict)
 
     @property
@@ -78,19 +83,21 @@ def check(command: scope_pb2.ScopeCommand, *, operates: bool) -> str:
         raise RefusedError(
             "invalid", f"{action} does not know {do!r:.40}", f"one of {', '.join(sorted(_VERBS[action]))}"
         )
-    if action in ("generate", "compare"):
-        _check_generate(command.generate if action == "generate" else command.compare.generate)
+    if action in ("generation", "compare"):
+        document = command.generation.command if action == "generation" else command.compare.generation
+        _check_generation(document)
     return action
 
 
-def _check_generate(generate: scope_pb2.ScopeGenerate) -> None:
-    prompts = len(generate.prompts) + len(generate.prompt_ids)
-    if not 1 <= prompts <= MAX_PROMPTS or (generate.prompts and generate.prompt_ids):
-        raise RefusedError("invalid", f"{prompts} prompts; from 1 to {MAX_PROMPTS}, all as text or all as ids")
-    if not 1 <= generate.max_new_tokens <= MAX_TOKENS:
-        raise RefusedError("invalid", f"{generate.max_new_tokens} new tokens; from 1 to {MAX_TOKENS}")
-    if not 1 <= len(generate.request) <= MAX_NAME:
-        raise RefusedError("invalid", f"a generation has a name of 1 to {MAX_NAME} characters")
+def _check_generation(text: str) -> None:
+    """What depends on the model, the ranks say in an event."""
+    try:
+        command = command_from_json(text)
+    except UsageError as error:
+        raise RefusedError("invalid", str(error)) from error
+    name = command.request if isinstance(command, Control) else command.id
+    if not 1 <= len(name) <= MAX_NAME:
+        raise RefusedError("invalid", f"a generation has an id of 1 to {MAX_NAME} characters, a control its request")
 
 
 def able(action: str, producers: Iterable[Producer]) -> list[Producer]:

@@ -12,8 +12,6 @@ from megatronapp.core.scope.expression import MAX_CHARACTERS, MAX_OPERATIONS
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import scope_pb2
 
-MAX_PROMPTS = 512
-MAX_TOKENS = 1 << 16
 MAX_NAME = 128
 MAX_REASON = 500
 
@@ -76,5 +74,4 @@ def limits_message(settings: GatewaySettings) -> scope_pb2.ScopeLimits:
         max_messages_per_second=settings.scope_max_messages_per_second,
         max_expression_characters=MAX_CHARACTERS,
         max_operations=MAX_OPERATIONS,
-        max_prompts=MAX_PROMPTS,
     )

@@ -185,8 +185,15 @@ class Session:
         self.control(viewer, "request")
         self.dispatch(viewer.id, viewer.admission.name, action, command)
 
-    def dispatch(self, viewer: str, by: str, action: str, command: scope_pb2.ScopeCommand) -> None:
-        """To the ranks that can do it. Raises RefusedError."""
+    def dispatch(
+        self,
+        viewer: str,
+        by: str,
+        action: str,
+        command: scope_pb2.ScopeCommand,
+        on_result: commands.OnResult | None = None,
+    ) -> None:
+        """To the ranks that can do it; what came of it goes to the viewer and to `on_result`. Raises RefusedError."""
         able = commands.able(action, self.producers.values())
         if len(self._pending) >= commands.MAX_PENDING:
             raise RefusedError("too_many", "too many commands are on their way")
@@ -203,8 +210,13 @@ class Session:
                 raise RefusedError("no_producer", str(error)) from error
         asked = frozenset(producer.rank for producer in able)
         until = time.monotonic() + commands.TIMEOUT_SECONDS
-        self._pending[number] = commands.Pending(viewer, command.id, action, by, asked, until)
+        self._pending[number] = commands.Pending(viewer, command.id, action, by, asked, until, on_result)
         self.publish(scope_pb2.ScopeEvent(audit=self._audit.record(self.identity.run, by, action, sent)))
+
+    @property
+    def generates(self) -> bool:
+        """Whether ranks that can generate are connected."""
+        return any("generate" in producer.roles for producer in self.producers.values())
 
     def listen(self, listener: EventListener) -> Callable[[], None]:
         """Hear all events until the returned function is called."""
@@ -242,6 +254,8 @@ class Session:
         viewer = self.viewers.get(pending.viewer)
         if viewer is not None:
             viewer.send(Server(result=result))
+        if pending.on_result is not None:
+            pending.on_result(result)
         self._audit.settle(self.identity.run, pending.by, pending.action, result)
 
     def _presence(self, viewer: Viewer, what: str) -> None:

@@ -1,0 +1,187 @@
+"""Text generation as other servers offer it: Megatron-LM's `PUT /api`, and OpenAI's `POST /v1/completions`.
+
+Both need the operator role: a generation takes the model's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+
+from megatronapp.core.auth import Role
+from megatronapp.core.errors import ForbiddenError, NotFoundError, UsageError
+from megatronapp.core.generation import GenerationRequest, Prompt, Sampling, Token
+from megatronapp.gateway.deps import Caller, GatewayParts, caller
+from megatronapp.gateway.errors import GoneError
+from megatronapp.gateway.models import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    CompletionUsage,
+    MegatronGeneration,
+    MegatronRequest,
+)
+from megatronapp.gateway.scope.generating import Row, generate
+from megatronapp.gateway.scope.service import Scope
+from megatronapp.gateway.scope.sessions import Session
+
+LOOK_SECONDS = 0.5
+T = TypeVar("T")
+
+router = APIRouter(tags=["generation"])
+Asking = Annotated[Caller, Depends(caller)]
+
+
+@router.put("/api", response_model_exclude_none=True)
+async def megatron_generate(
+    body: MegatronRequest, gateway: GatewayParts, asking: Asking, request: Request
+) -> MegatronGeneration:
+    """As Megatron-LM's text-generation server has it: prompts in, prompts with their continuations out."""
+    by = _operator(asking)
+    session = _serving(gateway.scope, "")
+    rows = await _unless_gone(request, generate(session, _of_megatron(body), by))
+    if body.beam_width:
+        beams = rows[0].beams[: body.beam_width]
+        texts = [str(body.prompts[0]) + beam.text for beam in beams]
+        return MegatronGeneration(text=texts, segments=[], scores=[beam.score for beam in beams])
+    return MegatronGeneration(
+        text=[_text(row.prompt) + row.text for row in rows],
+        segments=[[token.text for token in (*row.prompt, *row.tokens)] for row in rows],
+        logprobs=[_log_probabilities(row) for row in rows] if body.logprobs else None,
+    )
+
+
+@router.post("/v1/completions", response_model_exclude_none=True)
+async def complete(body: CompletionRequest, gateway: GatewayParts, asking: Asking, request: Request) -> Completion:
+    """As OpenAI's completions: `model` is a run, its job, or left out where one model is served."""
+    by = _operator(asking)
+    session = _serving(gateway.scope, body.model)
+    rows = await _unless_gone(request, generate(session, _of_completion(body), by))
+    choices = [_choice(number, row, body) for number, row in enumerate(rows)]
+    prompt_tokens, tokens = sum(len(row.prompt) for row in rows), sum(len(row.tokens) for row in rows)
+    return Completion(
+        id=f"cmpl-{secrets.token_hex(12)}",
+        created=int(time.time()),
+        model=body.model or session.identity.job,
+        choices=choices,
+        usage=CompletionUsage(
+            prompt_tokens=prompt_tokens, completion_tokens=tokens, total_tokens=prompt_tokens + tokens
+        ),
+    )
+
+
+def _operator(asking: Caller) -> str:
+    if asking.role is not Role.OPERATOR:
+        raise ForbiddenError("generating needs the operator role; send an operator's token")
+    return f"{asking.role.value} (API)"
+
+
+def _serving(scope: Scope, model: str) -> Session:
+    """Raises NotFoundError, and UsageError where several models could be meant."""
+    able = [session for session in scope.sessions() if session.generates]
+    if model:
+        able = [session for session in able if model in (session.identity.run, session.identity.job)]
+    if not able:
+        raise NotFoundError(f"no model {model[:100]} is served; start one with megatronapp serve".replace("  ", " "))
+    if len(able) > 1:
+        names = ", ".join(session.identity.job for session in able[:5])
+        raise UsageError(f"{len(able)} models are served: say which by /v1/completions' model, such as {names}")
+    return able[0]
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result, unless who asked leaves before: then it is cancelled."""
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK_SECONDS)
+            if not task.done() and await request.is_disconnected():
+                raise GoneError("who asked has left")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _of_megatron(body: MegatronRequest) -> GenerationRequest:
+    """Raises UsageError."""
+    return GenerationRequest(
+        prompts=tuple(body.prompts),
+        max_new_tokens=body.tokens_to_generate,
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_k=body.top_k,
+            # 0 is its word for no filter.
+            top_p=body.top_p or 1.0,
+            top_p_decay=body.top_p_decay or 1.0,
+            top_p_bound=body.top_p_bound,
+        ),
+        seed=body.random_seed if body.random_seed is not None else secrets.randbelow(1 << 31),
+        beam_width=body.beam_width,
+        length_penalty=body.length_penalty,
+        stop_tokens=() if body.stop_token is None else (body.stop_token,),
+        stop_words=(*(("\n\n",) if body.stop_on_double_eol else ()), *(("\n",) if body.stop_on_eol else ())),
+        add_bos=body.add_bos,
+        no_newline_after_colon=body.prevent_newline_after_colon,
+        prompt_log_probabilities=body.logprobs and not body.beam_width,
+    )
+
+
+def _of_completion(body: CompletionRequest) -> GenerationRequest:
+    """Raises UsageError."""
+    return GenerationRequest(
+        prompts=_prompts(body.prompt),
+        max_new_tokens=body.max_tokens,
+        sampling=Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k),
+        seed=body.seed if body.seed is not None else secrets.randbelow(1 << 31),
+        stop_words=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        prompt_log_probabilities=body.echo and body.logprobs is not None,
+        top_candidates=body.logprobs or 0,
+    )
+
+
+def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> tuple[Prompt, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if all(isinstance(each, int) for each in given):
+        return (tuple(int(each) for each in given),)  # type: ignore[arg-type]
+    return tuple(each if isinstance(each, str) else tuple(each) for each in given)  # type: ignore[arg-type]
+
+
+def _text(tokens: list[Token]) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def _log_probabilities(row: Row) -> list[float | None]:
+    """Of each token but the first, of which the model says nothing."""
+    return [token.log_probability for token in (*row.prompt, *row.tokens)][1:]
+
+
+def _choice(number: int, row: Row, body: CompletionRequest) -> CompletionChoice:
+    shown = [*row.prompt, *row.tokens] if body.echo else row.tokens
+    text = (_text(row.prompt) if body.echo else "") + row.text
+    reason = "length" if row.reason == "length" else "stop"
+    return CompletionChoice(
+        text=text, index=number, finish_reason=reason, logprobs=None if body.logprobs is None else _logprobs(shown)
+    )
+
+
+def _logprobs(tokens: list[Token]) -> CompletionLogprobs:
+    offsets, at = [], 0
+    for token in tokens:
+        offsets.append(at)
+        at += len(token.text)
+    return CompletionLogprobs(
+        tokens=[token.text for token in tokens],
+        token_logprobs=[token.log_probability for token in tokens],
+        top_logprobs=[
+            {candidate.text: candidate.log_probability for candidate in token.candidates} for token in tokens
+        ],
+        text_offset=offsets,
+    )
