@@ -86,8 +86,6 @@ class ScanPlugin(Plugin):
         self._recorder.set_phase(self._position.phase)
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello)
-        if context.channel.frame_bytes:
-            context.channel.line = _Line(self)
         self._communicators = Communicators(lambda new: self._link.communicators([new]))
         self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
@@ -109,6 +107,8 @@ class ScanPlugin(Plugin):
         self._closed = self._attached = False
         self.attach()
         self._link.border()
+        if context.channel.frame_bytes:
+            context.channel.line = _Line(self)
 
     # -- what the trainer calls --
 

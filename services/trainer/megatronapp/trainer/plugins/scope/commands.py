@@ -12,8 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._distributed_c10d import Store
-from torch.distributed import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from megatronapp.core.errors import DataError
 
@@ -90,7 +89,7 @@ class Agreement:
         return found
 
     def _forget(self) -> None:
-        """Since the last border a step was made, in which all ranks took part: nobody reads what came to it any more."""
+        """Since the last border all ranks have taken part in a step: nobody reads what came to it any more."""
         if self._rank:
             return
         for kind, last in (("document", self._taken), ("round", self._rounds - 1)):

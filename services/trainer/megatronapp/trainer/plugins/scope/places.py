@@ -18,6 +18,8 @@ INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
 Dims = tuple[tuple[str, ...], ...]
 """The axes of each dimension as the model has it; the last one of `context` holds heads and their channels."""
 
+LOSS = "loss"
+"""The losses of the tokens, which a chunk returns where it was given labels."""
 STREAM: Dims = (("token",), ("batch",), ("chan",))
 HEADS: Dims = (("token",), ("batch",), ("head",), ("chan",))
 GROUPS: Dims = (("token",), ("batch",), ("group",), ("chan",))
@@ -60,7 +62,7 @@ OF_CHUNK: dict[str, Place] = {
     "embed": Place("embedding", OUTPUT, STREAM),
     "final_norm": Place("decoder.final_layernorm", OUTPUT, STREAM),
     "logits": Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
-    "loss": Place("", OUTPUT, (("batch",), ("token",))),
+    LOSS: Place("", OUTPUT, (("batch",), ("token",))),
 }
 
 
@@ -89,7 +91,7 @@ def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
                 if place.half is None or gated:
                     yield from _spot(site, int(layer.layer_number) - 1, place, layer, chunk)
         for site, place in OF_CHUNK.items():
-            if site != "embed" and (site != "loss" or chunk.post_process):
+            if site != "embed" and (site != LOSS or chunk.post_process):
                 yield from _spot(site, None, place, chunk, chunk)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope import reducers
-from megatronapp.core.scope.layout import Positions, bins_of, piece_index, pieces, taken
+from megatronapp.core.scope.layout import Positions, bins_of, picked, piece_index, pieces
 from megatronapp.core.scope.operations import (
     Elementwise,
     Every,
@@ -140,7 +140,7 @@ def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Red
 def _take(shard: _Shard, take: Take) -> _Shard:
     at = shard.index(take.axis)
     axis = shard.axes[at]
-    left, positions = taken(axis.positions, axis.size, take)
+    left, positions = picked(axis.positions, axis.size, take)
     size = len(take.pick.of(axis.size)) if isinstance(take.pick, Slice) else 1
     local = _Local(axis.name, size, positions, not isinstance(take.pick, Slice))
     array, valid = (_selected(each, at, left) for each in (shard.array, shard.valid))

@@ -1,8 +1,8 @@
 """Training mode: pause, step, run to a step, resume.
 
-A pause is a lease. It ends by itself when nobody renews it, when the job is asked to end, and when the agent is gone, so
-that a viewer who leaves never holds a job. Rank 0's clock alone says when: no two ranks can differ about it. While it
-lasts all ranks are in one border, whose phase heartbeats tell (PHASE_PAUSE): it is no hang, however long it is.
+A pause is a lease: it ends by itself when nobody renews it, or when the job is asked to end, so that a viewer who is
+gone never holds a job. Rank 0's clock alone says when: no two ranks can differ about it. While it lasts all ranks are
+in one border, whose phase heartbeats tell (PHASE_PAUSE): it is no hang, however long it is.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.reduce import reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
-from megatronapp.trainer.plugins.scope.taps import Reader, Seen
+from megatronapp.trainer.plugins.scope.taps import Seen
 
 MAX_TAPS = 256
 GRADIENT = "grad."
@@ -117,11 +117,8 @@ class TapReader:
         self._shard = shard
         self._queue = queue
 
-    @property
-    def reader(self) -> Reader:
-        return self._read
-
-    def _read(self, seen: Seen) -> None:
+    def read(self, seen: Seen) -> None:
+        """A `taps.Reader`."""
         if not self.tap.due(seen.step) or self.failed:
             return
         begin = time.perf_counter()

@@ -55,7 +55,7 @@ class Weight:
     def split(self, dim: int) -> tuple[int, int]:
         """(this rank's part, of how many) along a dimension."""
         split = getattr(self.parameter, "tensor_model_parallel", False)
-        return tensor_ranks(self.name) if split and self.parameter.partition_dim == dim else (0, 1)
+        return tensor_ranks(self.name) if split and getattr(self.parameter, "partition_dim", 0) == dim else (0, 1)
 
 
 def weights(chunks: Sequence[torch.nn.Module]) -> Iterator[Weight]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -10,7 +11,7 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatronapp.trainer.plugins.scope.perturb import kinds
 from megatronapp.trainer.plugins.scope.perturb.philox import Key, Words, words_at
 from megatronapp.trainer.plugins.scope.perturb.plan import SWAP_HEADS, Perturbation
-from megatronapp.trainer.plugins.scope.places import Spot
+from megatronapp.trainer.plugins.scope.places import LOSS, Place, Spot
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import Index, Shard
 
@@ -30,11 +31,19 @@ class SiteChange:
     def chooses(self, spot: Spot) -> bool:
         """Whether it does something there."""
         wish = self._wish
-        if wish.place == "storage" or not fnmatchcase(spot.site, wish.site):
-            return False
         if spot.layer is not None and spot.layer not in wish.layers:
             return False
-        axes = {axis for dim in spot.place.dims for axis in dim}
+        return self._fits(spot.site, spot.place)
+
+    def known(self, places: Mapping[str, Place]) -> bool:
+        """Whether it could be done at any of these sites."""
+        return any(self._fits(site, place) for site, place in places.items())
+
+    def _fits(self, site: str, place: Place) -> bool:
+        wish = self._wish
+        if wish.place == "storage" or site == LOSS or not fnmatchcase(site, wish.site):
+            return False
+        axes = {axis for dim in place.dims for axis in dim}
         if wish.kind == SWAP_HEADS and ("head" not in axes and not self._whole_groups(axes)):
             return False
         return not wish.heads.picks or bool(axes & set(_HEADS))
