@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 
 from megatronapp.core.scope.frame import Frame
 from megatronapp.core.scope.results import Values, of_frame
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from megatronapp.v1 import scope_pb2
-from tests.support.agents import agent
 from tests.support.forked import run_forked
-from tests.support.scope_gateway import ScopeGateway, scope_gateway
-from tests.support.training import TINY, train
+from tests.support.scope_gateway import ScopeGateway
+from tests.support.scoped_job import run_plain, scoped_job
+from tests.support.training import TINY
 
 STEPS = 24
-FLAGS = f"{TINY} --train-iters {STEPS} --log-interval 1"
 
 
-def run_scoped(flags: str) -> list[float]:
-    from megatronapp.trainer.plugins.scan import ScanPlugin
-    from megatronapp.trainer.plugins.scope import ScopePlugin
-
-    return train(flags, plugins=(ScanPlugin, ScopePlugin)).losses
-
-
-def run_plain(flags: str) -> list[float]:
-    return train(flags).losses
-
-
-@dataclass
-class Job:
-    gateway: ScopeGateway
-    ranks: range
-    losses: Future[list[list[float]]]
-
-    def done(self) -> list[float]:
-        """The losses, of the last rank."""
-        return self.losses.result(120)[-1]
-
-
-@contextmanager
-def job(ranks: int, layout: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    with scope_gateway() as (gateway, address), ThreadPoolExecutor(1) as pool:
-        gateway.pause_at_once("pause", ranks // 2)  # by any rank's command
-        monkeypatch.setenv(GATEWAY_ADDRESS, address)
-        with agent() as environment:
-            environment = {**environment, GATEWAY_ADDRESS: os.environ[GATEWAY_ADDRESS]}
-            losses = pool.submit(
-                run_forked, ranks, run_scoped, f"{FLAGS} {layout} --scope", environment=environment, timeout=120
-            )
-            gateway.wait(lambda: len(gateway.hellos) == ranks or losses.done())
-            yield Job(gateway, range(ranks), losses)
-
-
-def tap(number: int, expression: str, **options: Any) -> scope_pb2.ScopeTap:
-    return scope_pb2.ScopeTap(id=number, expression=expression, quantizer="f32", **options)
+def tap(number: int, expression: str) -> scope_pb2.ScopeTap:
+    return scope_pb2.ScopeTap(id=number, expression=expression, quantizer="f32")
 
 
 def values(frame: Frame) -> Values:
@@ -75,14 +30,8 @@ LAYOUT = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequ
 
 
 def test_a_training_is_paused_watched_disturbed_and_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    with job(4, LAYOUT, monkeypatch) as running:
-        gateway, ranks = running.gateway, running.ranks
-
-        # All stand at the same border.
-        acks = gateway.answers("pause", ranks)
-        assert {(ack.code, ack.effective_step) for ack in acks} == {("", acks[0].effective_step)}
-        first = acks[0].effective_step
-        gateway.wait(lambda: ("paused", first - 1) in gateway.states())
+    with scoped_job(4, LAYOUT, monkeypatch, steps=STEPS) as job:
+        gateway, ranks, first = job.gateway, job.ranks, job.paused_before()
 
         # Each rank shows its part, of the steps that are made.
         gateway.demand(1, [tap(1, "layers[*].resid_post"), tap(2, "layers[0].attn.probs | head(0)")], ranks)
@@ -104,9 +53,9 @@ def test_a_training_is_paused_watched_disturbed_and_stepped(monkeypatch: pytest.
 
         gateway.demand(2, [], ranks)
         gateway.train("resume", 0, ranks, "resume")
-        losses = running.done()
+        losses = job.done()
 
-    assert losses == run_forked(4, run_plain, f"{FLAGS} {LAYOUT}")[-1]
+    assert losses == run_forked(4, run_plain, f"{TINY} --train-iters {STEPS} {LAYOUT}")[-1]
 
 
 def _complete(gateway: ScopeGateway, ranks: range, step: int) -> dict[int, list[Frame]] | None:

@@ -9,6 +9,8 @@ the agent's socket.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +26,7 @@ from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
+from megatronapp.trainer.plugins.scope.lens import Lens
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import Shard
@@ -79,6 +82,8 @@ class ScopePlugin(Plugin):
         self._control = TrainControl()
         self._demands: list[Document] = []
         """That came from the agent and wait for the border; the newest counts."""
+        self._lens_asked: list[Any] = []
+        """Of this rank; what it has told the others."""
         self._step = 0
         self._step_seconds = 0.0
         self._begun = 0.0
@@ -105,6 +110,7 @@ class ScopePlugin(Plugin):
         held = HeldWeights(list(weights(chunks)), shard.data)
         self._disturber = Disturber(held, shard, first.config.params_dtype, storage=self._weights_stay)
         self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say)
+        self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._introduction
         self._built = True
         self._say(self._introduction()[1])  # to an agent that is connected already
@@ -112,7 +118,8 @@ class ScopePlugin(Plugin):
     def step_begin(self, step: int) -> None:
         self._listen()
         self._step, self._begun = step, time.perf_counter()
-        watched, disturbed = self._viewer.due(step), self._disturber.disturbs(step)
+        watched = self._viewer.due(step) or self._lens.due(step)
+        disturbed = self._disturber.disturbs(step)
         self._position.step, self._position.active = step, watched or disturbed
         if disturbed:
             self._disturber.hold(step)
@@ -146,9 +153,10 @@ class ScopePlugin(Plugin):
             self._disturber.release()
 
     def border_due(self, step: int) -> bool:
-        return self._control.pause_after == step
+        return self._control.pause_after == step or self._lens.due(step)
 
     def border(self, step: int) -> bool:
+        self._lens.exchange(step)
         for document in self._agreement.take():
             self._take_up(document)
         self._take_up_demand()
@@ -194,8 +202,12 @@ class ScopePlugin(Plugin):
             self._agreement.publish(f"command/{command.get('id', '')}", {"command": command})
         elif isinstance(demand := value.get("demand"), dict):
             self._demands.append(demand)
-            document = {"step_seconds": self._step_seconds}
-            self._agreement.publish(f"demand/{demand.get('revision', 0)}", document)
+            # The lens needs all stages: what the last one is asked for all must know.
+            asked = lens_documents(demand) if self._lens.at_end else []
+            lens, self._lens_asked = (asked if asked != self._lens_asked else None), asked
+            digest = hashlib.blake2s(json.dumps(lens).encode(), digest_size=8).hexdigest()
+            document = {"lens": lens, "step_seconds": self._step_seconds}
+            self._agreement.publish(f"demand/{demand.get('revision', 0)}/{digest}", document)
 
     def _take_up(self, document: Document) -> None:
         """At a border, on all ranks alike."""
@@ -208,12 +220,15 @@ class ScopePlugin(Plugin):
             self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
         else:
             self._shared_step_seconds = float(document["step_seconds"])
+            if document["lens"] is not None:
+                self._lens.set(document["lens"], self._shared_step_seconds)
             self._take_up_demand()
 
     def _take_up_demand(self) -> None:
         """What this rank was asked for; the others were asked for their own."""
         if self._demands:
             self._viewer.show(self._demands[-1], self._shared_step_seconds)
+            self._lens.show(lens_documents(self._demands[-1]))
             self._demands.clear()
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
@@ -238,6 +253,7 @@ class ScopePlugin(Plugin):
         demands = []
         for spot in self._taps.spots:
             values, gradients = self._viewer.wanted(spot)
+            values += self._lens.wanted(spot)
             demands.append((spot, Demand(self._disturber.changes(spot), values, gradients)))
         self._taps.set(demands)
 
@@ -275,6 +291,13 @@ class ScopePlugin(Plugin):
             "lease_seconds": self._control.left_seconds,
             "plan": self._disturber.names,
         }
+
+
+def lens_documents(demand: Document) -> list[Any]:
+    """Those of its taps that are a lens's."""
+    taps = demand.get("taps")
+    found = [each for each in taps if isinstance(each, dict)] if isinstance(taps, list) else []
+    return [each for each in found if "logitlens(" in str(each.get("expression", ""))]
 
 
 def wanted(args: argparse.Namespace) -> bool:
