@@ -109,7 +109,7 @@ class ScopePlugin(Plugin):
         self._taps = Taps(chunks, shard, self._position)
         held = HeldWeights(list(weights(chunks)), shard.data)
         self._disturber = Disturber(held, shard, first.config.params_dtype, storage=self._weights_stay)
-        self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say)
+        self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say, self._rank)
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._introduction
         self._built = True

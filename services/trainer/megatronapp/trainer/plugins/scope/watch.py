@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,14 +13,17 @@ import torch
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
+from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.reduce import reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Seen
 
 MAX_TAPS = 256
+NOTHING = torch.empty(0)
 GRADIENT = "grad."
 MERGEABLE = Pool | Reduce | Stats
 
@@ -114,6 +117,8 @@ class TapReader:
         """That the training thread has spent on it in this step."""
         self.failed = ""
         """Why it shows nothing: the expression does not fit the values."""
+        self.alerts: list[tuple[Seen, Alert]] = []
+        """That have come since somebody asked; without the values."""
         self._shard = shard
         self._queue = queue
 
@@ -133,7 +138,15 @@ class TapReader:
         operations = resolved(self.tap.operations, axes)
         reduced = reduce_shard(values, masked(seen, values), axes, operations, partial=self.tap.partial)
         if reduced is not None:
-            self._queue.put(address_of(self.tap, seen, axes), reduced)
+            self._queue.put(self._address(seen, axes, operations), reduced)
+
+    def _address(self, seen: Seen, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
+        names, about = [axis.name for axis in axes], replace(seen, value=NOTHING)
+
+        def inspect(result: Result) -> None:
+            self.alerts += [(about, alert) for alert in alerts(seen.spot.site, names, operations, result)]
+
+        return replace(address_of(self.tap, seen, axes), inspect=inspect)
 
 
 def address_of(tap: Tap, seen: Seen, axes: Sequence[Axis]) -> Address:
