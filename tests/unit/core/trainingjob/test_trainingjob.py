@@ -142,7 +142,7 @@ def test_trainer_args_carry_layout_and_tracing() -> None:
     ("plugins", "flags"),
     [
         ({"dpp": {"policy": "DepthFirst"}, "fbd": {"ignoreForwardTensorParallel": True}}, ""),
-        ({"scope": {"enabled": True}}, "--require-plugins scope"),
+        ({"scope": {"enabled": True}}, "--require-plugins scope --scope"),
         (
             {"dpp": {"enabled": True, "policy": "DepthFirst", "transport": "shm"}},
             "--require-plugins dpp --use-dpp --dpp-policy DepthFirst --dpp-transport shm",

@@ -4,7 +4,7 @@
         → create → configure → models → forward_step → data → schedule → optimizer
         → (step_begin → [timers, messages] → step_end
            | phase_begin → evaluation → phase_end
-           | phase_begin(pause) → border → phase_end(pause)
+           | border_due → phase_begin(pause) → border → phase_end(pause)
            | phase_begin → checkpoint → phase_end)*
         → phase_begin(pause) → close
 

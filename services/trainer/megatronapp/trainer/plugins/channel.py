@@ -25,7 +25,7 @@ class Line(Protocol):
     def say(self, key: str, value: Any) -> None:
         """A JSON value under a key of its own; lost where no agent is there."""
 
-    def hear(self) -> list[tuple[str, Any]]:
+    def received(self) -> list[tuple[str, Any]]:
         """What the agent has said since the last call, never waiting."""
 
     def mark_step(self, phase: Phase) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.capturing import Look, Wanted, run_captured, whole
 from tests.support.forked import run_forked
-from tests.support.looking import Look, Wanted, look, whole
 from tests.support.training import TINY
 
 LLAMA = (
@@ -48,12 +48,14 @@ STORAGE: list[dict[str, Any]] = [
 @cache
 def disturbed(number: int, ranks: int = 1, flags: str = "") -> list[Look]:
     plan = {"plan": "p", "seed": 5, "perturbations": (ACTIVATIONS, STORAGE)[number]}
-    return run_forked(ranks, look, f"{TINY} --train-iters 3 {flags}", Wanted(("resid_post", "attn.context"), plan=plan))
+    return run_forked(
+        ranks, run_captured, f"{TINY} --train-iters 3 {flags}", Wanted(("resid_post", "attn.context"), plan=plan)
+    )
 
 
 @cache
 def undisturbed(flags: str = "", ranks: int = 1) -> Look:
-    return run_forked(ranks, look, f"{TINY} --train-iters 3 {flags}", Wanted())[-1]
+    return run_forked(ranks, run_captured, f"{TINY} --train-iters 3 {flags}", Wanted())[-1]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -105,8 +107,8 @@ def test_one_replica_alone_is_disturbed() -> None:
     plan = {"plan": "p", "replica": 1, "perturbations": [ACTIVATIONS[0] | {"redraw": False, "layers": ""}]}
     wanted = Wanted(("mlp.out",), plan=plan)
 
-    found = run_forked(2, look, f"{TINY} --train-iters 1", wanted)
-    clean = run_forked(2, look, f"{TINY} --train-iters 1", Wanted(("mlp.out",)))
+    found = run_forked(2, run_captured, f"{TINY} --train-iters 1", wanted)
+    clean = run_forked(2, run_captured, f"{TINY} --train-iters 1", Wanted(("mlp.out",)))
 
     for replica, same in ((0, True), (1, False)):
         parts, untouched = (each[replica].parts["mlp.out", 0, False] for each in (found, clean))

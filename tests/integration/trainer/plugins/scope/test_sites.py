@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.capturing import Look, Wanted, Where, run_captured, whole
 from tests.support.forked import run_forked
-from tests.support.looking import Look, Wanted, Where, look, whole
 from tests.support.plain_forward import Shape, plain_forward
 from tests.support.training import TINY
 
@@ -26,7 +26,7 @@ FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-
 
 @cache
 def looks(model: str, ranks: int = 1, layout: str = "", wanted: Wanted = ALL) -> list[Look]:
-    return run_forked(ranks, look, f"{TINY} --train-iters 2 {MODELS[model][0]} {layout}", wanted)
+    return run_forked(ranks, run_captured, f"{TINY} --train-iters 2 {MODELS[model][0]} {layout}", wanted)
 
 
 def distance(reference: np.ndarray, value: np.ndarray) -> float:

@@ -25,7 +25,7 @@ class Job:
         self.store = HashStore()
         self.together = threading.Barrier(RANKS)
         self.seed = seed
-        self.taken: list[list[tuple[int, Any]]] = [[] for _ in range(RANKS)]
+        self.accepted: list[list[tuple[int, Any]]] = [[] for _ in range(RANKS)]
         self.failed: list[BaseException] = []
 
     def run(self) -> None:
@@ -56,7 +56,7 @@ class Job:
             self.together.wait(20)
             time.sleep(chance.choice([0, 0, 0.002]))
             if Border.PLUGINS in borders.after(step):
-                self.taken[rank] += [(step, document["id"]) for document in agreement.take()]
+                self.accepted[rank] += [(step, document["id"]) for document in agreement.take()]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -65,8 +65,8 @@ def test_all_ranks_take_up_the_same_at_the_same_borders(seed: int) -> None:
 
     job.run()
 
-    assert job.taken[0] == job.taken[1] == job.taken[2]
-    identifiers = [identifier for _, identifier in job.taken[0]]
+    assert job.accepted[0] == job.accepted[1] == job.accepted[2]
+    identifiers = [identifier for _, identifier in job.accepted[0]]
     assert len(identifiers) == len(set(identifiers)) > 0
 
 
@@ -87,7 +87,7 @@ class Paused:
         self.agreements = [Agreement(store, rank, lambda: None) for rank in range(RANKS)]
         self.controls = [TrainControl() for _ in range(RANKS)]
         self.stopping = [False] * RANKS
-        self.taken: list[list[str]] = [[] for _ in range(RANKS)]
+        self.accepted: list[list[str]] = [[] for _ in range(RANKS)]
         for control in self.controls:
             control.apply({"do": "pause", "lease_seconds": lease_seconds}, 5)
         self.threads = [threading.Thread(target=self._hold, args=(rank,), daemon=True) for rank in range(RANKS)]
@@ -96,7 +96,7 @@ class Paused:
 
     def _hold(self, rank: int) -> None:
         def take_up(document: dict[str, Any]) -> None:
-            self.taken[rank].append(next(iter(document)))
+            self.accepted[rank].append(next(iter(document)))
             if "train" in document:
                 self.controls[rank].apply(document["train"], 5)
             elif "stop" in document:
@@ -125,8 +125,8 @@ def test_a_pause_ends_for_all_with_one_ranks_command() -> None:
     paused.agreements[1].publish("b", {"train": {"do": "step", "steps": 3}})
 
     assert paused.ended()
-    assert paused.taken[0] == paused.taken[1] == paused.taken[2]
-    assert paused.taken[0][-1] == "train"
+    assert paused.accepted[0] == paused.accepted[1] == paused.accepted[2]
+    assert paused.accepted[0][-1] == "train"
     assert {control.pause_after for control in paused.controls} == {8}
 
 
@@ -140,7 +140,7 @@ def test_a_pause_ends_when_any_rank_is_asked_to_end() -> None:
     paused.stopping[1] = True
 
     assert paused.ended()
-    assert [taken[-1] for taken in paused.taken] == ["stop"] * RANKS
+    assert [accepted[-1] for accepted in paused.accepted] == ["stop"] * RANKS
 
 
 @pytest.mark.parametrize(

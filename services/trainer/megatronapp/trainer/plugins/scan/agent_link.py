@@ -83,7 +83,7 @@ class AgentLink:
         self._checked_at = -AGAIN_SECONDS
         self._warned = False
         self._unread = bytearray()
-        self._heard: list[tuple[str, Any]] = []
+        self._inbox: list[tuple[str, Any]] = []
 
     @property
     def connected(self) -> bool:
@@ -104,11 +104,11 @@ class AgentLink:
     def say(self, key: str, value: Any) -> None:
         self._put({key: value})
 
-    def hear(self) -> list[tuple[str, Any]]:
+    def received(self) -> list[tuple[str, Any]]:
         """What the agent has said."""
         self._check()
-        heard, self._heard = self._heard, []
-        return heard
+        inbox, self._inbox = self._inbox, []
+        return inbox
 
     def communicators(self, new: list[Communicator]) -> None:
         self._put({"communicators": [asdict(each) for each in new]})
@@ -194,8 +194,8 @@ class AgentLink:
             except (ValueError, AttributeError, RecursionError):
                 self._disconnect("it sent what is no frame")
                 return
-            if len(self._heard) < MAX_HEARD:
-                self._heard.append((key, value))
+            if len(self._inbox) < MAX_HEARD:
+                self._inbox.append((key, value))
 
     def _put(self, document: dict[str, Any]) -> None:
         """What is said to nobody is part of the next hello, or lost."""

@@ -275,7 +275,7 @@ class _Line:
     def __init__(self, plugin: ScanPlugin) -> None:
         self.write_frame = plugin._recorder.write_frame
         self.say = plugin._link.say
-        self.hear = plugin._link.hear
+        self.received = plugin._link.received
         self.mark_step = plugin._phases.append
 
 

@@ -28,7 +28,7 @@ class Agreement:
         self._store = PrefixStore("scope", store)
         self._rank = rank
         self._request_border = request_border
-        self._taken = self._rounds = 0
+        self._accepted = self._rounds = 0
         self._deleted = {"document": 1, "round": 0}
         """By kind, the first number that is there."""
         self._own = 0
@@ -48,14 +48,14 @@ class Agreement:
 
     def pending(self) -> bool:
         """Whether something was published that nobody has taken up."""
-        return self._count() > self._taken
+        return self._count() > self._accepted
 
     def take(self) -> list[Document]:
         """At a border, or in a round of a pause: what all ranks take up now."""
         self._forget()
         sealed = self._sealed(str(self._count()))
         documents = self._read(int(sealed))
-        if self._own > self._taken:
+        if self._own > self._accepted:
             self._request_border()
         return documents
 
@@ -84,15 +84,15 @@ class Agreement:
         return str(text)
 
     def _read(self, until: int) -> list[Document]:
-        found = [json.loads(self._store.get(f"document/{number}")) for number in range(self._taken + 1, until + 1)]
-        self._taken = until
+        found = [json.loads(self._store.get(f"document/{number}")) for number in range(self._accepted + 1, until + 1)]
+        self._accepted = until
         return found
 
     def _forget(self) -> None:
         """Since the last border all ranks have taken part in a step: nobody reads what came to it any more."""
         if self._rank:
             return
-        for kind, last in (("document", self._taken), ("round", self._rounds - 1)):
+        for kind, last in (("document", self._accepted), ("round", self._rounds - 1)):
             for number in range(self._deleted[kind], last + 1):
                 self._store.delete_key(f"{kind}/{number}")
             self._deleted[kind] = last + 1

@@ -30,7 +30,7 @@ from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
-from megatronapp.trainer.plugins.scope.taps import Reader, Seen
+from megatronapp.trainer.plugins.scope.taps import Capture, Reader
 from megatronapp.trainer.plugins.scope.watch import Tap, in_axes, resolved
 
 Source = tuple[str, int | None]
@@ -108,10 +108,10 @@ class Lens:
     # -- rows --
 
     def _keeper(self, tap: Tap) -> Reader:
-        def keep(seen: Seen) -> None:
-            if seen.microbatch or not tap.due(seen.step):
+        def keep(capture: Capture) -> None:
+            if capture.microbatch or not tap.due(capture.step):
                 return
-            values, axes = in_axes(seen, self._shard)
+            values, axes = in_axes(capture, self._shard)
             rows = self._rows(tap, axes)
             kept = values.new_zeros((len(rows.batch), rows.tokens, values.shape[-1]), dtype=torch.float32)
             left, positions = _chosen(tap, axes[1])
@@ -120,7 +120,7 @@ class Lens:
             kept[:, torch.from_numpy(positions).to(device)] = chosen.index_select(
                 1, torch.from_numpy(left).to(device)
             ).float()
-            self._captured[tap.id, (seen.spot.site, seen.spot.layer)] = kept
+            self._captured[tap.id, (capture.spot.site, capture.spot.layer)] = kept
 
         return keep
 

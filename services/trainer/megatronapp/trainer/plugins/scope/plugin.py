@@ -70,7 +70,7 @@ class ScopePlugin(Plugin):
         if args.training_ws_port is not None and not 0 < args.training_ws_port < 65536:
             raise UsageError(f"--training-ws-port {args.training_ws_port} is no port")
         if context.identity.rank == 0:
-            _tell_where(args)
+            _report_where(args)
         return cls(context, weights_stay=not getattr(args, "overlap_param_gather", False))
 
     def __init__(self, context: PluginContext, *, weights_stay: bool) -> None:
@@ -118,14 +118,14 @@ class ScopePlugin(Plugin):
     def step_begin(self, step: int) -> None:
         self._listen()
         self._step, self._begun = step, time.perf_counter()
-        watched = self._viewer.due(step) or self._lens.due(step)
+        shown = self._viewer.due(step) or self._lens.due(step)
         disturbed = self._disturber.disturbs(step)
-        self._position.step, self._position.active = step, watched or disturbed
+        self._position.step, self._position.active = step, shown or disturbed
         if disturbed:
             self._disturber.hold(step)
-        if watched:
+        if shown:
             self._viewer.step_begin()
-        if watched or disturbed:
+        if shown or disturbed:
             self._mark()
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
@@ -163,7 +163,7 @@ class ScopePlugin(Plugin):
         self._control.after(step)
         if self._control.paused:
             self._viewer.flush()
-            self._tell_state("paused")
+            self._report_state("paused")
             hold(
                 self._control,
                 self._agreement,
@@ -172,7 +172,7 @@ class ScopePlugin(Plugin):
                 stopping=self._context.stopping,
                 take_up=self._take_up,
             )
-            self._tell_state("training")
+            self._report_state("training")
         self._attach()
         return False
 
@@ -182,14 +182,14 @@ class ScopePlugin(Plugin):
         self._disturber.release()
         self._taps.clear()
         self._viewer.flush()
-        self._tell_state("ending")
+        self._report_state("ending")
 
     # -- what is asked for --
 
     def _listen(self) -> None:
         """What the agent has said goes to all ranks."""
         line = self._context.channel.line
-        for key, value in line.hear() if line is not None else ():
+        for key, value in line.received() if line is not None else ():
             if key != "scope" or not isinstance(value, dict):
                 continue
             try:
@@ -269,7 +269,7 @@ class ScopePlugin(Plugin):
         if line is not None:
             line.say("scope", value)
 
-    def _tell_state(self, state: str) -> None:
+    def _report_state(self, state: str) -> None:
         """Rank 0, for all: they are in it together."""
         if self._rank == 0 and state != self._state:
             self._state = state
@@ -304,7 +304,7 @@ def wanted(args: argparse.Namespace) -> bool:
     return bool(args.scope or args.enable_ws_server or args.training_ws_port is not None)
 
 
-def _tell_where(args: argparse.Namespace) -> None:
+def _report_where(args: argparse.Namespace) -> None:
     gateway = os.environ.get(GATEWAY_ADDRESS, "")
     if not gateway:
         hint = f"set {GATEWAY_ADDRESS}, or start the job with megatronapp run"

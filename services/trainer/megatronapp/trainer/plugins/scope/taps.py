@@ -1,6 +1,6 @@
 """Hooks at sites, which exist only while somebody watches or disturbs there.
 
-A tap first changes the value, then shows it: what is seen is what the model goes on with. It shows a view of the
+A tap first changes the value, then shows it: what is capture is what the model goes on with. It shows a view of the
 model's own tensor, which is gone or overwritten when the hook returns (the schedule frees a stage's output, the softmax
 masks its input in place), so whoever is shown it reduces or copies at once.
 
@@ -30,7 +30,7 @@ Change = Callable[[torch.Tensor, Index, Spot, Position], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Capture:
     """A value in its site's axes, as the model has it on this rank, or its gradient (of the mean loss of the global
     batch). Not to be kept, nor written to."""
 
@@ -42,7 +42,7 @@ class Seen:
     gradient: bool = False
 
 
-Reader = Callable[[Seen], None]
+Reader = Callable[[Capture], None]
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class _Tap:
         part = self._part(value.detach())
         if self._spot.site in WHOLE_HISTORY and position.first_token:
             part = part[position.first_token :]
-        seen = Seen(
+        capture = Capture(
             self._spot,
             part,
             position.step,
@@ -153,7 +153,7 @@ class _Tap:
         )
         with torch.no_grad():
             for reader in readers:
-                reader(seen)
+                reader(capture)
 
     def _on_gradient(self, microbatch: int) -> Callable[[torch.Tensor], None]:
         datas = self._shard.at.data[1]

@@ -13,7 +13,7 @@ from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.scope.frames import FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.shards import Shard
-from megatronapp.trainer.plugins.scope.taps import Reader, Seen
+from megatronapp.trainer.plugins.scope.taps import Capture, Reader
 from megatronapp.trainer.plugins.scope.watch import GRADIENT, MAX_TAPS, Tap, TapReader
 
 log = get_logger(__name__)
@@ -45,7 +45,7 @@ class Viewer:
         self._over = 0
         self.overhead_ratio = 0.0
         self._begun = 0.0
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
 
     def show(self, demand: Mapping[str, Any], step_seconds: float) -> None:
         """A `ScopeDemand`, in place of the one before. A tap that can't be read is told of and left out."""
@@ -53,13 +53,13 @@ class Viewer:
         limit = demand.get("max_overhead_ratio", 0.0)
         self._most_ratio = float(limit) if type(limit) in (int, float) else 0.0
         self._over = 0
-        self._told.clear()
+        self._reported.clear()
         self.readers = []
         for document in taps[:MAX_TAPS] if isinstance(taps, list) else ():
             try:
                 tap = Tap.parse(document, step_seconds)
             except DataError as error:
-                self._tell_failure(document.get("id", 0) if isinstance(document, dict) else 0, "invalid", str(error))
+                self._report_failure(document.get("id", 0) if isinstance(document, dict) else 0, "invalid", str(error))
                 continue
             if tap.request or tap.lens is not None:
                 continue
@@ -87,19 +87,19 @@ class Viewer:
         spent = now - begin + sum(reader.seconds for reader in self.readers)
         self.overhead_ratio = spent / max(now - self._begun - spent, 1e-9)
         turned_off = self._judge()
-        self._tell_alerts()
+        self._report_alerts()
         for reader in list(self.readers):
             reader.seconds = 0.0
             if reader.failed:
                 self.readers.remove(reader)
                 turned_off = True
-                self._tell_failure(reader.tap.id, "invalid", reader.failed)
+                self._report_failure(reader.tap.id, "invalid", reader.failed)
         return turned_off
 
     def flush(self) -> None:
         """All that the device still has."""
         self.queue.flush(wait=True)
-        self._tell_alerts()
+        self._report_alerts()
 
     def described(self) -> dict[str, Any]:
         """What can be looked at here (`ScopeHello`), as plain values."""
@@ -148,32 +148,32 @@ class Viewer:
         worst = max(self.readers, key=lambda reader: reader.seconds)
         self.readers.remove(worst)
         detail = f"taps take {self.overhead_ratio:.1%} of a step; {self._most_ratio:.1%} are allowed"
-        self._tell_failure(worst.tap.id, "overbudget", detail)
+        self._report_failure(worst.tap.id, "overbudget", detail)
         return True
 
-    def _tell_alerts(self) -> None:
+    def _report_alerts(self) -> None:
         """Each once while the taps stay; of numbers that are none the first place alone, in the order of the pass."""
-        found = [(seen, alert) for reader in self.readers for seen, alert in reader.alerts]
+        found = [(capture, alert) for reader in self.readers for capture, alert in reader.alerts]
         for reader in self.readers:
             reader.alerts = []
         found.sort(key=lambda each: self._place(each[0]))
-        for seen, alert in found:
-            spot = seen.spot
-            key = ("nonfinite",) if alert.kind == "nonfinite" else (alert.kind, spot.site, spot.layer, seen.gradient)
-            if key in self._told:
+        for capture, alert in found:
+            spot = capture.spot
+            key = ("nonfinite",) if alert.kind == "nonfinite" else (alert.kind, spot.site, spot.layer, capture.gradient)
+            if key in self._reported:
                 continue
-            self._told.add(key)
-            site = GRADIENT + spot.site if seen.gradient else spot.site
-            about = {"site": site, "step": seen.step, "microbatch": seen.microbatch, "rank": self._rank}
+            self._reported.add(key)
+            site = GRADIENT + spot.site if capture.gradient else spot.site
+            about = {"site": site, "step": capture.step, "microbatch": capture.microbatch, "rank": self._rank}
             layer = {} if spot.layer is None else {"layer": spot.layer}
             self._say({"event": {"alert": {"kind": alert.kind, "detail": alert.detail, **about, **layer}}})
 
-    def _place(self, seen: Seen) -> tuple[int, ...]:
+    def _place(self, capture: Capture) -> tuple[int, ...]:
         """Where it comes in the passes of a step."""
-        at = self._order[seen.spot.site, seen.spot.layer]
-        return seen.step, seen.microbatch, seen.gradient, -at if seen.gradient else at
+        at = self._order[capture.spot.site, capture.spot.layer]
+        return capture.step, capture.microbatch, capture.gradient, -at if capture.gradient else at
 
-    def _tell_failure(self, tap: Any, kind: str, detail: str) -> None:
+    def _report_failure(self, tap: Any, kind: str, detail: str) -> None:
         log.warning("scope_tap_off", tap=tap, kind=kind, reason=detail)
         number = tap if type(tap) is int and 0 <= tap < 1 << 32 else 0
         self._say({"event": {"alert": {"kind": kind, "tap": number, "detail": detail, "rank": self._rank}}})

@@ -20,7 +20,7 @@ from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.reduce import reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
-from megatronapp.trainer.plugins.scope.taps import Seen
+from megatronapp.trainer.plugins.scope.taps import Capture
 
 MAX_TAPS = 256
 NOTHING = torch.empty(0)
@@ -117,63 +117,63 @@ class TapReader:
         """That the training thread has spent on it in this step."""
         self.failed = ""
         """Why it shows nothing: the expression does not fit the values."""
-        self.alerts: list[tuple[Seen, Alert]] = []
+        self.alerts: list[tuple[Capture, Alert]] = []
         """That have come since somebody asked; without the values."""
         self._shard = shard
         self._queue = queue
 
-    def read(self, seen: Seen) -> None:
+    def read(self, capture: Capture) -> None:
         """A `taps.Reader`."""
-        if not self.tap.due(seen.step) or self.failed:
+        if not self.tap.due(capture.step) or self.failed:
             return
         begin = time.perf_counter()
         try:
-            self._reduce(seen)
+            self._reduce(capture)
         except DataError as error:
             self.failed = str(error)
         self.seconds += time.perf_counter() - begin
 
-    def _reduce(self, seen: Seen) -> None:
-        values, axes = in_axes(seen, self._shard)
+    def _reduce(self, capture: Capture) -> None:
+        values, axes = in_axes(capture, self._shard)
         operations = resolved(self.tap.operations, axes)
-        reduced = reduce_shard(values, masked(seen, values), axes, operations, partial=self.tap.partial)
+        reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
         if reduced is not None:
-            self._queue.put(self._address(seen, axes, operations), reduced)
+            self._queue.put(self._address(capture, axes, operations), reduced)
 
-    def _address(self, seen: Seen, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
-        names, about = [axis.name for axis in axes], replace(seen, value=NOTHING)
+    def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
+        names, about = [axis.name for axis in axes], replace(capture, value=NOTHING)
 
         def inspect(result: Result) -> None:
-            self.alerts += [(about, alert) for alert in alerts(seen.spot.site, names, operations, result)]
+            self.alerts += [(about, alert) for alert in alerts(capture.spot.site, names, operations, result)]
 
-        return replace(address_of(self.tap, seen, axes), inspect=inspect)
+        return replace(address_of(self.tap, capture, axes), inspect=inspect)
 
 
-def address_of(tap: Tap, seen: Seen, axes: Sequence[Axis]) -> Address:
+def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
     return Address(
         tap=tap.id,
-        step=seen.step,
-        microbatch=seen.microbatch,
-        layer=seen.spot.layer,
+        step=capture.step,
+        microbatch=capture.microbatch,
+        layer=capture.spot.layer,
         extents=[axis.size for axis in axes],
-        origins=[seen.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
+        origins=[capture.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
         when=tap.when,
     )
 
 
-def in_axes(seen: Seen, shard: Shard) -> tuple[torch.Tensor, tuple[Axis, ...]]:
+def in_axes(capture: Capture, shard: Shard) -> tuple[torch.Tensor, tuple[Axis, ...]]:
     """The value in the order of its site's axes, which have the sizes that they have over all shards; a view."""
-    spot = seen.spot
+    spot = capture.spot
     dims = spot.place.dims
-    axes = shard.axis_sizes(spot.site, dims, seen.value.shape)
+    axes = shard.axis_sizes(spot.site, dims, capture.value.shape)
     local = [name for dim in dims for name in dim]
-    shape = [count for dim, size in zip(dims, seen.value.shape, strict=True) for count in shard.counts(dim, size)]
-    return seen.value.reshape(shape).permute([local.index(axis.name) for axis in axes]), axes
+    shape = [count for dim, size in zip(dims, capture.value.shape, strict=True) for count in shard.counts(dim, size)]
+    return capture.value.reshape(shape).permute([local.index(axis.name) for axis in axes]), axes
 
 
-def masked(seen: Seen, values: torch.Tensor) -> torch.Tensor | None:
+def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
     """Of scores and probabilities: a key after the query has none."""
-    if seen.spot.site not in {"attn.scores", "attn.probs"}:
+    if capture.spot.site not in {"attn.scores", "attn.probs"}:
         return None
     queries, keys = values.shape[-2:]
     rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)

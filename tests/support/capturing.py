@@ -1,4 +1,4 @@
-"""Ranks of a test that look at and disturb their own model through the taps, without a plug-in, agent or gateway."""
+"""Ranks of a test that show and disturb their own model through the taps, without a plug-in, agent or gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from megatronapp.trainer.plugins.scope.perturb.plan import Plan
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import Shard
-from megatronapp.trainer.plugins.scope.taps import Demand, Seen, Taps
+from megatronapp.trainer.plugins.scope.taps import Capture, Demand, Taps
 from megatronapp.trainer.plugins.scope.weights import weights
 from tests.support.training import train
 
@@ -140,17 +140,17 @@ class Looker(Plugin):
         self.found.hooks_after = hooks(self.chunks)
         self.found.trained = _copied(self.chunks)
 
-    def _see(self, seen: Seen) -> None:
-        if seen.step > 1:
+    def _see(self, capture: Capture) -> None:
+        if capture.step > 1:
             return
-        spot, value = seen.spot, seen.value
-        dims, at = spot.place.dims, replace(self.position, microbatch=seen.microbatch)
+        spot, value = capture.spot, capture.value
+        dims, at = spot.place.dims, replace(self.position, microbatch=capture.microbatch)
         index = self.shard.index(spot.site, spot.place, value, at)
         axes = tuple(axis for dim in dims for axis in dim)
         shape = [count for dim, size in zip(dims, value.shape, strict=True) for count in self.shard.counts(dim, size)]
         numbers = tuple(np.unique(index[axis].numpy()) for axis in axes)
         part = Part(value.reshape(shape).float().numpy().copy(), numbers, axes)
-        self.found.parts.setdefault((spot.site, spot.layer, seen.gradient), []).append(part)
+        self.found.parts.setdefault((spot.site, spot.layer, capture.gradient), []).append(part)
 
 
 def _copied(chunks: Sequence[torch.nn.Module]) -> dict[str, Floats]:
@@ -172,7 +172,7 @@ def hooks(chunks: Sequence[torch.nn.Module]) -> int:
     )
 
 
-def look(flags: str, wanted: Wanted) -> Look:
+def run_captured(flags: str, wanted: Wanted) -> Look:
     """A rank's run."""
     Looker.wanted, Looker.found = wanted, Look()
     Looker.found.losses = train(flags, plugins=(Looker,)).losses
@@ -182,7 +182,7 @@ def look(flags: str, wanted: Wanted) -> Look:
 def whole(looks: Sequence[Look], where: Where) -> Floats:
     """The undivided tensor, of all microbatches of the first step, from all ranks' parts; those that several ranks have
     must be alike."""
-    parts = [part for look in looks for part in look.parts.get(where, [])]
+    parts = [part for run_captured in looks for part in run_captured.parts.get(where, [])]
     assert parts, f"nobody has {where}"
     sizes = [1 + max(int(part.index[axis].max()) for part in parts) for axis in range(len(parts[0].index))]
     result = np.full(sizes, np.nan, np.float32)
