@@ -111,9 +111,9 @@ class ScopePlugin(Plugin):
         self._disturber = Disturber(held, shard, first.config.params_dtype, storage=self._weights_stay)
         self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say, self._rank)
         self._lens = Lens(chunks, shard, self._viewer.queue)
-        self._context.channel.introduce = self._introduction
+        self._context.channel.introduce = self._hello
         self._built = True
-        self._say(self._introduction()[1])  # to an agent that is connected already
+        self._say(self._hello()[1])  # to an agent that is connected already
 
     def step_begin(self, step: int) -> None:
         self._listen()
@@ -275,7 +275,7 @@ class ScopePlugin(Plugin):
             self._state = state
             self._say({"event": {"state": self._state_document()}})
 
-    def _introduction(self) -> tuple[str, Document]:
+    def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
         described = {"roles": ["train", "perturb"], "state": self._state_document(), **self._viewer.described()}
         described["model"]["microbatches"] = self._context.schedule.microbatches

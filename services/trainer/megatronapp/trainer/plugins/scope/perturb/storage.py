@@ -27,15 +27,15 @@ class HeldWeights:
     def __init__(self, weights: Sequence[Weight], replica: int) -> None:
         self._weights = tuple(weights)
         self._replica = replica
-        self._wishes: tuple[Perturbation, ...] = ()
+        self._perturbations: tuple[Perturbation, ...] = ()
         self._true: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._held = False
 
     def set(self, perturbations: Sequence[Perturbation]) -> None:
         """Those of storage from now on. While none are held."""
         self.release()
-        self._wishes = tuple(each for each in perturbations if each.place == "storage")
-        chosen = {weight.parameter for wish in self._wishes for weight in self.chosen(wish)}
+        self._perturbations = tuple(each for each in perturbations if each.place == "storage")
+        chosen = {weight.parameter for wish in self._perturbations for weight in self.chosen(wish)}
         self._true = {parameter: torch.empty_like(parameter.data) for parameter in chosen}
 
     def chosen(self, wish: Perturbation) -> list[Weight]:
@@ -51,7 +51,7 @@ class HeldWeights:
         """Disturb the weights. In a checkpoint only what was asked for. Returns whether anything was disturbed."""
         wishes = [
             wish
-            for wish in self._wishes
+            for wish in self._perturbations
             if step in wish.steps
             and wish.replica in (None, self._replica)
             and (wish.keep_in_checkpoints or not in_checkpoint)
