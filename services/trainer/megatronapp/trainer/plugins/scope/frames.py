@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from megatronapp.core.errors import DataError
 from megatronapp.core.scope.frame import Frame, Section, pack
 from megatronapp.core.scope.operations import When
 from megatronapp.core.scope.quantize import Values
@@ -85,15 +86,15 @@ class FrameQueue:
 
     def _write_one(self, waiting: _Waiting) -> None:
         address = waiting.address
-        result = waiting.reduced.finish([copy.numpy() for copy in waiting.copies])
-        if address.inspect is not None:
-            address.inspect(result)
-        if address.when is not None and not holds(address.when, result):
-            return
-        number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
         try:
+            result = waiting.reduced.finish([copy.numpy() for copy in waiting.copies])
+            if address.inspect is not None:
+                address.inspect(result)
+            if address.when is not None and not holds(address.when, result):
+                return
+            number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
             self._write(FRAME_TAP.pack(address.tap), pack(_addressed(to_frame(result, "f32"), address, number)))
-        except ValueError:
+        except (DataError, ValueError, LookupError):  # too large, or of more dims than a frame has
             self.dropped += 1
 
 

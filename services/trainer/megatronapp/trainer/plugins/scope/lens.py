@@ -10,6 +10,7 @@ Source: nostalgebraist, "interpreting GPT: the logit lens", 2020.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,7 +103,9 @@ class Lens:
         for tap in self._taps:
             if tap.due(step):
                 for source in self._sources(tap):
-                    self._exchange(tap, source, step)
+                    # What does not fit does so on all ranks: none of them sends or waits then.
+                    with contextlib.suppress(DataError, LookupError):
+                        self._exchange(tap, source, step)
         self._captured.clear()
 
     # -- rows --
@@ -112,7 +115,10 @@ class Lens:
             if capture.microbatch or not tap.due(capture.step):
                 return
             values, axes = in_axes(capture, self._shard)
-            rows = self._rows(tap, axes)
+            try:
+                rows = self._rows(tap, axes)
+            except (DataError, LookupError):
+                return
             kept = values.new_zeros((len(rows.batch), rows.tokens, values.shape[-1]), dtype=torch.float32)
             left, positions = _chosen(tap, axes[1])
             device = values.device

@@ -68,7 +68,10 @@ class _Shard:
     axes: tuple[_Local, ...]
 
     def index(self, name: str) -> int:
-        return next(index for index, axis in enumerate(self.axes) if axis.name == name)
+        for index, axis in enumerate(self.axes):
+            if axis.name == name:
+                return index
+        raise DataError(f"there is no axis {name} here")
 
     def with_axis(self, at: int, axis: _Local) -> tuple[_Local, ...]:
         return (*self.axes[:at], axis, *self.axes[at + 1 :])

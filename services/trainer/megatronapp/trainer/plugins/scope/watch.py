@@ -22,6 +22,8 @@ from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
 
+UNFIT = (DataError, LookupError, ValueError, TypeError, RuntimeError)
+"""What an expression raises that does not fit the values, or has no memory left. Training goes on without it."""
 MAX_TAPS = 256
 NOTHING = torch.empty(0)
 GRADIENT = "grad."
@@ -102,10 +104,10 @@ def _number(value: Any) -> float:
 def _when(text: Any) -> When:
     if not isinstance(text, str):
         raise DataError("a tap's condition must be text")
-    [operation] = parse(f"site | when({text})").operations
-    if not isinstance(operation, When):
+    operations = parse(f"site | when({text})").operations
+    if len(operations) != 1 or not isinstance(operations[0], When):
         raise DataError(f"{text!r:.40} is no condition")
-    return operation
+    return operations[0]
 
 
 class TapReader:
@@ -129,8 +131,8 @@ class TapReader:
         begin = time.perf_counter()
         try:
             self._reduce(capture)
-        except DataError as error:
-            self.failed = str(error)
+        except UNFIT as error:
+            self.failed = str(error) or type(error).__name__
         self.seconds += time.perf_counter() - begin
 
     def _reduce(self, capture: Capture) -> None:
