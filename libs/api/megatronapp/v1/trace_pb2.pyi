@@ -38,6 +38,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_START: _ClassVar[Phase]
     PHASE_PAUSE: _ClassVar[Phase]
     PHASE_STEP: _ClassVar[Phase]
+    PHASE_WATCHED: _ClassVar[Phase]
 
 class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -64,6 +65,7 @@ PHASE_COMPILE: Phase
 PHASE_START: Phase
 PHASE_PAUSE: Phase
 PHASE_STEP: Phase
+PHASE_WATCHED: Phase
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat
 EXPORT_FORMAT_CHROME_JSON: ExportFormat
 EXPORT_FORMAT_PERFETTO: ExportFormat

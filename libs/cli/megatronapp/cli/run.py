@@ -24,6 +24,13 @@ def run(
         str,
         typer.Option(envvar="MEGATRONAPP_COLLECTOR_ADDRESS", help="host:port; default: that of `megatronapp up`"),
     ] = "",
+    gateway_address: Annotated[
+        str,
+        typer.Option(
+            envvar="MEGATRONAPP_GATEWAY_ADDRESS",
+            help="host:port where models are shown (plugins.scope); default: that of `megatronapp up`",
+        ),
+    ] = "",
     token_file: Annotated[
         Path | None, typer.Option(envvar="MEGATRONAPP_TOKEN_FILE", help="file with the pods' token")
     ] = None,
@@ -41,6 +48,7 @@ def run(
     found = None if collector_address else local.find(data_folder())
     if found is not None:
         collector_address, token_file = found.collector_address, token_file or Path(found.token_file)
+        gateway_address = gateway_address or found.gateway_address
     traced = _traced(found is not None, collector_address)
 
     def on_event(event: JobEvent) -> None:
@@ -52,6 +60,7 @@ def run(
         job,
         work_dir=folder or data_folder() / "runs" / job.metadata.name,
         collector_address=collector_address,
+        gateway_address=gateway_address,
         token_file=token_file,
         certificates=certificates,
         storage=dict(_storage(text) for text in storage or ()),

@@ -55,6 +55,10 @@ class Borders:
         """Let all ranks come to a border soon. From any thread; asked several times before it comes, it is one."""
         self._ask(Border.PLUGINS)
 
+    def stopping(self) -> bool:
+        """Whether this rank was asked to end, and has not come to that border yet."""
+        return Border.STOP in self._asked
+
     def after(self, step: int) -> Border:
         """What follows this step. Every rank asks once at the end of every step; unless something is asked for, that is
         one look into the store."""

@@ -12,9 +12,10 @@ from typing import Any
 from megatronapp.core.errors import UsageError
 
 VARIABLE, MEANING = "variable", "meaning"
+GATEWAY_ADDRESS = "MEGATRONAPP_GATEWAY_ADDRESS"
 FURTHER_VARIABLES = {
     "MEGATRONAPP_AGENT_SOCKET": "socket of the node's agent; empty: the ranks of a node start one",
-    "MEGATRONAPP_GATEWAY_ADDRESS": "host:port of the gateway, from the operator; nothing reads it yet",
+    GATEWAY_ADDRESS: "host:port where the agent tells of models (`--scope`), and is told what to show; empty: nowhere",
 }
 """What is not read here; docs/settings.md lists it too."""
 

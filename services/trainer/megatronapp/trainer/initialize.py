@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 _INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
-_GATED = "linear_fc1.weight"
+GATED = "linear_fc1.weight"
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
@@ -28,10 +28,10 @@ def initialize(chunks: list[torch.nn.Module], config: TransformerConfig, seed: i
     for chunk in chunks:
         for name, parameter in chunk.named_parameters():
             if parameter.dim() >= 2:
-                parameter.copy_(_shard(_whole_name(name, chunk, config), parameter, config, seed))
+                parameter.copy_(_shard(whole_name(name, chunk, config), parameter, config, seed))
 
 
-def _whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> str:
+def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> str:
     """The parameter's name in a model that is not split: layers and experts by their global numbers."""
     if name == "output_layer.weight" and chunk.share_embeddings_and_output_weights:
         return "embedding.word_embeddings.weight"
@@ -50,7 +50,7 @@ def _whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) ->
 
 def _shard(name: str, parameter: torch.Tensor, config: TransformerConfig, seed: int) -> torch.Tensor:
     """This tensor rank's part of the named matrix. A gated fc1 is two matrices, and each is split for itself."""
-    rank, size = _tensor_ranks(name) if getattr(parameter, "tensor_model_parallel", False) else (0, 1)
+    rank, size = tensor_ranks(name) if getattr(parameter, "tensor_model_parallel", False) else (0, 1)
     axis = getattr(parameter, "partition_dim", 0)
     shape = list(parameter.shape)
     shape[axis] *= size
@@ -58,11 +58,12 @@ def _shard(name: str, parameter: torch.Tensor, config: TransformerConfig, seed: 
     if name.endswith(_INTO_RESIDUAL):
         std /= math.sqrt(2 * config.num_layers)
     whole = torch.randn(shape, generator=_generator(name, seed, parameter.device), device=parameter.device) * std
-    parts = 2 if config.gated_linear_unit and name.endswith(_GATED) else 1
+    parts = 2 if config.gated_linear_unit and name.endswith(GATED) else 1
     return torch.cat([part.chunk(size, axis)[rank] for part in whole.chunk(parts, axis)], axis)
 
 
-def _tensor_ranks(name: str) -> tuple[int, int]:
+def tensor_ranks(name: str) -> tuple[int, int]:
+    """(this rank's part, of how many) of a matrix that is split over tensor ranks."""
     if ".experts." in name:
         return parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
     return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()

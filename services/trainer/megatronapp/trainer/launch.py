@@ -33,6 +33,7 @@ from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.recipe import RunRecipe, library_versions
 
 log = get_logger(__name__)
@@ -74,6 +75,9 @@ def run(
             tokenizer=tokenizer,
             max_positions=config.model.max_position_embeddings or config.training.seq_length,
             pipeline=pipeline,
+            store=store,
+            stopping=borders.stopping,
+            channel=AgentChannel(prepared.frame_bytes),
         )
         chain = PluginChain.create(kinds, namespace, context)
         reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []

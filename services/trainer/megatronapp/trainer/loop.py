@@ -88,7 +88,7 @@ class Trainer:
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
                 self._evaluate("valid")
             border = borders.after(state.step)
-            if Border.PLUGINS in border:
+            if Border.PLUGINS in border or self._plugins.border_due(state.step):
                 self._border()
             if self._due(intervals.checkpoint.save_interval):
                 self._save()

@@ -169,7 +169,7 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
     ("plugins", "flags"),
     [
         ({"dpp": {"policy": "DepthFirst"}, "fbd": {"ignoreForwardTensorParallel": True}}, ""),
-        ({"scope": {"enabled": True}}, "--require-plugins scope"),
+        ({"scope": {"enabled": True}}, "--require-plugins scope --scope"),
         (
             {"dpp": {"enabled": True, "policy": "DepthFirst", "transport": "shm"}},
             "--require-plugins dpp --use-dpp --dpp-policy DepthFirst --dpp-transport shm",

@@ -70,7 +70,7 @@ def test_mount_paths_become_local_folders(tmp_path: Path) -> None:
         ({"storage": [VOLUME]}, {"data": Path("/nowhere/at/all")}, "there is no such folder"),
         ({}, {"data": Path("/")}, "no storage of that name"),
         ({"plugins": {"dpp": {"enabled": True}}}, {}, r"plugins\.dpp: this machine has no plug-in dpp"),
-        ({"plugins": {"scope": {"enabled": True}}}, {}, r"set plugins\.scope\.enabled to false"),
+        ({"plugins": {"fbd": {"enabled": True}}}, {}, r"set plugins\.fbd\.enabled to false"),
         ({"plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}}, {}, "inline on a laptop"),
     ],
 )

@@ -25,6 +25,7 @@ class Phase(IntEnum):
     START = 5
     PAUSE = 6
     STEP = 7
+    WATCHED = 8
 
 
 class Granularity(IntEnum):

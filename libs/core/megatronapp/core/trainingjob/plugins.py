@@ -30,6 +30,10 @@ class ScanPlugin(Model):
 class ScopePlugin(Model):
     enabled: bool = False
 
+    @property
+    def flags(self) -> list[str]:
+        return ["--scope"] if self.enabled else []
+
 
 class DppPlugin(Model):
     enabled: bool = False

@@ -336,7 +336,7 @@ class Spec(Model):
         # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
         required = [name for name in plugins.enabled if name not in {"scan", "faults"}]
         if required:
-            flags += ["--require-plugins", *required, *plugins.dpp.flags, *plugins.fbd.flags]
+            flags += ["--require-plugins", *required, *plugins.scope.flags, *plugins.dpp.flags, *plugins.fbd.flags]
         return [*flags, *self.args]
 
 

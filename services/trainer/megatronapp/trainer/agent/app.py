@@ -32,6 +32,8 @@ from megatronapp.trainer.agent.stream import StreamLoop
 log = get_logger(__name__)
 
 TICK_SECONDS = 0.25
+SHOW_SECONDS = 0.02
+"""Between two looks at the frames of ranks that a gateway is connected to."""
 MAX_RANKS = 256
 """Connections at once. A node has some ten ranks."""
 MAX_ROWS_AT_ONCE = 1 << 16
@@ -89,8 +91,11 @@ class Agent:
         and send it for at most FLUSH_SECONDS."""
         tick_at = time.monotonic()
         while not self._stopping and not (not self._peers and until()):
-            for key, _ in self._selector.select(max(tick_at - time.monotonic(), 0.0)):
+            for key, _ in self._selector.select(max(min(tick_at - time.monotonic(), self._wait_seconds()), 0.0)):
                 key.data()
+            for peer in list(self._peers):
+                if peer.rank is not None and peer.rank.shows:
+                    self._contained(peer, _show)
             if time.monotonic() >= tick_at:
                 tick_at = time.monotonic() + TICK_SECONDS
                 self._tick()
@@ -101,6 +106,11 @@ class Agent:
         self._stopping = True
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"x")
+
+    def _wait_seconds(self) -> float:
+        """Somebody may look at a rank's model: then frames and commands are passed on more often than steps."""
+        shows = any(peer.rank is not None and peer.rank.shows for peer in self._peers)
+        return SHOW_SECONDS if shows else TICK_SECONDS
 
     def _finish(self) -> None:
         self._path.unlink(missing_ok=True)  # before it stops to answer: another agent may take the place then
@@ -234,6 +244,11 @@ class Agent:
 
 def _send(rank: Rank, messages: StepMessages, _: _Peer) -> None:
     rank.send(messages)
+
+
+def _show(peer: _Peer) -> None:
+    if peer.rank is not None:
+        peer.rank.show()
 
 
 def _beat(peer: _Peer) -> None:

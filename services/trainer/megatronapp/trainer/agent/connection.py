@@ -13,6 +13,7 @@ from typing import Any
 from megatronapp.core.errors import DataError
 
 MAX_FRAME = 32 << 20
+MAX_UNSENT = 4 << 20
 READ_BYTES = 1 << 20
 """At once, so that a rank that talks without end takes no time from the others."""
 LENGTH = struct.Struct("<I")
@@ -31,6 +32,7 @@ class Connection:
         if uid != os.geteuid():
             raise DataError(f"process {self.pid} is user {uid}'s; an agent serves its own user alone")
         self._buffer = bytearray()
+        self._unsent = bytearray()
         self._segment: int | None = None
         self._has_segment = False
         self.ended = False
@@ -57,6 +59,19 @@ class Connection:
         self._buffer += data
         while (frame := self._frame()) is not None:
             yield _parse(frame)
+
+    def say(self, key: str, value: Any) -> None:
+        """A frame to the rank, of the same form. One that reads nothing is told no more than MAX_UNSENT bytes."""
+        frame = json.dumps({key: value}).encode()
+        if len(self._unsent) + len(frame) <= MAX_UNSENT:
+            self._unsent += LENGTH.pack(len(frame)) + frame
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        with contextlib.suppress(OSError):  # it takes nothing now, or the rank is gone
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
 
     def take_segment(self) -> int | None:
         """The segment's descriptor, for the caller to close; None before it has come."""

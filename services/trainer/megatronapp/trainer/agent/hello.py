@@ -28,6 +28,8 @@ class RankHello:
     """host:port; empty: no collector."""
     folder: Path | None
     """Where trace files go; None: nowhere."""
+    scope: Any = None
+    """What the rank shows of its model, unread; None: nothing."""
 
     @classmethod
     def parse(cls, document: Any) -> RankHello:
@@ -40,6 +42,7 @@ class RankHello:
             control=from_document(values.TraceControl, document.get("control")),
             collector_address=_address(document.get("collector_address", "")),
             folder=_folder(document.get("trace_dir", "")),
+            scope=document.get("scope"),
         )
 
 

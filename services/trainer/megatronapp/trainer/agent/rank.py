@@ -26,6 +26,8 @@ from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.ring import Record
+from megatronapp.trainer.agent.scope import KEY as SCOPE
+from megatronapp.trainer.agent.scope import RankScope
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.trainer.agent.steps import Step, Steps
@@ -69,6 +71,9 @@ class Rank:
         uuid = hello.message.placement.gpu_uuid
         self._telemetry = GpuTelemetry(uuid, connection.pid) if uuid else None
         self._outbox = Outbox(self._sinks(streams, access), _plausible(segment.sent))
+        self._scope = RankScope(hello.message, segment, connection.say, streams, access)
+        if hello.scope is not None:
+            self._scope.take(hello.scope)
 
     @property
     def identity(self) -> Identity:
@@ -84,6 +89,8 @@ class Rank:
             self._add_communicators([from_document(Communicator, each) for each in value])
         elif key == "evaluation":
             self._evaluations.append(from_document(Evaluation, value))
+        elif key == SCOPE:
+            self._scope.take(value)
         elif key == "closing":
             self._closing = True
 
@@ -108,6 +115,16 @@ class Rank:
         self._guarded(self._send_step, messages)
         self._count_lost()
 
+    @property
+    def shows(self) -> bool:
+        """Whether a gateway may ask for its model."""
+        return self._scope.attached
+
+    def show(self) -> None:
+        """What is asked for of its model, and what it shows; several times a tick. Raises SegmentError."""
+        self._connection.flush()
+        self._scope.tick()
+
     def tick(self) -> None:
         """Relay what the collector asks for; beat when it is time, or a phase has begun."""
         self._control.relay()
@@ -124,6 +141,7 @@ class Rank:
                 for messages in encode_all([(self._names, step) for step in self.read(until)]):
                     self.send(messages)
             self._count_lost()
+            self._scope.drain()
         except IMPLAUSIBLE as error:
             log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
         if self._closing or self._segment.state.closing:
@@ -131,9 +149,14 @@ class Rank:
         if self._telemetry is not None:
             self._telemetry.close()
         self._segment.close()
-        flushing = threading.Thread(target=self._outbox.close, args=(FLUSH_SECONDS,), name="agent-flush", daemon=True)
+        flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
         flushing.start()
         return flushing
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + FLUSH_SECONDS
+        self._scope.close(FLUSH_SECONDS / 2)
+        self._outbox.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 2))
 
     def _add_communicators(self, communicators: Sequence[Communicator]) -> None:
         check_communicators([to_proto(each) for each in communicators])

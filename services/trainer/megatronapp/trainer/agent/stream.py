@@ -198,7 +198,7 @@ class CollectorStream:
                 if self._leave_out_refused(error):
                     self._replied = True
                 elif (careful or not self._careful) and (self._replied or not logged):
-                    log.warning("collector_unreachable", address=self._address, reason=_reason(error, self._access.tls))
+                    log.warning("collector_unreachable", address=self._address, reason=reason(error, self._access.tls))
                     logged = True
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -212,7 +212,7 @@ class CollectorStream:
                 self._buffer.reconnected()
                 self._progress_at = time.monotonic()
             stream = channel.stream_stream(_STREAM, None, trace_pb2.TraceReply.FromString)
-            call: Call = stream(None, metadata=self._metadata())
+            call: Call = stream(None, metadata=metadata(self._address, self._access))
             writing = asyncio.create_task(self._write(call))
             self._reading = reading = asyncio.create_task(self._read(call))
             try:
@@ -282,12 +282,13 @@ class CollectorStream:
             if self._careful:
                 self._changed.set()
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        """Read anew for each connection: projected tokens are replaced on disk as they expire."""
-        token = read_token(self._access.token_file)
-        if token:
-            self._access.clear_text.warn(self._address, self._access.tls)
-        return [("authorization", f"Bearer {token}")] if token else []
+
+def metadata(address: str, access: Access) -> list[tuple[str, str]]:
+    """Read anew for each connection: projected tokens are replaced on disk as they expire."""
+    token = read_token(access.token_file)
+    if token:
+        access.clear_text.warn(address, access.tls)
+    return [("authorization", f"Bearer {token}")] if token else []
 
 
 def _sequence(text: str) -> int | None:
@@ -312,7 +313,7 @@ def _hides_the_answer(failure: BaseException | None) -> bool:
     return isinstance(failure, aio.AioRpcError) and failure.code() is grpc.StatusCode.INTERNAL
 
 
-def _reason(error: Exception, tls: ClientTls) -> str:
+def reason(error: Exception, tls: ClientTls) -> str:
     if not isinstance(error, aio.AioRpcError):
         return str(error)
     details = error.details() or error.code().name

@@ -15,6 +15,7 @@ from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.core.trainingjob.reserved import is_reserved_env
 from megatronapp.core.trainingjob.spec import Spec
+from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from megatronapp.trainer.plugins.base import installed
 
 IGNORED = (
@@ -54,6 +55,8 @@ class LocalPlan:
     token_file: Path | None = None
     certificates: Mapping[str, str] = field(default_factory=dict)
     """For TLS to the collector: the ranks' variables that name the files."""
+    gateway_address: str = ""
+    """host:port where models are shown; empty: nowhere."""
 
     @classmethod
     def make(
@@ -65,6 +68,7 @@ class LocalPlan:
         collector_address: str = "",
         token_file: Path | None = None,
         certificates: Mapping[str, str] | None = None,
+        gateway_address: str = "",
     ) -> LocalPlan:
         """Raises UsageError when the job needs what a single machine has not, PluginMissingError for a plug-in."""
         _check_storage(job.spec, storage)
@@ -73,7 +77,16 @@ class LocalPlan:
         if plugins.faults.scenario_from is not None:
             raise UsageError("plugins.faults.scenarioFrom names a ConfigMap: give the scenario inline on a laptop")
         run = job.metadata.uid or uuid.uuid4().hex
-        return cls(job, run, folder.resolve(), storage, collector_address, token_file, certificates or {})
+        return cls(
+            job=job,
+            run=run,
+            folder=folder.resolve(),
+            storage=storage,
+            collector_address=collector_address,
+            token_file=token_file,
+            certificates=certificates or {},
+            gateway_address=gateway_address,
+        )
 
     @property
     def name(self) -> str:
@@ -134,6 +147,8 @@ class LocalPlan:
         if self.collector_address:
             environment["MEGATRONAPP_COLLECTOR_ADDRESS"] = self.collector_address
             environment |= self.certificates
+        if self.gateway_address:
+            environment[GATEWAY_ADDRESS] = self.gateway_address
         if self.token_file is not None:
             environment["MEGATRONAPP_TOKEN_FILE"] = str(self.token_file)
         return environment

@@ -4,7 +4,7 @@
         → create → configure → models → forward_step → data → schedule → optimizer
         → (step_begin → [timers, messages] → step_end
            | phase_begin → evaluation → phase_end
-           | phase_begin(pause) → border → phase_end(pause)
+           | border_due → phase_begin(pause) → border → phase_end(pause)
            | phase_begin → checkpoint → phase_end)*
         → phase_begin(pause) → close
 
@@ -31,10 +31,12 @@ from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.channel import AgentChannel
 
 if TYPE_CHECKING:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
+    from torch._C._distributed_c10d import Store
 
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
@@ -94,6 +96,9 @@ class Preparation:
     `Placement.role` carries to the platform."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables to set before the device, NCCL and torch.distributed are first used."""
+    frame_bytes: int = 0
+    """Of the ring through which frames go to the agent (`PluginContext.channel`): a power of two from 4 KiB to 256 MiB;
+    0: there is none."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,11 @@ class PluginContext:
     pipeline: PipelineMessages | None = None
     """The port to the stages before and after this one: to post messages and to observe them. None: one stage."""
     recipe: Recipe = field(default=Recipe())
+    store: Store | None = None
+    """The world's, for what ranks agree on; a plug-in's keys begin with its name."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether this rank was asked to end: who holds the others at a border lets them go."""
+    channel: AgentChannel = field(default_factory=AgentChannel)
 
 
 class Plugin:
@@ -181,6 +191,10 @@ class Plugin:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """What an evaluation found, before its phase ends; on ranks that know the loss."""
+
+    def border_due(self, step: int) -> bool:
+        """Whether a border follows this step that nobody needs to ask for. All ranks must say the same."""
+        return False
 
     def border(self, step: int) -> bool:
         """A border after this step, which somebody asked for: every rank is in it after the same step, no message is

@@ -107,6 +107,10 @@ class PluginChain:
         for plugin in self.plugins:
             plugin.evaluation(evaluation)
 
+    def border_due(self, step: int) -> bool:
+        """Whether any of them comes to a border after this step."""
+        return any(plugin.border_due(step) for plugin in self.plugins)
+
     def border(self, step: int) -> bool:
         """Whether any of them changed parameters."""
         changed = [plugin.border(step) for plugin in self.plugins]

@@ -32,6 +32,11 @@ BEGINNING_SECONDS = 60.0
 """The ranks of a node begin within so long."""
 START_AGAIN_SECONDS = 10.0
 LENGTH = struct.Struct("<I")
+READ_BYTES = 64 << 10
+MAX_HEARD_BYTES = 1 << 20
+"""Of one frame of the agent's."""
+MAX_HEARD = 256
+"""Frames that nobody has asked for yet."""
 MAX_WAITING = 32 << 20
 """Bytes; a connection that takes no more than that is given up."""
 
@@ -77,6 +82,8 @@ class AgentLink:
         self._waiting_bytes = 0
         self._checked_at = -AGAIN_SECONDS
         self._warned = False
+        self._unread = bytearray()
+        self._inbox: list[tuple[str, Any]] = []
 
     @property
     def connected(self) -> bool:
@@ -93,6 +100,15 @@ class AgentLink:
             if self._socket is None:
                 self._connect()
         self._send()
+
+    def say(self, key: str, value: Any) -> None:
+        self._put({key: value})
+
+    def received(self) -> list[tuple[str, Any]]:
+        """What the agent has said."""
+        self._check()
+        inbox, self._inbox = self._inbox, []
+        return inbox
 
     def communicators(self, new: list[Communicator]) -> None:
         self._put({"communicators": [asdict(each) for each in new]})
@@ -114,7 +130,7 @@ class AgentLink:
                 link.shutdown(socket.SHUT_WR)
                 while (left := deadline - time.monotonic()) > 0:
                     link.settimeout(left)
-                    if not link.recv(1):
+                    if not link.recv(READ_BYTES):
                         return True
             except OSError:
                 pass
@@ -147,15 +163,39 @@ class AgentLink:
             _start(self._path)
 
     def _check(self) -> None:
-        """An agent never says anything: what can be read is its end."""
-        if self._socket is None:
-            return
-        with contextlib.suppress(BlockingIOError, InterruptedError):
+        """Read what the agent has said, or its end."""
+        while self._socket is not None:
             try:
-                self._socket.recv(1)
-                self._disconnect("it has ended")
-            except ConnectionError as error:
+                data = self._socket.recv(READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
                 self._disconnect(error.strerror or str(error))
+                return
+            if not data:
+                self._disconnect("it has ended")
+                return
+            self._unread += data
+            self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Of the same form as those that the rank sends (docs/agent.md)."""
+        while len(self._unread) >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._unread)
+            if size > MAX_HEARD_BYTES:
+                self._disconnect(f"it sent a frame of {size} bytes")
+                return
+            if len(self._unread) < LENGTH.size + size:
+                return
+            frame = bytes(self._unread[LENGTH.size : LENGTH.size + size])
+            del self._unread[: LENGTH.size + size]
+            try:
+                ((key, value),) = json.loads(frame).items()
+            except (ValueError, AttributeError, RecursionError):
+                self._disconnect("it sent what is no frame")
+                return
+            if len(self._inbox) < MAX_HEARD:
+                self._inbox.append((key, value))
 
     def _put(self, document: dict[str, Any]) -> None:
         """What is said to nobody is part of the next hello, or lost."""
@@ -187,6 +227,7 @@ class AgentLink:
     def _disconnect(self, reason: str) -> None:
         log.warning("agent_lost", path=str(self._path), reason=reason)
         link, self._socket = self._socket, None
+        self._unread.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
         if link is not None:

@@ -44,13 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(args: argparse.Namespace, collector_address: str) -> ScanSettings | None:
-    """The settings, or None when the flags leave the plug-in off. `collector_address` is the environment's.
+def parse(args: argparse.Namespace, collector_address: str, *, asked_for: bool = False) -> ScanSettings | None:
+    """The settings, or None when the flags leave the plug-in off and no other asks for it. `collector_address` is the
+    environment's.
 
     Raises UsageError on a window that makes no sense.
     """
     address = args.collector_address or collector_address
-    if not (args.trace or args.trace_dir or address):
+    if not (args.trace or args.trace_dir or address or asked_for):
         return None
     if args.trace_interval < 1 or args.continuous_trace_iterations < 1:
         raise UsageError("--trace-interval and --continuous-trace-iterations must be at least 1")
@@ -68,7 +69,7 @@ def parse(args: argparse.Namespace, collector_address: str) -> ScanSettings | No
         continuous=args.continuous_trace_iterations,
         full=args.trace_granularity == "full",
     )
-    folder = args.trace_dir or (None if address else Path("trace_output"))
+    folder = args.trace_dir or (Path("trace_output") if args.trace and not address else None)
     return ScanSettings(window=window, folder=folder, collector_address=address)
 
 

@@ -69,7 +69,7 @@ class ScanPlugin(Plugin):
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        settings = flags.parse(args, context.collector_address)
+        settings = flags.parse(args, context.collector_address, asked_for=context.channel.frame_bytes > 0)
         return cls(settings, context) if settings else None
 
     def __init__(self, settings: ScanSettings, context: PluginContext) -> None:
@@ -80,7 +80,9 @@ class ScanPlugin(Plugin):
         self._serial = 0
         self._position = Position()
         identity, first = context.identity, context.placement.local_rank == 0
-        self._recorder: Recorder = make_recorder(context.device, first_of_node=first)
+        self._recorder: Recorder = make_recorder(
+            context.device, first_of_node=first, bulk_bytes=context.channel.frame_bytes
+        )
         self._recorder.set_phase(self._position.phase)
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello)
@@ -105,6 +107,8 @@ class ScanPlugin(Plugin):
         self._closed = self._attached = False
         self.attach()
         self._link.border()
+        if context.channel.frame_bytes:
+            context.channel.line = _Line(self)
 
     # -- what the trainer calls --
 
@@ -246,6 +250,7 @@ class ScanPlugin(Plugin):
 
     def _hello(self) -> dict[str, Any]:
         context = self._context
+        introduce = context.channel.introduce
         hello = Hello(
             identity=context.identity,
             placement=context.placement,
@@ -260,7 +265,18 @@ class ScanPlugin(Plugin):
             "control": asdict(self._window.control()),
             "collector_address": self._settings.collector_address,
             "trace_dir": str(self._folder) if self._folder else "",
+            **(dict([introduce()]) if introduce else {}),
         }
+
+
+class _Line:
+    """See channel.Line."""
+
+    def __init__(self, plugin: ScanPlugin) -> None:
+        self.write_frame = plugin._recorder.write_frame
+        self.say = plugin._link.say
+        self.received = plugin._link.received
+        self.mark_step = plugin._phases.append
 
 
 def _end_of(step: _StepStart, phases: Iterable[Phase], progress: Progress | None) -> StepEnd:

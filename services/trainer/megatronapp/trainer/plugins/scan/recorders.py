@@ -20,10 +20,10 @@ ON_GPU = "events are read back by the training thread"
 ON_CPU = "recording costs the training thread more of its time"
 
 
-def make_recorder(device: torch.device, *, first_of_node: bool = True) -> Recorder:
+def make_recorder(device: torch.device, *, first_of_node: bool = True, bulk_bytes: int = 0) -> Recorder:
     """A recorder for the calling thread's work on a device. What a node lacks, its first rank says for all."""
     try:
-        return make_native_recorder(device)
+        return make_native_recorder(device, bulk_bytes=bulk_bytes)
     except ImportError as error:
         known = find_spec(WHEEL) is not None
         reason = f"{WHEEL} can't be loaded: {error}" if known else NOT_INSTALLED
@@ -33,7 +33,7 @@ def make_recorder(device: torch.device, *, first_of_node: bool = True) -> Record
     if said_here:
         on_gpu = device.type == "cuda"
         log.warning("slower_recorder", reason=reason, consequence=ON_GPU if on_gpu else ON_CPU)
-    return make_python_recorder(device)
+    return make_python_recorder(device, bulk_bytes=bulk_bytes)
 
 
 def make_python_recorder(device: torch.device, ring_bytes: int = RING_BYTES, bulk_bytes: int = 0) -> Recorder:

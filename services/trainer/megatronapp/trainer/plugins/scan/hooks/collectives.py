@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.frontier import finished_of
-from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
+from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 ASYNC_STREAM = 4

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from megatron.core.transformer.identity_op import IdentityOp
 
-from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
+from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 NONE = -1

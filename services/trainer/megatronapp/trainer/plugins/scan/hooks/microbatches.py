@@ -11,7 +11,8 @@ from typing import Any
 
 from megatron.core.pipeline_parallel import schedules
 
-from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
+from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 NOWHERE = (-1, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from megatronapp.trainer.plugins.scan.communicators import Communicators
 from megatronapp.trainer.plugins.scan.frontier import Frontiers
@@ -30,28 +29,3 @@ class Probe:
     """The one in its forward or backward now."""
     settle: Callable[[], None] = lambda: None
     """Ends the layer spans that are open when a microbatch's forward or backward ends."""
-
-
-@dataclass(slots=True)
-class Patches:
-    """Attributes rebound, and how to put them back."""
-
-    _undo: list[Callable[[], None]] = field(default_factory=list)
-
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """Rebind an attribute; one that was inherited is removed again on restore."""
-        own = name in vars(owner)
-        original = vars(owner).get(name)
-
-        def undo() -> None:
-            if own:
-                setattr(owner, name, original)
-            else:
-                delattr(owner, name)
-
-        setattr(owner, name, value)
-        self._undo.append(undo)
-
-    def restore(self) -> None:
-        while self._undo:
-            self._undo.pop()()

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from megatron.core.pipeline_parallel import schedules
 
-from megatronapp.trainer.plugins.scan.hooks.probe import Patches, Probe
+from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 ROWS = 48

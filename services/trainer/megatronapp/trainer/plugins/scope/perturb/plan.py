@@ -1,0 +1,156 @@
+"""What shall be disturbed: a plan as it was asked for, checked before anything is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from megatronapp.core.errors import DataError
+from megatronapp.trainer.plugins.scope.perturb import kinds
+from megatronapp.trainer.plugins.scope.perturb.ranges import Ranges
+
+PLACES = ("storage", "calculation", "system")
+SWAP_HEADS = "swap_heads"
+OF_SITES = (*kinds.ELEMENTWISE, SWAP_HEADS)
+SITES_BETWEEN_LAYERS = ("resid_pre", "resid_post", "embed")
+DEFAULT_SITE = {"storage": "*.linear_*.weight", "calculation": "mlp.out", "system": "resid_post"}
+MAX_PERTURBATIONS = 64
+SHARE_OF_CHANNELS = 8
+"""A constant that no channels were named for goes to one in so many: added to all of them it would be taken away again
+by the next layer's norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A perturbation's fields as they come (`ScopePerturbation`)."""
+
+    place: str = "calculation"
+    site: str = ""
+    kind: str = "noise1"
+    coefficient: float = 0.0
+    layers: str = ""
+    heads: str = ""
+    tokens: str = ""
+    channels: str = ""
+    steps: str = ""
+    bits: str = ""
+    with_heads: str = ""
+    redraw: bool = False
+    off: bool = False
+    source: str = ""
+    keep_in_checkpoints: bool = False
+
+    @classmethod
+    def parse(cls, document: Any) -> Wish:
+        """Raises DataError. A field that is not known is left out."""
+        if not isinstance(document, Mapping):
+            raise DataError("a perturbation must be an object")
+        given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
+        if type(given.get("coefficient")) is int:
+            given["coefficient"] = float(given["coefficient"])
+        for field in fields(cls):
+            if field.name in given and type(given[field.name]) is not type(field.default):
+                raise DataError(f"{field.name} of a perturbation can't be {given[field.name]!r:.40}")
+        return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbation:
+    """One of a plan. `site` is a glob of site names, of storage of weights' names."""
+
+    place: str
+    site: str
+    kind: str
+    coefficient: float
+    layers: Ranges
+    heads: Ranges
+    tokens: Ranges
+    channels: Ranges
+    steps: Ranges
+    bits: str
+    with_heads: Ranges
+    redraw: bool
+    """Noise of each forward its own; else each element's is the same in all steps and samples."""
+    keep_in_checkpoints: bool
+    seed: int
+    number: int
+    """In its plan: two of the same seed draw differently."""
+    replica: int | None
+    """The one data-parallel replica that is disturbed; None: all, alike."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Those of a plan that are on."""
+
+    name: str
+    perturbations: tuple[Perturbation, ...]
+    request: str = ""
+    """The one generation that is disturbed; empty: whatever runs."""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Plan:
+        """Of a `ScopePerturb`'s fields. Raises DataError, which says what to write instead."""
+        wishes = document.get("perturbations", [])
+        if not isinstance(wishes, list) or not 0 < len(wishes) <= MAX_PERTURBATIONS:
+            raise DataError(f"a plan holds 1 to {MAX_PERTURBATIONS} perturbations")
+        seed, replica = _whole(document, "seed") or 0, _whole(document, "replica")
+        parsed = [Wish.parse(wish) for wish in wishes]
+        made = [_checked(wish, seed, number, replica) for number, wish in enumerate(parsed) if not wish.off]
+        return cls(str(document.get("plan", "")), tuple(made), str(document.get("request", "")))
+
+
+def _whole(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)  # as JSON writes 64 bits
+    if value is not None and (type(value) is not int or not 0 <= value < 1 << 64):
+        raise DataError(f"{name} of a plan must be a whole number, not {value!r:.40}")
+    return value
+
+
+def _checked(wish: Wish, seed: int, number: int, replica: int | None) -> Perturbation:
+    _check_kind(wish)
+    made = Perturbation(
+        place=wish.place,
+        site=wish.site or DEFAULT_SITE[wish.place],
+        kind=wish.kind,
+        coefficient=wish.coefficient,
+        layers=Ranges.parse(wish.layers),
+        heads=Ranges.parse(wish.heads),
+        tokens=Ranges.parse(wish.tokens),
+        channels=Ranges.parse(wish.channels or (f"::{SHARE_OF_CHANNELS}" if wish.kind == "constant" else "")),
+        steps=Ranges.parse(wish.steps),
+        bits=wish.bits,
+        with_heads=Ranges.parse(wish.with_heads),
+        redraw=wish.redraw,
+        keep_in_checkpoints=wish.keep_in_checkpoints,
+        seed=seed,
+        number=number,
+        replica=replica,
+    )
+    if wish.kind == SWAP_HEADS:
+        _check_swap(made)
+    return made
+
+
+def _check_kind(wish: Wish) -> None:
+    if wish.place not in PLACES:
+        raise DataError(f"place {wish.place!r:.40}: write one of {', '.join(PLACES)}")
+    if wish.kind not in OF_SITES:
+        raise DataError(f"kind {wish.kind!r:.40} is not known in a training: write one of {', '.join(OF_SITES)}")
+    if not math.isfinite(wish.coefficient):
+        raise DataError("a coefficient must be a finite number")
+    kinds.check(wish.kind, wish.coefficient, wish.bits)
+    if wish.place == "storage" and (wish.kind == SWAP_HEADS or wish.heads or wish.tokens):
+        raise DataError("weights have neither heads nor tokens: choose them by name, layers, and channels")
+    if wish.place == "system" and wish.site and wish.site not in SITES_BETWEEN_LAYERS:
+        raise DataError(f"between layers are the sites {', '.join(SITES_BETWEEN_LAYERS)}, not {wish.site!r:.40}")
+
+
+def _check_swap(made: Perturbation) -> None:
+    heads, others = made.heads.numbers(), made.with_heads.numbers()
+    if not heads or len(heads) != len(others) or len({*heads, *others}) != 2 * len(heads):
+        raise DataError("swap_heads takes as many heads as with_heads, each named once, such as 0,1 with 4,5")

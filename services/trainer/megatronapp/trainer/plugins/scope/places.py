@@ -1,0 +1,108 @@
+"""Where each site is in megatron-core's layers, and which axes its tensor has there.
+
+`core.scope.sites` says what a site is and how it is spread over ranks; here is how to get at it: a module's input or
+output, or a method where there is no module. Layers are found by their global number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.transformer.identity_op import IdentityOp
+
+INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
+"""megatron-core's linear modules return (value, bias) and leave the addition to who comes next."""
+Dims = tuple[tuple[str, ...], ...]
+"""The axes of each dimension as the model has it; the last one of `context` holds heads and their channels."""
+
+LOSS = "loss"
+"""The losses of the tokens, which a chunk returns where it was given labels."""
+STREAM: Dims = (("token",), ("batch",), ("chan",))
+HEADS: Dims = (("token",), ("batch",), ("head",), ("chan",))
+GROUPS: Dims = (("token",), ("batch",), ("group",), ("chan",))
+MATRIX: Dims = (("batch",), ("head",), ("query",), ("key",))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`path` leads from the layer, or from the chunk, to a module; `method` names what is called instead of it."""
+
+    path: str
+    take: str
+    dims: Dims
+    argument: int = 0
+    keyword: str = ""
+    method: str = ""
+    half: int | None = None
+    """Of the last dimension: a gated MLP's fc1 holds the gate's and the linear one's channels of this rank."""
+
+
+OF_LAYER: dict[str, Place] = {
+    "resid_pre": Place("", INPUT, STREAM, keyword="hidden_states"),
+    "attn.q": Place("self_attention.core_attention", INPUT, HEADS, argument=0),
+    "attn.k": Place("self_attention.core_attention", INPUT, GROUPS, argument=1),
+    "attn.v": Place("self_attention.core_attention", INPUT, GROUPS, argument=2),
+    "attn.scores": Place("self_attention.core_attention.scale_mask_softmax", INPUT, MATRIX),
+    "attn.probs": Place("self_attention.core_attention.scale_mask_softmax", OUTPUT, MATRIX),
+    "attn.context": Place("self_attention.core_attention", OUTPUT, (("token",), ("batch",), ("head", "chan"))),
+    "attn.out": Place("self_attention", BIASED, STREAM),
+    "resid_mid": Place("", INPUT, STREAM, method="_forward_mlp"),
+    "mlp.fc1": Place("mlp.linear_fc1", BIASED, STREAM),
+    "mlp.gate": Place("mlp.linear_fc1", BIASED, STREAM, half=0),
+    "mlp.up": Place("mlp.linear_fc1", BIASED, STREAM, half=1),
+    "mlp.act": Place("mlp.linear_fc2", INPUT, STREAM),
+    "mlp.out": Place("mlp", BIASED, STREAM),
+    "router.logits": Place("mlp.router", OUTPUT, (("token",), ("batch",), ("expert",)), method="gating"),
+    "resid_post": Place("", OUTPUT, STREAM),
+}
+OF_CHUNK: dict[str, Place] = {
+    "embed": Place("embedding", OUTPUT, STREAM),
+    "final_norm": Place("decoder.final_layernorm", OUTPUT, STREAM),
+    "logits": Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
+    LOSS: Place("", OUTPUT, (("batch",), ("token",))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in one chunk of this rank."""
+
+    site: str
+    layer: int | None
+    """Global, from 0."""
+    place: Place
+    module: torch.nn.Module
+    chunk: torch.nn.Module
+
+
+def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
+    """All that these chunks have, in the order of a forward pass. A fused attention has no softmax to hook."""
+    for chunk in chunks:
+        for site, place in OF_CHUNK.items():
+            if site == "embed":
+                yield from _spot(site, None, place, chunk, chunk)
+        layers: Any = chunk.decoder.layers  # type: ignore[union-attr]
+        for layer in layers:
+            gated = bool(layer.config.gated_linear_unit)
+            for site, place in OF_LAYER.items():
+                if place.half is None or gated:
+                    yield from _spot(site, int(layer.layer_number) - 1, place, layer, chunk)
+        for site, place in OF_CHUNK.items():
+            if site != "embed" and (site != LOSS or chunk.post_process):
+                yield from _spot(site, None, place, chunk, chunk)
+
+
+def _spot(site: str, layer: int | None, place: Place, root: Any, chunk: torch.nn.Module) -> Iterator[Spot]:
+    module = find(root, place.path)
+    if module is not None and (not place.method or hasattr(module, place.method)):
+        yield Spot(site, layer, place, module, chunk)
+
+
+def find(root: Any, path: str) -> Any:
+    """The submodule at a dotted path; None where it is missing or does nothing."""
+    for name in filter(None, path.split(".")):
+        root = getattr(root, name, None)
+    return None if isinstance(root, IdentityOp) else root

@@ -1,0 +1,315 @@
+"""The plug-in: what comes from the agent, and when it is done.
+
+    agent → channel → Agreement.publish … a border of all ranks … take_up → taps, disturbances, pause → acknowledged
+
+Between borders nothing changes. While nobody asks for anything the model carries no hook and a step costs one look at
+the agent's socket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import torch
+
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Phase, Progress
+from megatronapp.trainer.environment import GATEWAY_ADDRESS
+from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
+from megatronapp.trainer.plugins.scope.commands import Agreement, Document
+from megatronapp.trainer.plugins.scope.disturb import Disturber
+from megatronapp.trainer.plugins.scope.lens import Lens
+from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
+from megatronapp.trainer.plugins.scope.position import Position
+from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.taps import Demand, Taps
+from megatronapp.trainer.plugins.scope.training import TrainControl, hold
+from megatronapp.trainer.plugins.scope.viewer import Viewer
+from megatronapp.trainer.plugins.scope.weights import weights
+
+log = get_logger(__name__)
+
+FRAME_BYTES = 32 << 20
+"""Of the ring: the largest frame is an eighth."""
+STEP_SHARE = 0.2
+"""Of the newest step in the mean duration of steps."""
+
+
+class ScopePlugin(Plugin):
+    """MegaScope in a training."""
+
+    name: ClassVar[str] = "scope"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        group = parser.add_argument_group("scope", "look into the model, disturb it, pause the training (MegaScope)")
+        group.add_argument("--scope", action="store_true", help="let the platform's page look into this training")
+        group.add_argument("--enable-ws-server", action="store_true", help="as --scope; no port is opened")
+        group.add_argument(
+            "--training-ws-port", type=int, metavar="PORT", help="as --scope; the port is that of the platform's page"
+        )
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        if not wanted(args):
+            return preparation
+        return replace(preparation, frame_bytes=max(preparation.frame_bytes, FRAME_BYTES))
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        if not wanted(args):
+            return None
+        if args.training_ws_port is not None and not 0 < args.training_ws_port < 65536:
+            raise UsageError(f"--training-ws-port {args.training_ws_port} is no port")
+        if context.identity.rank == 0:
+            _report_where(args)
+        return cls(context, weights_stay=not getattr(args, "overlap_param_gather", False))
+
+    def __init__(self, context: PluginContext, *, weights_stay: bool) -> None:
+        """`weights_stay`: at a step's begin the weights are where the step will find them."""
+        assert context.store is not None  # noqa: S101  (the trainer gives one)
+        self._context = context
+        self._rank = context.identity.rank
+        self._agreement = Agreement(context.store, self._rank, context.request_border)
+        self._control = TrainControl()
+        self._demands: list[Document] = []
+        """That came from the agent and wait for the border; the newest counts."""
+        self._lens_asked: list[Any] = []
+        """Of this rank; what it has told the others."""
+        self._step = 0
+        self._step_seconds = 0.0
+        self._begun = 0.0
+        self._shared_step_seconds = 0.0
+        """As the rank has seen it that heard the newest demand first."""
+        self._weights_stay = weights_stay
+        self._built = False
+        self._state = "training"
+
+    # -- what the trainer calls --
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        first: Any = chunks[0]
+        schedule = self._context.schedule
+        shard = Shard.of(
+            chunks,
+            first.config,
+            vocabulary=int(first.vocab_size),
+            micro_batch_size=schedule.micro_batch_size,
+            sequence_length=schedule.sequence_length,
+        )
+        self._position = Position()
+        self._taps = Taps(chunks, shard, self._position)
+        held = HeldWeights(list(weights(chunks)), shard.data)
+        self._disturber = Disturber(held, shard, first.config.params_dtype, storage=self._weights_stay)
+        self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say, self._rank)
+        self._lens = Lens(chunks, shard, self._viewer.queue)
+        self._context.channel.introduce = self._hello
+        self._built = True
+        self._say(self._hello()[1])  # to an agent that is connected already
+
+    def step_begin(self, step: int) -> None:
+        self._listen()
+        self._step, self._begun = step, time.perf_counter()
+        shown = self._viewer.due(step) or self._lens.due(step)
+        disturbed = self._disturber.disturbs(step)
+        self._position.step, self._position.active = step, shown or disturbed
+        if disturbed:
+            self._disturber.hold(step)
+        if shown:
+            self._viewer.step_begin()
+        if shown or disturbed:
+            self._mark()
+
+    def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        def with_true_weights() -> Any:
+            self._disturber.release()
+            return step()
+
+        return with_true_weights
+
+    def step_end(self, step: int, progress: Progress | None) -> None:
+        self._position.active = False
+        if self._viewer.step_end():
+            self._attach()
+        seconds = time.perf_counter() - self._begun
+        share = STEP_SHARE if self._step_seconds else 1.0
+        self._step_seconds += share * (seconds - self._step_seconds)
+        self._listen()
+
+    def phase_begin(self, phase: Phase) -> None:
+        if phase is Phase.CHECKPOINT:
+            self._disturber.hold(self._step, in_checkpoint=True)
+
+    def phase_end(self, phase: Phase) -> None:
+        if phase is Phase.CHECKPOINT:
+            self._disturber.release()
+
+    def border_due(self, step: int) -> bool:
+        return self._control.pause_after == step or self._lens.due(step)
+
+    def border(self, step: int) -> bool:
+        self._lens.exchange(step)
+        for document in self._agreement.take():
+            self._take_up(document)
+        self._take_up_demand()
+        self._control.after(step)
+        if self._control.paused:
+            self._viewer.flush()
+            self._report_state("paused")
+            hold(
+                self._control,
+                self._agreement,
+                self._rank,
+                listen=self._listen,
+                stopping=self._context.stopping,
+                take_up=self._take_up,
+            )
+            self._report_state("training")
+        self._attach()
+        return False
+
+    def close(self) -> None:
+        if not self._built:
+            return
+        self._disturber.release()
+        self._taps.clear()
+        self._viewer.flush()
+        self._report_state("ending")
+
+    # -- what is asked for --
+
+    def _listen(self) -> None:
+        """What the agent has said goes to all ranks."""
+        line = self._context.channel.line
+        for key, value in line.received() if line is not None else ():
+            if key != "scope" or not isinstance(value, dict):
+                continue
+            try:
+                self._publish(value)
+            except DataError as error:
+                log.warning("scope_command_refused", reason=str(error))
+
+    def _publish(self, value: Document) -> None:
+        if isinstance(command := value.get("command"), dict):
+            self._agreement.publish(f"command/{command.get('id', '')}", {"command": command})
+        elif isinstance(demand := value.get("demand"), dict):
+            self._demands.append(demand)
+            # The lens needs all stages: what the last one is asked for all must know.
+            asked = lens_documents(demand) if self._lens.at_end else []
+            lens, self._lens_asked = (asked if asked != self._lens_asked else None), asked
+            digest = hashlib.blake2s(json.dumps(lens).encode(), digest_size=8).hexdigest()
+            document = {"lens": lens, "step_seconds": self._step_seconds}
+            self._agreement.publish(f"demand/{demand.get('revision', 0)}/{digest}", document)
+
+    def _take_up(self, document: Document) -> None:
+        """At a border, on all ranks alike."""
+        if "stop" in document:
+            self._control.release()
+        elif "command" in document:
+            command = document["command"]
+            code, hint = self._done(command)
+            identifier = str(command.get("id", ""))
+            self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
+        else:
+            self._shared_step_seconds = float(document["step_seconds"])
+            if document["lens"] is not None:
+                self._lens.set(document["lens"], self._shared_step_seconds)
+            self._take_up_demand()
+
+    def _take_up_demand(self) -> None:
+        """What this rank was asked for; the others were asked for their own."""
+        if self._demands:
+            self._viewer.show(self._demands[-1], self._shared_step_seconds)
+            self._lens.show(lens_documents(self._demands[-1]))
+            self._demands.clear()
+
+    def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
+        """(code, hint) of its acknowledgement; an empty code: it is in force."""
+        try:
+            if isinstance(train := command.get("train"), dict):
+                self._control.apply(train, self._step)
+            elif isinstance(plan := command.get("perturb"), dict):
+                self._disturber.set(plan)
+            elif isinstance(clear := command.get("perturb_clear"), dict):
+                self._disturber.remove(str(clear.get("plan", "")))
+            else:
+                return "unsupported", "a training can be paused, stepped, resumed and disturbed"
+        except DataError as error:
+            return "invalid", str(error)
+        if self._rank == 0:
+            log.info("scope_command", by=command.get("by", ""), reason=command.get("reason", ""), id=command.get("id"))
+        return "", ""
+
+    def _attach(self) -> None:
+        """Hooks where somebody watches or disturbs, and nowhere else."""
+        demands = []
+        for spot in self._taps.spots:
+            values, gradients = self._viewer.wanted(spot)
+            values += self._lens.wanted(spot)
+            demands.append((spot, Demand(self._disturber.changes(spot), values, gradients)))
+        self._taps.set(demands)
+
+    # -- what is told --
+
+    def _mark(self) -> None:
+        line = self._context.channel.line
+        if line is not None:
+            line.mark_step(Phase.WATCHED)
+
+    def _say(self, value: Document) -> None:
+        line = self._context.channel.line
+        if line is not None:
+            line.say("scope", value)
+
+    def _report_state(self, state: str) -> None:
+        """Rank 0, for all: they are in it together."""
+        if self._rank == 0 and state != self._state:
+            self._state = state
+            self._say({"event": {"state": self._state_document()}})
+
+    def _hello(self) -> tuple[str, Document]:
+        """What the hello of a connection says of this plug-in."""
+        described = {"roles": ["train", "perturb"], "state": self._state_document(), **self._viewer.described()}
+        described["model"]["microbatches"] = self._context.schedule.microbatches
+        return "scope", {"hello": described}
+
+    def _state_document(self) -> Document:
+        return {
+            "state": self._state,
+            "step": self._step,
+            "total_steps": self._context.schedule.total_steps,
+            "overhead_ratio": self._viewer.overhead_ratio,
+            "dropped_frames": self._viewer.queue.dropped,
+            "lease_seconds": self._control.left_seconds,
+            "plan": self._disturber.names,
+        }
+
+
+def lens_documents(demand: Document) -> list[Any]:
+    """Those of its taps that are a lens's."""
+    taps = demand.get("taps")
+    found = [each for each in taps if isinstance(each, dict)] if isinstance(taps, list) else []
+    return [each for each in found if "logitlens(" in str(each.get("expression", ""))]
+
+
+def wanted(args: argparse.Namespace) -> bool:
+    return bool(args.scope or args.enable_ws_server or args.training_ws_port is not None)
+
+
+def _report_where(args: argparse.Namespace) -> None:
+    gateway = os.environ.get(GATEWAY_ADDRESS, "")
+    if not gateway:
+        hint = f"set {GATEWAY_ADDRESS}, or start the job with megatronapp run"
+        log.warning("scope_without_gateway", reason="nobody can look: no gateway is known", hint=hint)
+        return
+    flags = [name for name in ("enable_ws_server", "training_ws_port") if getattr(args, name)]
+    instead = {"instead_of": ", ".join(f"--{name.replace('_', '-')}" for name in flags)} if flags else {}
+    log.info("scope", page="/jobs/<run>/scope of the gateway", gateway=gateway, **instead)

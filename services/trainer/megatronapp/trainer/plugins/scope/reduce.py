@@ -1,0 +1,316 @@
+"""What a rank does with its shard, where it lies: `core.scope.reduce` in torch, with results equal to those.
+
+Where cells lie is known on the host, from the axes alone; only values are tensors. Nothing waits for the device: what
+comes out is copied by who takes it, and `finish` makes the result of the copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.scope import reducers
+from megatronapp.core.scope.layout import Positions, bins_of, picked, piece_index, pieces
+from megatronapp.core.scope.operations import (
+    Elementwise,
+    Every,
+    Hist,
+    Operation,
+    Pool,
+    Reduce,
+    Reducer,
+    Slice,
+    Stats,
+    Take,
+    TopK,
+    When,
+)
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.reduce import finished_statistics, padded
+from megatronapp.core.scope.results import Counts, Partial, Result
+from megatronapp.core.scope.sites import Axis
+
+Arrays = Sequence[Any]
+"""NumPy arrays of `Reduced.tensors`, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A result that is still on its device."""
+
+    tensors: tuple[torch.Tensor, ...]
+    finish: Callable[[Arrays], Result]
+
+    def on_host(self) -> Result:
+        """Waits for the device."""
+        return self.finish([tensor.cpu().numpy() for tensor in self.tensors])
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    name: str
+    size: int
+    positions: Positions
+    """Where its cells lie in the whole axis."""
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    array: torch.Tensor
+    valid: torch.Tensor
+    axes: tuple[_Local, ...]
+
+    def index(self, name: str) -> int:
+        for index, axis in enumerate(self.axes):
+            if axis.name == name:
+                return index
+        raise DataError(f"there is no axis {name} here")
+
+    def with_axis(self, at: int, axis: _Local) -> tuple[_Local, ...]:
+        return (*self.axes[:at], axis, *self.axes[at + 1 :])
+
+    def squeezed(self, array: torch.Tensor, before: int = 0) -> torch.Tensor:
+        """Without axes of which an index was taken, in a tensor that has `before` others in front."""
+        return array.squeeze(tuple(before + at for at, axis in enumerate(self.axes) if axis.dropped))
+
+
+def reduce_shard(
+    values: torch.Tensor,
+    masked: torch.Tensor | None,
+    axes: Sequence[Axis],
+    operations: Sequence[Operation],
+    *,
+    partial: bool = False,
+) -> Reduced | None:
+    """See `core.scope.reduce.reduce_shard`. `masked`: bool, broadcasts against the values; None: no cell is."""
+    local = tuple(_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
+    if tuple(values.shape) != tuple(len(axis.positions) for axis in local):
+        raise DataError(f"values of {tuple(values.shape)}; this part has {[len(axis.positions) for axis in local]}")
+    valid = torch.ones((), dtype=torch.bool, device=values.device) if masked is None else ~masked
+    shard = _Shard(values, valid.expand(values.shape), local)
+    for at, operation in enumerate(operations):
+        if not shard.array.numel():
+            return None
+        step = _step(shard, operation, partial=partial and at == len(operations) - 1)
+        if not isinstance(step, _Shard):
+            return step
+        shard = step
+    return _values(shard, any_masked=masked is not None) if shard.array.numel() else None
+
+
+def _values(shard: _Shard, *, any_masked: bool) -> Reduced:
+    array = shard.squeezed(torch.where(shard.valid, shard.array, math.nan).float())
+    if not any_masked:
+        return Reduced((array,), lambda arrays: Values(arrays[0]))
+
+    def finish(arrays: Arrays) -> Values:
+        absent = arrays[1]
+        return Values(arrays[0], absent if absent.any() else None)
+
+    return Reduced((array, shard.squeezed(~shard.valid)), finish)
+
+
+def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Reduced:
+    match operation:
+        case Take():
+            return _take(shard, operation)
+        case Elementwise(name="abs"):
+            return replace(shard, array=shard.array.abs())
+        case Elementwise():
+            array = shard.array.double()
+            return replace(shard, array=torch.copysign(array.abs().sqrt(), array))
+        case Pool(axis=axis, bins=bins, how=how):
+            return _pool(shard, axis, bins, how, partial=partial)
+        case Reduce(axis=axis, how=how):
+            return _pool(shard, axis, 1, how, partial=partial, drop=True)
+        case Stats() | Hist():
+            return _distribution(shard, operation, partial=partial)
+        case TopK(k=k):
+            return _top(shard, k)
+        case Every() | When():
+            return shard
+        case _:
+            raise DataError(f"{operation} is no reduction of one shard")
+
+
+def _take(shard: _Shard, take: Take) -> _Shard:
+    at = shard.index(take.axis)
+    axis = shard.axes[at]
+    left, positions = picked(axis.positions, axis.size, take)
+    size = len(take.pick.of(axis.size)) if isinstance(take.pick, Slice) else 1
+    local = _Local(axis.name, size, positions, not isinstance(take.pick, Slice))
+    array, valid = (_selected(each, at, left) for each in (shard.array, shard.valid))
+    return _Shard(array, valid, shard.with_axis(at, local))
+
+
+def _selected(values: torch.Tensor, at: int, indexes: Positions) -> torch.Tensor:
+    """A view where the indexes are a stretch: nothing is read then."""
+    if len(indexes) and (np.diff(indexes) == 1).all():
+        return values.narrow(at, int(indexes[0]), len(indexes))
+    return values.index_select(at, torch.from_numpy(indexes).to(values.device))
+
+
+def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, drop: bool = False) -> _Shard | Reduced:
+    at = shard.index(name)
+    axis = shard.axes[at]
+    bins = min(bins, axis.size)
+    if bins == axis.size and not (drop or partial) and how in (Reducer.MEAN, Reducer.MAX, Reducer.MIN, Reducer.SUM):
+        return shard
+    order = np.argsort(axis.positions, kind="stable")
+    kept, sizes = np.unique(bins_of(axis.positions[order], axis.size, bins), return_counts=True)
+    array, valid = (_selected(each, at, order) for each in (shard.array, shard.valid))
+    found = _components(how, array.double(), valid, _Groups.of(sizes, at, array.device))
+    pooled = replace(shard, axes=shard.with_axis(at, _Local(name, bins, kept, drop)))
+    if partial:
+        return Reduced((pooled.squeezed(found, 1),), lambda arrays: Partial(arrays[0]))
+    result, empty = _finished(how, found)
+    return replace(pooled, array=result, valid=~empty)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Consecutive stretches along a dimension."""
+
+    dim: int
+    count: int
+    equal: int
+    """Entries of each, where they are alike; else 0."""
+    number: torch.Tensor
+    """Of the group, for each entry."""
+
+    @classmethod
+    def of(cls, sizes: Positions, dim: int, device: torch.device) -> _Groups:
+        alike = int(sizes[0]) if (sizes == sizes[0]).all() else 0
+        number = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(device)
+        return cls(dim, len(sizes), alike, number)
+
+    def reduced(self, values: torch.Tensor, how: str) -> torch.Tensor:
+        """how: sum, amax, amin."""
+        if self.equal:
+            grouped = values.unflatten(self.dim, (self.count, self.equal))
+            return grouped.sum(self.dim + 1) if how == "sum" else getattr(grouped, how)(self.dim + 1)
+        shape = [self.count if dim == self.dim else size for dim, size in enumerate(values.shape)]
+        index = self.number.view([-1 if dim == self.dim else 1 for dim in range(values.dim())]).expand_as(values)
+        return values.new_zeros(shape).scatter_reduce(self.dim, index, values, how, include_self=False)
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """To each entry its group's."""
+        return values.index_select(self.dim, self.number)
+
+
+def _components(how: Reducer, array: torch.Tensor, valid: torch.Tensor, groups: _Groups) -> torch.Tensor:
+    counts = groups.reduced(valid.double(), "sum")
+    known = torch.where(valid, array, 0.0)
+    match how:
+        case Reducer.MEAN | Reducer.SUM:
+            found = groups.reduced(known, "sum")
+        case Reducer.L2:
+            found = groups.reduced(known * known, "sum")
+        case Reducer.ENTROPY:
+            terms = -known * torch.log(torch.where(known > 0, known, 1.0))
+            found = groups.reduced(torch.where((known > 0) | known.isnan(), terms, 0.0), "sum")
+        case Reducer.MIN:
+            found = groups.reduced(torch.where(valid, array, math.inf), "amin")
+        case Reducer.MAX:
+            found = groups.reduced(torch.where(valid, array, -math.inf), "amax")
+        case Reducer.ABSMAX:
+            found = groups.reduced(torch.where(valid, array.abs(), -math.inf), "amax")
+        case Reducer.STD:
+            means = groups.reduced(known, "sum") / counts.clamp(min=1)
+            away = torch.where(valid, array - groups.spread(means), 0.0)
+            return torch.stack([means, groups.reduced(away * away, "sum"), counts])
+    return torch.stack([found, counts])
+
+
+def _finished(how: Reducer, merged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    counts = merged[-1]
+    match how:
+        case Reducer.MEAN:
+            result = merged[0] / counts.clamp(min=1)
+        case Reducer.STD:
+            result = torch.sqrt(merged[1] / counts.clamp(min=1))
+        case Reducer.L2:
+            result = torch.sqrt(merged[0])
+        case _:
+            result = merged[0]
+    return result, counts == 0
+
+
+def _distribution(shard: _Shard, operation: Stats | Hist, *, partial: bool) -> Reduced:
+    over = operation.over if isinstance(operation, Stats) else ""
+    rows, valid = _rows(shard, shard.array, over).double(), _rows(shard, shard.valid, over)
+    if isinstance(operation, Hist):
+        return Reduced((_histogram(operation, rows, valid),), lambda arrays: Counts(arrays[0].astype(np.uint32)))
+    found = _statistics(operation, rows, valid)
+    if partial:
+        return Reduced((found,), lambda arrays: Partial(arrays[0]))
+    return Reduced((found,), lambda arrays: finished_statistics(operation, arrays[0]))
+
+
+def _rows(shard: _Shard, array: torch.Tensor, over: str) -> torch.Tensor:
+    if not over:
+        return array.reshape(-1)
+    at = shard.index(over)
+    kept = replace(shard, axes=shard.axes[:at] + shard.axes[at + 1 :])
+    return kept.squeezed(array.movedim(at, -1))
+
+
+def _statistics(stats: Stats, rows: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    finite = valid & rows.isfinite()
+    counts = finite.sum(-1).double()
+    known = torch.where(finite, rows, 0.0)
+    means = known.sum(-1) / counts.clamp(min=1)
+    away = torch.where(finite, rows - means.unsqueeze(-1), 0.0)
+    least = torch.where(finite, rows, math.inf).amin(-1)
+    largest = torch.where(finite, rows, -math.inf).amax(-1)
+    zeros = (finite & (rows == 0)).sum(-1).double()
+    moments = [means, (away * away).sum(-1), least, largest, zeros, (valid & ~finite).sum(-1).double()]
+    sketch = list(_sketch(rows, finite).movedim(-1, 0)) if reducers.needs_sketch(stats) else []
+    return torch.stack([*moments, *sketch, counts])
+
+
+def _sketch(rows: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    bins = reducers.SKETCH_BINS
+    magnitudes = torch.where(finite, rows.abs(), 0.0)
+    level = torch.ceil(torch.log(magnitudes / reducers.SKETCH_LEAST) / math.log(reducers.GAMMA))
+    level = level.nan_to_num(neginf=0.0).clamp(0, bins).long()
+    return _counted(torch.where(rows < 0, bins - level, bins + level), finite, 2 * bins + 1).double()
+
+
+def _histogram(hist: Hist, rows: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    finite = valid & rows.isfinite()
+    known = torch.where(finite, rows, 0.0)
+    if hist.low is None or hist.high is None:
+        place = (torch.asinh(known / reducers.HIST_UNIT) / reducers.HIST_REACH + 1) / 2
+    else:
+        place = (known - hist.low) / (hist.high - hist.low)
+    return _counted(torch.floor(place * hist.bins).clamp(0, hist.bins - 1).long(), finite, hist.bins)
+
+
+def _counted(index: torch.Tensor, counts: torch.Tensor, bins: int) -> torch.Tensor:
+    """How often each bin comes along the last dimension, of entries that count: [*kept, bins], int64."""
+    zeros = torch.zeros((*index.shape[:-1], bins), dtype=torch.int64, device=index.device)
+    return zeros.scatter_add(-1, index, counts.long())
+
+
+def _top(shard: _Shard, k: int) -> Reduced:
+    last = shard.axes[-1]
+    rows = shard.squeezed(torch.where(shard.valid, shard.array.double(), -math.inf))
+    # As NumPy's: a row that holds NaN or +Inf has NaN or +Inf, one without values −Inf.
+    sums = torch.where(rows.isnan().any(-1), math.nan, torch.logsumexp(rows, -1))
+    ranked = torch.where(rows.isnan(), -math.inf, rows)
+    count = min(k, rows.shape[-1])
+    order = ranked.sort(stable=True, dim=-1, descending=True)[1][..., :count]
+    chosen = ranked.gather(-1, order)
+    positions = last.positions
+    return Reduced(
+        (order, chosen, sums),
+        lambda arrays: padded(positions[arrays[0]].astype(np.uint32), arrays[1], np.asarray(arrays[2]), k),
+    )

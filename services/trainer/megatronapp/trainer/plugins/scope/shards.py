@@ -1,0 +1,139 @@
+"""Which part of the undivided tensor a rank's one is: for each axis the global numbers of its entries.
+
+What is drawn for an element, and which elements a selection means, depends on these alone, so that every layout comes
+to the same. How an axis is cut is `core.scope.sites`' to say, which the gateway puts the parts together by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatronapp.core.scope.layout import piece_index, pieces
+from megatronapp.core.scope.sites import Axis, Coordinates, Model, Rule, Site, standard_sites
+from megatronapp.trainer.plugins.scope.places import Dims, Place
+from megatronapp.trainer.plugins.scope.position import Position
+
+Index = dict[str, torch.Tensor]
+"""By axis, int64, of a shape that broadcasts against the tensor as the model has it."""
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+WHOLE_HISTORY = frozenset({"attn.k", "attn.v"})
+"""With a cache of keys and values these hold all rows from the first token on, not the new ones alone."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This rank's part of the model."""
+
+    model: Model
+    at: Coordinates
+    sites: Mapping[str, Site]
+
+    @classmethod
+    def of(
+        cls,
+        chunks: Sequence[torch.nn.Module],
+        config: TransformerConfig,
+        *,
+        vocabulary: int,
+        micro_batch_size: int,
+        sequence_length: int,
+    ) -> Shard:
+        """`vocabulary` with its padding."""
+        model = Model(
+            layers=config.num_layers,
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            head_channels=int(config.kv_channels or 0),
+            mlp_channels=int(config.ffn_hidden_size or 0),
+            vocabulary=vocabulary,
+            query_groups=config.num_query_groups or config.num_attention_heads,
+            experts=config.num_moe_experts or 0,
+            gated=bool(config.gated_linear_unit),
+            batch=micro_batch_size,
+            tokens=sequence_length,
+        )
+        at = _coordinates(chunks, config)
+        sites = standard_sites(model, at, DTYPES.get(config.params_dtype, "f32"))
+        return cls(model, at, {site.name: site for site in sites})
+
+    @property
+    def tensor(self) -> int:
+        return self.at.tensor[0]
+
+    @property
+    def tensors(self) -> int:
+        return self.at.tensor[1]
+
+    @property
+    def data(self) -> int:
+        return self.at.data[0]
+
+    def index(self, site: str, place: Place, value: torch.Tensor, position: Position) -> Index:
+        """Of a site's tensor on this rank. `batch` counts the samples of the global batch."""
+        index: Index = {}
+        axes = {axis.name: axis for axis in self.sites[site].axes}
+        for dim, names in enumerate(place.dims):
+            size = value.shape[dim]
+            counts = self.counts(names, size)
+            for name, count in zip(names, counts, strict=True):
+                numbers = self._numbers(site, axes[name], count, position).to(value.device)
+                if len(names) == 2:  # heads, and the channels of each
+                    numbers = numbers.repeat_interleave(counts[1]) if name == names[0] else numbers.repeat(counts[0])
+                index[name] = numbers.view([-1 if d == dim else 1 for d in range(value.dim())])
+        return index
+
+    def counts(self, names: Sequence[str], size: int) -> tuple[int, ...]:
+        """How many entries each of the axes in one dimension has, outermost first."""
+        if len(names) == 1:
+            return (size,)
+        return size // self.model.head_channels, self.model.head_channels
+
+    def axis_sizes(self, site: str, dims: Dims, shape: Sequence[int]) -> tuple[Axis, ...]:
+        """The site's axes as they are over all shards, where this rank has so many entries in each dimension."""
+        local = {
+            name: count
+            for names, size in zip(dims, shape, strict=True)
+            for name, count in zip(names, self.counts(names, size), strict=True)
+        }
+        return tuple(replace(axis, size=_whole(axis, local[axis.name])) for axis in self.sites[site].axes)
+
+    def _numbers(self, site: str, axis: Axis, size: int, position: Position) -> torch.Tensor:
+        whole = replace(axis, size=_whole(axis, size))
+        numbers = torch.tensor(pieces(whole)[piece_index(whole)])
+        if axis.name == "batch":
+            return numbers + position.microbatch * whole.size
+        if axis.name in {"token", "query"} and site not in WHOLE_HISTORY:
+            return numbers + position.first_token
+        return numbers
+
+
+def _whole(axis: Axis, size: int) -> int:
+    """An axis' size over all shards, of each of which holds `size`. Of groups that ranks share the model knows."""
+    if axis.name in {"batch", "token", "query", "key"} or not axis.size:
+        return size * math.prod(split.parts for split in axis.splits)
+    return axis.size
+
+
+def _coordinates(chunks: Sequence[torch.nn.Module], config: TransformerConfig) -> Coordinates:
+    state = parallel_state
+    layers = [int(layer.layer_number) - 1 for chunk in chunks for layer in chunk.decoder.layers]  # type: ignore[union-attr]
+    return Coordinates(
+        tensor=(state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()),
+        data=(state.get_data_parallel_rank(), state.get_data_parallel_world_size()),
+        context=(state.get_context_parallel_rank(), state.get_context_parallel_world_size()),
+        expert=(state.get_expert_model_parallel_rank(), state.get_expert_model_parallel_world_size()),
+        sequence_parallel=bool(config.sequence_parallel),
+        layers=tuple(sorted(layers)),
+        first_stage=any(bool(chunk.pre_process) for chunk in chunks),
+        last_stage=any(bool(chunk.post_process) for chunk in chunks),
+    )
+
+
+def splits_sequence(site: Site) -> bool:
+    return any(split.rule is Rule.SEQUENCE for axis in site.axes for split in axis.splits)

@@ -1,0 +1,188 @@
+"""What this rank was asked to show: taps, each one expression, and the readers that make frames of what is seen."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from megatronapp.core.errors import DataError
+from megatronapp.core.scope.expression import Expression, parse
+from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
+from megatronapp.core.scope.results import Result
+from megatronapp.core.scope.sites import Axis, matching
+from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
+from megatronapp.trainer.plugins.scope.places import Spot
+from megatronapp.trainer.plugins.scope.reduce import reduce_shard
+from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
+from megatronapp.trainer.plugins.scope.taps import Capture
+
+UNFIT = (DataError, LookupError, ValueError, TypeError, RuntimeError)
+"""What an expression raises that does not fit the values, or has no memory left. Training goes on without it."""
+MAX_TAPS = 256
+NOTHING = torch.empty(0)
+GRADIENT = "grad."
+MERGEABLE = Pool | Reduce | Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A `ScopeTap`, read."""
+
+    id: int
+    expression: Expression
+    partial: bool
+    every: int
+    when: When | None
+    request: str
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], step_seconds: float) -> Tap:
+        """`step_seconds`: what a step takes, 0: not known; a limit of frames in a second becomes one of steps, as ranks
+        have no clock in common. Raises DataError."""
+        if not isinstance(document, Mapping):
+            raise DataError("a tap must be an object")
+        text, number = document.get("expression"), document.get("id", 0)
+        if not isinstance(text, str) or type(number) is not int or not 0 <= number < 1 << 32:
+            raise DataError("a tap has a number and an expression")
+        expression = parse(text)
+        every = max(_number(document.get("every_steps")), 1.0)
+        fps = _number(document.get("max_fps"))
+        if fps and step_seconds:
+            every *= max(math.ceil(1 / (fps * step_seconds * every)), 1)
+        condition = document.get("when")
+        mergeable = bool(expression.operations) and isinstance(expression.operations[-1], MERGEABLE)
+        return cls(
+            id=number,
+            expression=expression,
+            partial=document.get("partial") is True and mergeable,
+            every=int(every),
+            when=_when(condition) if condition else None,
+            request=str(document.get("request", "")),
+        )
+
+    @property
+    def lens(self) -> LogitLens | None:
+        last = self.expression.operations[-1] if self.expression.operations else None
+        return last if isinstance(last, LogitLens) else None
+
+    @property
+    def gradient(self) -> bool:
+        return self.expression.selector.site.startswith(GRADIENT)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.expression.operations
+
+    def chooses(self, spot: Spot, layers: int) -> bool:
+        selector = self.expression.selector
+        if not matching(selector.site.removeprefix(GRADIENT), (spot.site,)):
+            return False
+        if spot.layer is None:
+            return not selector.layers
+        return spot.layer in selector.numbers(layers)
+
+    def due(self, step: int) -> bool:
+        return step % self.every == 0
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)  # as JSON writes 64 bits
+    if value is None:
+        return 0.0
+    if type(value) not in (int, float) or not 0 <= value < 1e15:
+        raise DataError(f"{value!r:.40} is no number that a tap can have")
+    return float(value)
+
+
+def _when(text: Any) -> When:
+    if not isinstance(text, str):
+        raise DataError("a tap's condition must be text")
+    operations = parse(f"site | when({text})").operations
+    if len(operations) != 1 or not isinstance(operations[0], When):
+        raise DataError(f"{text!r:.40} is no condition")
+    return operations[0]
+
+
+class TapReader:
+    """Reduces what is seen and puts it into the queue. Made for one tap."""
+
+    def __init__(self, tap: Tap, shard: Shard, queue: FrameQueue) -> None:
+        self.tap = tap
+        self.seconds = 0.0
+        """That the training thread has spent on it in this step."""
+        self.failed = ""
+        """Why it shows nothing: the expression does not fit the values."""
+        self.alerts: list[tuple[Capture, Alert]] = []
+        """That have come since somebody asked; without the values."""
+        self._shard = shard
+        self._queue = queue
+
+    def read(self, capture: Capture) -> None:
+        """A `taps.Reader`."""
+        if not self.tap.due(capture.step) or self.failed:
+            return
+        begin = time.perf_counter()
+        try:
+            self._reduce(capture)
+        except UNFIT as error:
+            self.failed = str(error) or type(error).__name__
+        self.seconds += time.perf_counter() - begin
+
+    def _reduce(self, capture: Capture) -> None:
+        values, axes = in_axes(capture, self._shard)
+        operations = resolved(self.tap.operations, axes)
+        reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
+        if reduced is not None:
+            self._queue.put(self._address(capture, axes, operations), reduced)
+
+    def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
+        names, about = [axis.name for axis in axes], replace(capture, value=NOTHING)
+
+        def inspect(result: Result) -> None:
+            self.alerts += [(about, alert) for alert in alerts(capture.spot.site, names, operations, result)]
+
+        return replace(address_of(self.tap, capture, axes), inspect=inspect)
+
+
+def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
+    return Address(
+        tap=tap.id,
+        step=capture.step,
+        microbatch=capture.microbatch,
+        layer=capture.spot.layer,
+        extents=[axis.size for axis in axes],
+        origins=[capture.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
+        when=tap.when,
+    )
+
+
+def in_axes(capture: Capture, shard: Shard) -> tuple[torch.Tensor, tuple[Axis, ...]]:
+    """The value in the order of its site's axes, which have the sizes that they have over all shards; a view."""
+    spot = capture.spot
+    dims = spot.place.dims
+    axes = shard.axis_sizes(spot.site, dims, capture.value.shape)
+    local = [name for dim in dims for name in dim]
+    shape = [count for dim, size in zip(dims, capture.value.shape, strict=True) for count in shard.counts(dim, size)]
+    return capture.value.reshape(shape).permute([local.index(axis.name) for axis in axes]), axes
+
+
+def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
+    """Of scores and probabilities: a key after the query has none."""
+    if capture.spot.site not in {"attn.scores", "attn.probs"}:
+        return None
+    queries, keys = values.shape[-2:]
+    rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)
+    return torch.arange(keys, device=values.device) > rows
+
+
+def resolved(operations: Sequence[Operation], axes: Sequence[Axis]) -> list[Operation]:
+    """`last(n)` is of queries where there are any."""
+    rows = "query" if any(axis.name == "query" for axis in axes) else "token"
+    return [Take(rows, Slice(-each.count)) if isinstance(each, Last) else each for each in operations]

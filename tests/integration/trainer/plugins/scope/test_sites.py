@@ -1,0 +1,97 @@
+"""Every site shows what a plain forward pass has there, whatever the layout; and looking changes nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.capturing import Look, Wanted, Where, run_captured, whole
+from tests.support.forked import run_forked
+from tests.support.plain_forward import Shape, plain_forward
+from tests.support.training import TINY
+
+LLAMA = (
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
+    "--untie-embeddings-and-output-weights --disable-bias-linear"
+)
+MODELS = {"gpt": ("", Shape(heads=4, groups=4)), "llama": (LLAMA, Shape(heads=4, groups=2, gated=True))}
+ALL = Wanted(("*",), gradients=True)
+VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
+"""Of the largest |value|, float32. Gradients of queries are small differences of large sums."""
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers"
+
+
+@cache
+def looks(model: str, ranks: int = 1, layout: str = "", wanted: Wanted = ALL) -> list[Look]:
+    return run_forked(ranks, run_captured, f"{TINY} --train-iters 2 {MODELS[model][0]} {layout}", wanted)
+
+
+def distance(reference: np.ndarray, value: np.ndarray) -> float:
+    """Largest difference over the largest |value| of the reference."""
+    assert value.shape == reference.shape
+    return float(np.abs(value - reference).max() / np.abs(reference).max())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model: str) -> None:
+    [found] = looks(model)
+    shape = MODELS[model][1]
+    expected = plain_forward(np.concatenate(found.tokens[:4]), found.weights, shape, layers=4)
+
+    seen = {
+        (site, layer): whole([found], (site, layer, False)) for site, layer, gradient in found.parts if not gradient
+    }
+
+    for where, values in expected.items():
+        shown = seen[where]
+        if where[0] == "attn.scores":  # before their mask: what is masked has no meaning
+            past = np.tril(np.ones(values.shape[-2:], bool))
+            values, shown = values[..., past], shown[..., past]
+        assert distance(values, shown) < VALUE_TOLERANCE, where
+    assert {site for site, _ in seen} - {site for site, _ in expected} <= {"loss", "mlp.fc1"}
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "layout"),
+    [
+        ("gpt", 1, f"{FULL} 1"),
+        ("gpt", 2, "--pipeline-model-parallel-size 2 --recompute-granularity selective"),
+        ("gpt", 2, f"--tensor-model-parallel-size 2 --sequence-parallel {FULL} 2"),
+        ("llama", 2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        ("llama", 4, "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"),
+    ],
+)
+def test_sites_and_their_gradients_are_those_of_one_process(model: str, ranks: int, layout: str) -> None:
+    reference, found = looks(model), looks(model, ranks, layout)
+
+    expected = {where for each in reference for where in each.parts}
+    assert {where for each in found for where in each.parts} == expected
+    for where in sorted(expected, key=str):
+        tolerance = GRADIENT_TOLERANCE if where[2] else VALUE_TOLERANCE
+        assert distance(_finite(whole(reference, where), where), _finite(whole(found, where), where)) < tolerance, where
+
+
+def _finite(values: np.ndarray, where: Where) -> np.ndarray:
+    """Scores before their mask are the same in all layouts; nothing is left out but their gradient's masked cells."""
+    return np.nan_to_num(values) if where == ("attn.scores", where[1], True) else values
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_are_bitwise_the_same_with_and_without_a_look(model: str) -> None:
+    [unwatched] = looks(model, wanted=Wanted())
+    [watched] = looks(model)
+
+    assert watched.losses == unwatched.losses
+    assert watched.trained.keys() == unwatched.trained.keys()
+    assert all(np.array_equal(watched.trained[name], unwatched.trained[name]) for name in watched.trained)
+
+
+def test_no_hook_is_left_when_nobody_looks() -> None:
+    [unwatched], [watched] = looks("gpt", wanted=Wanted()), looks("gpt")
+
+    assert unwatched.hooks_before == unwatched.hooks_after == watched.hooks_before == watched.hooks_after
+    assert watched.hooks_while > watched.hooks_before
+    assert unwatched.hooks_while == unwatched.hooks_before

@@ -1,0 +1,175 @@
+"""Demands as they come: what can't be read is told of and left out, and nothing of it stops a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatronapp.core.scope.frame import Frame, unpack
+from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.results import of_frame
+from megatronapp.core.scope.sites import Coordinates, Model, standard_sites
+from megatronapp.trainer.agent.layout import FRAME_TAP
+from megatronapp.trainer.plugins.channel import AgentChannel
+from megatronapp.trainer.plugins.scope.places import OF_LAYER, Spot
+from megatronapp.trainer.plugins.scope.shards import Shard
+from megatronapp.trainer.plugins.scope.taps import Capture
+from megatronapp.trainer.plugins.scope.viewer import Viewer
+
+MODEL = Model(
+    layers=2, hidden=8, heads=2, head_channels=4, mlp_channels=16, vocabulary=32, query_groups=2, batch=2, tokens=6
+)
+AT = Coordinates(layers=(0, 1))
+SHARD = Shard(MODEL, AT, {site.name: site for site in standard_sites(MODEL, AT)})
+NOWHERE = torch.nn.Module()
+SPOTS = [Spot(site, layer, OF_LAYER[site], NOWHERE, NOWHERE) for layer in (0, 1) for site in ("attn.q", "resid_post")]
+SHAPES = {"attn.q": (6, 2, 2, 4), "resid_post": (6, 2, 8)}
+
+
+class Line:
+    """The rank's end of the way to an agent, kept in memory."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, Frame]] = []
+        self.fails = False
+
+    def write_frame(self, descriptor: Any, payload: Any) -> None:
+        if self.fails:
+            raise ValueError("a frame larger than the ring")
+        self.frames.append((FRAME_TAP.unpack(descriptor)[0], unpack(payload)))
+
+
+class Rank:
+    def __init__(self) -> None:
+        self.line, self.said = Line(), list[dict[str, Any]]()
+        self.viewer = Viewer(SPOTS, SHARD, AgentChannel(line=self.line), self.said.append, 3)  # type: ignore[arg-type]
+
+    def step(self, number: int, *, wrong: float | None = None) -> None:
+        """One microbatch of a step, all values 1 but for one."""
+        self.viewer.step_begin()
+        for spot in SPOTS:
+            value = torch.ones(SHAPES[spot.site])
+            if wrong is not None and spot.layer == 1:
+                value.view(-1)[5] = wrong
+            values, _ = self.viewer.wanted(spot)
+            for read in values:
+                read(Capture(spot, value, number, 0, 0))
+        self.viewer.step_end()
+
+    def alerts(self) -> list[dict[str, Any]]:
+        return [document["event"]["alert"] for document in self.said]
+
+
+def tap(number: int, expression: str, **more: Any) -> dict[str, Any]:
+    return {"id": number, "expression": expression, **more}
+
+
+def test_frames_are_addressed_and_in_the_sites_axes() -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(4, "layers[1].attn.q | head(1)"), tap(5, "layers[*].resid_post | mean(chan)")]}, 0.1)
+
+    rank.step(9)
+
+    assert [(number, frame.layer, frame.step) for number, frame in rank.line.frames] == [
+        (5, 0, 9),
+        (4, 1, 9),
+        (5, 1, 9),
+    ]
+    query = of_frame(rank.line.frames[1][1])
+    assert isinstance(query, Values)
+    assert query.array.shape == (2, 6, 4)
+
+
+def test_only_steps_that_are_due_are_shown() -> None:
+    rank = Rank()
+    rank.viewer.show(
+        {"taps": [tap(1, "layers[0].resid_post", every_steps="3"), tap(2, "layers[0].attn.q", max_fps=2)]}, 0.1
+    )
+
+    due = [step for step in range(1, 13) if rank.viewer.due(step)]
+    for step in range(1, 13):
+        rank.step(step)
+
+    assert due == [3, 5, 6, 9, 10, 12]
+    assert [(number, frame.step) for number, frame in rank.line.frames] == [
+        (1, 3), (2, 5), (1, 6), (1, 9), (2, 10), (1, 12)
+    ]  # fmt: skip
+
+
+def test_a_condition_lets_only_such_frames_through_and_the_first_wrong_place_is_told() -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(1, "layers[*].resid_post", when="nonfinite"), tap(2, "layers[*].attn.q")]}, 0.1)
+
+    rank.step(1)
+    rank.step(2, wrong=float("nan"))
+
+    assert [(number, frame.layer, frame.step) for number, frame in rank.line.frames if number == 1] == [(1, 1, 2)]
+    [alert] = [each for each in rank.alerts() if each["kind"] == "nonfinite"]
+    assert (alert["site"], alert["layer"], alert["step"], alert["rank"]) == ("attn.q", 1, 2, 3)
+
+
+def test_taps_that_take_too_long_are_turned_off_one_by_one() -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(1, "layers[*].resid_post")], "max_overhead_ratio": 1e-9}, 0.1)
+
+    for step in range(1, 5):
+        rank.step(step)
+
+    assert rank.viewer.readers == []
+    assert [(alert["kind"], alert["tap"]) for alert in rank.alerts()] == [("overbudget", 1)]
+
+
+@pytest.mark.parametrize("expression", ["layers[*].resid_post | mean(vocab)", "layers[*].attn.q | mean(query)"])
+def test_an_expression_that_does_not_fit_is_turned_off_and_told(expression: str) -> None:
+    rank = Rank()
+    rank.viewer.show({"taps": [tap(7, expression)]}, 0.1)
+
+    rank.step(1)
+
+    assert rank.viewer.readers == []
+    assert rank.line.frames == []
+    assert [(alert["kind"], alert["tap"]) for alert in rank.alerts()] == [("invalid", 7)]
+
+
+def test_a_frame_that_the_ring_refuses_is_counted() -> None:
+    rank = Rank()
+    rank.line.fails = True
+    rank.viewer.show({"taps": [tap(1, "layers[0].resid_post")]}, 0.1)
+
+    rank.step(1)
+
+    assert rank.viewer.queue.dropped == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+EXPRESSIONS = st.sampled_from(
+    ["layers[*].resid_post", "layers[0].attn.q | topk(3)", "x | pca(2)", "layers[*].* | stats(p50)", "layers[9].attn.q"]
+) | st.text(max_size=60)
+TAPS = st.fixed_dictionaries(
+    {"id": JSON | st.integers(0, 9), "expression": JSON | EXPRESSIONS},
+    optional={
+        "when": JSON | st.sampled_from(["nonfinite", "absmax>1", "nonfinite) | when(absmax>1"]),
+        "partial": JSON,
+        "every_steps": JSON | st.integers(0, 3),
+        "max_fps": JSON,
+        "request": JSON,
+    },
+)
+
+
+@given(st.fixed_dictionaries({"taps": JSON | st.lists(TAPS | JSON, max_size=4)}, optional={"max_overhead_ratio": JSON}))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_asked_for_a_step_goes_on(demand: dict[str, Any]) -> None:
+    rank = Rank()
+
+    rank.viewer.show(demand, 0.1)
+    rank.step(2, wrong=float("inf"))
+    rank.viewer.flush()
