@@ -17,11 +17,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.trainingjob import Spec
 from megatronapp.operator import json_text
 from megatronapp.operator.actions import Create
 from megatronapp.operator.api import _refusal
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
+from megatronapp.operator.crd.schema import Schema, structural
 from megatronapp.operator.gateway import readable
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOBS, Kind
@@ -30,11 +32,22 @@ from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, MANAGED_BY, RUN
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.reconcile_error import UnreadableError
 from megatronapp.operator.settings import OperatorSettings
-from tests.attack.inputs import TEXTS, as_json, damaged, mutated
+from tests.attack.inputs import TEXTS, any_value, as_json, damaged, mutated
 from tests.attack.session import Harm
 
 ROOT = Path(__file__).parents[2]
 INNOCENT, EVIL = Key("team", "innocent"), Key("team", "evil")
+SPEC: Schema = structural(Spec)
+NAMES = (
+    "a",
+    "data",
+    "trainer",
+    "gpt",
+    "MEGATRONAPP_JOB",
+    "--tensor-model-parallel-size",
+    "2",
+    "megatronapp.io/attempt",
+)
 TEMPLATE = {
     "metadata": {"labels": {"a": "b"}},
     "spec": {
@@ -155,6 +168,7 @@ class Operator:
         kind = chance.choice((*[TRAINING_JOBS] * 5, JOBS, JOBS, PODS, PODS, SERVICES, NODES))
         if kind == TRAINING_JOBS:
             body = self._training_job(EVIL)
+            body["spec"] |= _fields(chance, SPEC)
             if chance.random() < 0.5:
                 body["status"] = copy.deepcopy(STATUS)
             return kind, body
@@ -207,6 +221,31 @@ def _node(name: str) -> dict[str, Any]:
         "spec": {"taints": [{"key": "megatronapp.io/slow", "effect": "NoSchedule"}]},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
+
+
+def _fields(chance: random.Random, schema: Schema, share: float = 0.2) -> dict[str, Any]:
+    """Some of an object's fields, each with a value that the schema lets through: what the API server accepts."""
+    fields: dict[str, Schema] = schema.get("properties", {})
+    return {name: _of_schema(chance, field) for name, field in fields.items() if chance.random() < share}
+
+
+def _of_schema(chance: random.Random, schema: Schema) -> Any:
+    if "enum" in schema:
+        return chance.choice(schema["enum"])
+    kind = schema.get("type")
+    if kind == "object" and "properties" in schema:
+        required = {name: _of_schema(chance, schema["properties"][name]) for name in schema.get("required", ())}
+        return _fields(chance, schema, 0.7) | required
+    if kind == "object":
+        return {chance.choice(NAMES): any_value(chance) if chance.random() < 0.3 else "a" for _ in range(3)}
+    if kind == "array":
+        return [_of_schema(chance, schema["items"]) for _ in range(chance.choice((0, 1, 2, 50)))]
+    if kind in ("integer", "number"):
+        low, high = schema.get("minimum", -(2**31)), schema.get("maximum", 2**31 - 1)
+        return chance.choice((low, high, low + 1, min(high, max(low, 1))))
+    if kind == "boolean":
+        return chance.random() < 0.5
+    return chance.choice((*NAMES, *TEXTS[:12]))
 
 
 def _spec() -> dict[str, Any]:

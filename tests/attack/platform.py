@@ -19,7 +19,8 @@ from typing import Any
 import grpc
 import httpx
 from grpc import aio
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from megatronapp.collector.app import Collector
@@ -56,6 +57,15 @@ QUERIES = {
     "ReadSpans": trace_pb2.ReadSpansRequest,
     "Export": trace_pb2.ExportRequest,
 }
+MESSAGES: dict[Topic, type[Any]] = {
+    Topic.FINDINGS: findings_pb2.Finding,
+    Topic.REFUTATIONS: findings_pb2.Refutation,
+    Topic.TRACE_CONTROL: trace_pb2.TraceControl,
+}
+"""What is on a topic, where it is not made in a way of its own."""
+MAX_JOBS = 300
+MAX_SERIES = 100 * MAX_JOBS
+"""Of all services on one page of metrics, whatever the jobs and senders call themselves."""
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 SETTLE_SECONDS = 60.0
 """For the platform to work off what came before, when the innocent is looked at."""
@@ -108,14 +118,16 @@ class Stack:
         """What came of the inputs."""
         self._step = 0
         self._doors: list[Callable[[random.Random], Awaitable[None]]] = [
-            *[self._stream] * 8, *[self._bus] * 6, *[self._query] * 2, *[self._request] * 3, self._socket,
+            *[self._stream] * 8, *[self._bus] * 6, *[self._query] * 2, *[self._request] * 3, self._socket, self._crowd,
         ]  # fmt: skip
 
     async def start(self, folder: Path) -> None:
         self.bus, self.registry = MemoryBus(max_messages=5_000), CollectorRegistry()
         tokens = StaticTokens(SecretStr(PODS), SecretStr(VIEWER), SecretStr(OPERATOR))
         self.collector = Collector(
-            CollectorSettings(grpc_port=0, data_dir=folder / "collector", fsync=False, flush_seconds=1.0),
+            CollectorSettings(
+                grpc_port=0, data_dir=folder / "collector", fsync=False, flush_seconds=1.0, max_jobs=MAX_JOBS
+            ),
             self.bus, self.registry, tokens,
         )  # fmt: skip
         await self.collector.start()
@@ -200,6 +212,17 @@ class Stack:
         shown = await self._client.get(f"/api/v1/jobs/{support.RUN}", headers=_bearer(VIEWER))
         if shown.status_code != 200 or shown.json()["state"] not in ("running", "starting"):
             raise Harm(f"the innocent is shown as {shown.text[:300]}")
+        self._scrape()
+
+    def _scrape(self) -> None:
+        """Prometheus can read what the services count, in which each series stands once, and not without end."""
+        page = generate_latest(self.registry).decode()
+        families = text_string_to_metric_families(page)
+        series = Counter((s.name, *sorted(s.labels.items())) for family in families for s in family.samples)
+        if twice := [name for name, number in series.items() if number > 1]:
+            raise Harm(f"on the page of metrics twice: {twice[:3]}")
+        if len(series) > MAX_SERIES:
+            raise Harm(f"{len(series)} series on the page of metrics")
 
     # ---- the doors
 
@@ -209,6 +232,18 @@ class Stack:
         messages += [self._message(chance) for _ in range(chance.randrange(4))]
         token = f"Bearer {PODS}" if chance.random() < 0.97 else chance.choice(TEXTS)
         await self._expecting("stream", self._serve(Call(token, messages)))
+
+    async def _crowd(self, chance: random.Random) -> None:
+        """A run that nobody has heard of, with more ranks than it can have, on a stream that ends at once."""
+        hello = next(each for each in self._good if each.HasField("hello"))
+        message = trace_pb2.TraceMessage.FromString(hello.SerializeToString())
+        who = message.hello.identity
+        who.run, who.job = f"crowd-{chance.randrange(10**9)}", f"team-a/crowd-{chance.randrange(10**9)}"
+        who.rank, who.incarnation = chance.choice((0, 1, 2**20 - 1)), chance.randrange(1, 2**64)
+        message.hello.placement.sizes.world = chance.choice((1, 2, 2**20))
+        summary = support.summary(1, chance.choice((1, 2, 10**9)))
+        messages = [each.SerializeToString() for each in (message, summary)]
+        await self._expecting("crowd", self._serve(Call(f"Bearer {PODS}", messages)))
 
     async def _serve(self, call: Call) -> None:
         await self.collector._ingest._stream(None, call)
@@ -233,7 +268,7 @@ class Stack:
 
     async def _bus(self, chance: random.Random) -> None:
         """Whatever an older or a broken service may have put on the bus."""
-        topic = chance.choice((*[Topic.STEPS] * 6, *[Topic.FINDINGS] * 2, *Topic))
+        topic = chance.choice((*[Topic.STEPS] * 6, *[Topic.FINDINGS] * 2, Topic.REFUTATIONS, *Topic))
         key = chance.choice((*EVIL_RUNS, *TEXTS[:8]))
         value = self._value(chance, topic)
         await self.bus.publish(topic, key, damaged(chance, value) if chance.random() < 0.1 else value)
@@ -245,8 +280,10 @@ class Stack:
             return bytes(hostile.message(chance, run=run, job=EVIL_JOB).SerializeToString())
         if topic is Topic.INCIDENTS:
             return as_json(mutated(chance, _incident(), chance.choice((0.02, 0.2))))
-        message = findings_pb2.Finding() if topic is Topic.FINDINGS else trace_pb2.TraceControl()
+        message: Any = MESSAGES.get(topic, trace_pb2.TraceControl)()
         hostile.scramble(message, chance, chance.choice((0.2, 0.6)))
+        if isinstance(message, findings_pb2.Refutation) and chance.random() < 0.7:
+            message.finding = f"finding-{chance.randrange(9)}"
         if isinstance(message, findings_pb2.Finding):
             message.run, message.job = chance.choice(EVIL_RUNS[:2]), EVIL_JOB
             if chance.random() < 0.7:

@@ -16,14 +16,14 @@ from megatronapp.collector.ingest import TraceIngest
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.detector.engine import Engines
 from megatronapp.gateway.state import JobStore
-from tests.attack import files, platform, session
+from tests.attack import agent, files, platform, session
 from tests.attack.makers import of_bytes
 from tests.attack.session import Harm, Target, attack, resident_bytes
 from tests.attack.targets import TARGETS
 
 BURST = 20
 """Inputs of one example: what one leaves behind may harm the next."""
-EXAMPLES = {"platform": 120, "operator": 120, "files": 80, "tokens": 120}
+EXAMPLES = {"platform": 100, "operator": 100, "files": 60, "tokens": 80, "receivers": 60, "redis": 40, "agent": 30}
 MAX_GROWTH_BYTES = 512 << 20
 SLOW = settings(deadline=None, database=None)
 
@@ -141,4 +141,18 @@ async def test_an_input_that_hangs_is_seen(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(target, "_doors", [target._stream])
     with pytest.raises(Harm, match="it hangs"):
         await attack(target, 1)
+    await target.stop()
+
+
+async def test_an_answer_that_can_t_be_read_ends_a_connection_and_not_the_agent_s_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = agent.Agent()
+    await target.start(tmp_path)
+    monkeypatch.setattr(agent, "_reply", lambda _chance: b"\xff")
+
+    for seed in range(5):
+        await attack(target, seed)
+
+    await target.check()
     await target.stop()

@@ -161,3 +161,19 @@ def test_a_frontier_that_can_t_be_understood_hides_its_own_rank_s_place_and_no_o
 
     assert {blame.rank for blame in found.blamed} == {1, 2}
     assert progress.lags() == {"dp": 0}
+
+
+def test_who_is_to_blame_is_looked_for_once_a_second_however_many_ranks_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, seconds = 50, 20
+    progress, members, looked = Progress(5.0), [member(rank) for rank in range(ranks)], list[int]()
+    by_communicator = Positions.by_communicator
+    monkeypatch.setattr(Positions, "by_communicator", lambda own: looked.append(own.rank) or by_communicator(own))
+
+    for second in range(seconds):
+        for rank in range(ranks):
+            now_ns = second * NS + rank * NS // ranks + 1
+            progress.beat(members[rank], trace_pb2.SentHeartbeat(phase=trace_pb2.PHASE_START), now_ns)
+            progress.stall()
+
+    assert progress.stalled_seconds > seconds - 3
+    assert ranks < len(looked) <= ranks * seconds

@@ -29,6 +29,7 @@ MAX_AHEAD = 2 * MAX_WAITING
 """A step further ahead is believed when a second rank tells of it."""
 FORGIVEN = 3
 """Steps that a rank may miss before later steps no longer wait for it."""
+AnyMessage = trace_pb2.RankMessage | trace_pb2.SentMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Assembler:
         self._groups = _Groups([])
         """Of the newest step."""
 
-    def feed(self, process: Process, message: trace_pb2.SentMessage) -> list[StepTable]:
+    def feed(self, process: Process, message: AnyMessage) -> list[StepTable]:
         """Take one message of a rank's process; returns the steps that it completes."""
         body = message.message
         if body.HasField("hello"):
@@ -116,7 +117,7 @@ class Assembler:
         self.world = max(self.world, process.placement.sizes.world)
         self._ranks = None
 
-    def _take(self, member: Member, message: trace_pb2.SentMessage) -> list[StepTable]:
+    def _take(self, member: Member, message: AnyMessage) -> list[StepTable]:
         """Returns the steps of before, if the job has gone back with this message."""
         body, rank = message.message, member.process.rank
         summary = body.summary

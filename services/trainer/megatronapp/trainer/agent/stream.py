@@ -25,7 +25,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from megatronapp.core.errors import MegatronAppError
+from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.tls import ClientTls, handshake_failure, open_channel
 from megatronapp.core.token_file import read_token
@@ -248,6 +248,8 @@ class CollectorStream:
 
     async def _read(self, call: Call) -> None:
         while (reply := await call.read()) is not _END:
+            if reply is None:  # so grpc.aio gives what can't be parsed
+                raise DataError("the collector's answer can't be read")
             self._receive(reply)
 
     def _leave_out_refused(self, error: Exception) -> bool:
