@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="time for the CPU tables")
     parser.add_argument("--samples", type=int, default=7, help="samples of each cell")
-    parser.add_argument("--only", choices=("cpu", "gpu", "training"))
+    parser.add_argument("--only", choices=("cpu", "gpu", "one-gpu", "training"))
     parser.add_argument("--json", action="store_true", help="also print every median as JSON")
     options = parser.parse_args()
     if options.only in (None, "cpu"):
@@ -31,6 +31,8 @@ def main() -> int:
             print(json.dumps([[*key, *value] for key, value in sorted(medians.items())]))
     if options.only in (None, "gpu"):
         report_gpu()
+    if options.only in (None, "one-gpu"):
+        report_one_gpu()
     if options.only in (None, "training"):
         training.report()
     return 0
@@ -47,6 +49,15 @@ def report_gpu() -> None:
         print("\nmany GPUs at once: not measured, as there are fewer than four GPUs here")
     else:
         many_gpus.report(torch.cuda.device_count())
+
+
+def report_one_gpu() -> None:
+    if torch.cuda.device_count() < 1:
+        print("\ntwo ranks on one GPU: not measured, as there is none here")
+        return
+    from bench.transport import one_gpu
+
+    one_gpu.report()
 
 
 def print_distance(medians: Medians, distance: str) -> None:

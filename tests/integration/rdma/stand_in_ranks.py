@@ -26,14 +26,23 @@ from megatronapp.rdma.tag import Tag  # noqa: E402
 SIZES = (0, 1, 31, 4096, 65_536, (1 << 20) + 17, 5 << 20)
 MESSAGES = 30
 SECONDS = 30.0
-POOL_BYTES = 16 << 20
+SETTINGS: dict[str, Any] = {
+    "spin_seconds": 50e-6,
+    "heartbeat_seconds": 1.0,
+    "dead_after_seconds": 10.0,
+    "checksum": True,
+    "chunk_bytes": 0,
+    "receive_pool_bytes": 16 << 20,
+    "open_rounds": 4,
+    "in_flight_bytes": 0,
+}
 
 
-def pair(lane: str) -> list[_native.Engine]:
+def pair(lane: str, **settings: int) -> list[_native.Engine]:
     ends = socket.socketpair()
     segments = [_native.make_segment() for _ in range(2)] if lane == "cuda_ipc" else [-1, -1]
     chunks = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]  # of the receiving rank
-    engines = [_native.Engine(50e-6, 1.0, 10.0, True, 0, 1.0, POOL_BYTES) for _ in range(2)]
+    engines = [_native.Engine(**(SETTINGS | settings)) for _ in range(2)]
     for rank, engine in enumerate(engines):
         engine.attach(
             rank=1 - rank,
@@ -44,7 +53,7 @@ def pair(lane: str) -> list[_native.Engine]:
             own_chunks=chunks[rank][0].fileno(),
             peer_chunks=chunks[1 - rank][1].fileno(),
             ucx_address=b"",
-            staged=lane == "staged",
+            gpu=True,
         )
     return engines
 
@@ -91,7 +100,16 @@ class OnGpu(torch.Tensor):
     __dlpack_c_exchange_api__ = exchange_of_gpu()
 
 
-def post(engine: _native.Engine, direction: Direction, tensor: torch.Tensor, peer: int, number: int) -> _native.Message:
+def post(
+    engine: _native.Engine,
+    direction: Direction,
+    tensor: torch.Tensor,
+    peer: int,
+    number: int,
+    *,
+    on_gpu: bool = True,
+    stream: int | None = None,
+) -> _native.Message:
     receives = direction == Direction.RECEIVE
     message = engine.post(
         _native.Message,
@@ -101,10 +119,11 @@ def post(engine: _native.Engine, direction: Direction, tensor: torch.Tensor, pee
         peer,
         peer if receives else 1 - peer,
         Tag(1, microbatch=number),
-        tensor.as_subclass(OnGpu),
-        None,
+        tensor.as_subclass(OnGpu) if on_gpu else tensor,
+        stream,
         0,
         SECONDS,
+        0,
     )
     assert message is not None
     return message

@@ -163,7 +163,7 @@ def test_poll_tells_each_end_once_and_the_descriptor_announces_it(pair: list[Eng
     assert not select.select([pair[1].fileno()], [], [], 0)[0]
 
 
-def test_arrived_names_what_was_received_and_not_taken(pair: list[Engine]) -> None:
+def test_what_arrived_and_was_not_taken_is_listed_in_order(pair: list[Engine]) -> None:
     number = next(_rounds)
     tags = [Tag(Kind.FORWARD, chunk=2, microbatch=i, round=number) for i in range(4)]
     receives = [pair[1].irecv(Spec((3,), torch.uint8), 0, tag) for tag in tags]
@@ -173,10 +173,11 @@ def test_arrived_names_what_was_received_and_not_taken(pair: list[Engine]) -> No
     while len(pair[1].arrived(Kind.FORWARD, 2)) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
 
-    assert pair[1].arrived(Kind.FORWARD, 2, number) == {1, 3}
-    assert pair[1].arrived(Kind.FORWARD, 1) == set()
+    assert pair[1].arrived(Kind.FORWARD, 2, in_round=number) == [receives[3], receives[1]]
+    assert pair[1].arrived(Kind.FORWARD, 1) == []
     receives[3].wait(SECONDS)
-    assert pair[1].arrived(Kind.FORWARD, 2) == {1}
+    assert pair[1].arrived(Kind.FORWARD, 2, peer=0) == [receives[1]]
+    assert pair[1].arrived(peer=1) == []
     for i in (0, 2):
         pair[0].isend(content(3, i), 1, tags[i]).wait(SECONDS)
 
@@ -221,16 +222,38 @@ def test_tag_is_used_once_in_a_round(pair: list[Engine]) -> None:
         pair[1].irecv(Spec((1,), torch.float32), 0, tag)
 
 
-def test_only_two_rounds_are_open(pair: list[Engine]) -> None:
-    first, second, third = (next(_rounds) for _ in range(3))
-    handles = [pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, round=number)) for number in (third, second)]
+def test_only_the_newest_rounds_are_open(pair: list[Engine]) -> None:
+    rounds = [next(_rounds) for _ in range(5)]
+    tags = [Tag(Kind.FORWARD, round=number) for number in rounds]
+    handles = [pair[0].isend(torch.zeros(1), 1, tag) for tag in reversed(tags[1:])]
 
-    with pytest.raises(TagError, match="older than the two newest"):
-        pair[0].isend(torch.zeros(1), 1, Tag(Kind.FORWARD, round=first))
-    for number in (second, third):
-        pair[1].irecv(Spec((1,), torch.float32), 0, Tag(Kind.FORWARD, round=number)).wait(SECONDS)
+    with pytest.raises(TagError, match=r"older than the 4 newest rounds.*Config.open_rounds"):
+        pair[0].isend(torch.zeros(1), 1, tags[0])
+    with pytest.raises(TagError, match="used already"):
+        pair[0].isend(torch.zeros(1), 1, tags[1])
+    for tag in tags[1:]:
+        pair[1].irecv(Spec((1,), torch.float32), 0, tag).wait(SECONDS)
     for handle in handles:
         handle.wait(SECONDS)
+
+
+def test_more_rounds_may_be_open() -> None:
+    with engines("shm", open_rounds=100) as (sender, receiver):
+        tags = [Tag(Kind.FORWARD, round=4090 + number) for number in range(100)]
+        receives = [receiver.irecv(Spec((1,), torch.int64), 0, tag) for tag in tags]
+        for number, tag in enumerate(reversed(tags)):
+            sender.isend(torch.tensor([number]), 1, tag)
+
+        for receive in receives:
+            receive.wait(SECONDS)
+        assert [int(receive.tensor) for receive in receives] == list(reversed(range(100)))
+
+
+def test_all_who_use_an_engine_share_one_counter_of_rounds(pair: list[Engine]) -> None:
+    before = pair[0].round
+
+    assert [pair[0].begin_round() for _ in range(3)] == [before + 1, before + 2, before + 3]
+    assert pair[0].round == before + 3
 
 
 @pytest.mark.parametrize("first", [3000, 4093])

@@ -34,6 +34,7 @@ struct Event {
 std::atomic<int> failure{0};
 std::atomic<int> synchronizations{0};
 std::atomic<int> slow_readings{0};
+std::atomic<void*> captured{&failure};
 
 class Stream {
 public:
@@ -143,6 +144,9 @@ int cuStreamDestroy_v2(void* stream) { return delete static_cast<Stream*>(stream
 int cuStreamSynchronize(void* stream) { return of(stream).synchronize(), 0; }
 int cuStreamQuery(void* stream) { return of(stream).idle() ? 0 : kNotReady; }
 
+int cuStreamIsCapturing(void* stream, int* status) { return *status = stream == captured ? 1 : 0, 0; }
+int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
+
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto reached = static_cast<Event*>(event)->reached;
     return of(stream).push([reached] { wait_until([&] { return reached->left == 0; }); }), 0;
@@ -212,6 +216,8 @@ int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
 
 // From now on the device answers with this error; 0: no more.
 void stand_in_fail(int error) { failure = error; }
+// From now on this stream is being captured into a graph; the same address that no stream has: none.
+void stand_in_capture(void* stream) { captured = stream; }
 // How often an event was read back by the call that asks the device, too.
 int stand_in_slow_readings() { return slow_readings; }
 // How often an event was waited for.

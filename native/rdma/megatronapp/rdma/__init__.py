@@ -5,6 +5,7 @@ from megatronapp.rdma._native import Status, pool_bytes
 from megatronapp.rdma.config import Config
 from megatronapp.rdma.engine import Engine, neighbours
 from megatronapp.rdma.errors import (
+    BackpressureError,
     CancelledError,
     CorruptDataError,
     EngineClosedError,
@@ -18,10 +19,12 @@ from megatronapp.rdma.errors import (
 )
 from megatronapp.rdma.handle import Completion, Handle
 from megatronapp.rdma.lanes import Route
+from megatronapp.rdma.pending_send import PendingSend
 from megatronapp.rdma.tag import Kind, Tag
 from megatronapp.rdma.tensors import Spec
 
 __all__ = [
+    "BackpressureError",
     "CancelledError",
     "Completion",
     "Config",
@@ -34,6 +37,7 @@ __all__ = [
     "LaneUnavailableError",
     "MismatchError",
     "PeerLostError",
+    "PendingSend",
     "Route",
     "Spec",
     "Status",

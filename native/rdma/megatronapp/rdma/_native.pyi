@@ -71,13 +71,15 @@ MessageType = TypeVar("MessageType", bound=Message)
 class Engine:
     def __init__(
         self,
+        *,
         spin_seconds: float,
         heartbeat_seconds: float,
         dead_after_seconds: float,
         checksum: bool,
         chunk_bytes: int,
-        launch_wait_seconds: float,
         receive_pool_bytes: int,
+        open_rounds: int,
+        in_flight_bytes: int,
     ) -> None: ...
     def attach(
         self,
@@ -90,7 +92,7 @@ class Engine:
         own_chunks: int,
         peer_chunks: int,
         ucx_address: bytes,
-        staged: bool,
+        gpu: bool,
     ) -> None: ...
     def open_ucx(self) -> bytes: ...
     def post(
@@ -106,17 +108,28 @@ class Engine:
         stream: int | None,
         device: int,
         deadline_seconds: float,
+        priority: int,
         /,
     ) -> MessageType | None:
         """A message of type `kind`, added to `unfinished`; None for a tensor that can't be moved, or that is on another
         GPU than `device`. GPU memory waits for `stream`, or for its device's current one.
 
-        Raises IndexError for a peer that is not connected, ValueError for a tag, RuntimeError where no lane moves it.
+        Raises IndexError for a peer that is not connected, ValueError for a tag, RuntimeError where no lane moves it,
+        BufferError where open messages hold all that there is.
         """
     def wait(self, message: Message, timeout_seconds: float, unfinished: set[Any], /) -> int:
         """0: it is under way still; 1: it has ended well, and is taken out of `unfinished`; 2: otherwise."""
-    def wait_stream(self, message: Message, stream: int, /) -> bool: ...
-    def cancel(self, message: Message, /) -> None: ...
+    def wait_any(self, messages: list[Any], timeout_seconds: float, /) -> int | None:
+        """The place of the one that ended first; None: none has in time."""
+    def wait_stream(self, message: Message, stream: int, /) -> bool:
+        """False: of host memory. Raises RuntimeError for a stream that is being captured, BufferError as `post`."""
+    def flush(self, timeout_seconds: float, /) -> bool: ...
+    def cancel(self, message: Message, timeout_seconds: float, /) -> bool | None:
+        """None: it is not known in time."""
+    def probe(
+        self, peer: int, mask: int, value: int, timeout_seconds: float, /
+    ) -> list[tuple[int, int, tuple[int, tuple[int, ...], bool], int, int]]:
+        """Peer (-1: any), packed tag, what, bytes, when it came."""
     def drain(self) -> list[Any]: ...
     def descriptor(self) -> int: ...
     def failed(self) -> dict[int, str]: ...

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import torch
 
-from megatronapp.rdma import _native, keepalive, tensors
+from megatronapp.rdma import _native, keepalive, pending_send, tensors
 from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.capabilities import local_capabilities
 from megatronapp.rdma.config import Config
-from megatronapp.rdma.errors import EngineClosedError, LaneUnavailableError, TagError, TransportError
-from megatronapp.rdma.handle import Completion, Handle
+from megatronapp.rdma.errors import (
+    EngineClosedError,
+    LaneUnavailableError,
+    PeerLostError,
+    TransferTimeoutError,
+    TransportError,
+)
+from megatronapp.rdma.handle import SLICE_SECONDS, Completion, Handle
 from megatronapp.rdma.lanes import Route
 from megatronapp.rdma.peer_connector import PeerConnector, PeerLink
+from megatronapp.rdma.pending_send import PendingSend
+from megatronapp.rdma.refusals import Refusals
 from megatronapp.rdma.rendezvous import Directory, Listener, Store, open_store, own_address
 from megatronapp.rdma.tag import Tag
 from megatronapp.rdma.tensors import Spec
@@ -53,13 +62,14 @@ class Engine:
         self.world_size = world_size
         self.config = config or Config()
         self.native: _native.Engine = _native.Engine(
-            self.config.spin_seconds,
-            self.config.heartbeat_seconds,
-            self.config.dead_after_seconds,
-            self.config.checksum,
-            self.config.chunk_bytes or 0,
-            self.config.launch_wait_seconds,
-            self.config.receive_pool_bytes,
+            spin_seconds=self.config.spin_seconds,
+            heartbeat_seconds=self.config.heartbeat_seconds,
+            dead_after_seconds=self.config.dead_after_seconds,
+            checksum=self.config.checksum,
+            chunk_bytes=self.config.chunk_bytes or 0,
+            receive_pool_bytes=self.config.receive_pool_bytes,
+            open_rounds=self.config.open_rounds,
+            in_flight_bytes=self.config.in_flight_bytes or 0,
         )
         keepalive.give_back()
         self._directory = Directory(open_store(store, world_size), job, epoch)
@@ -69,8 +79,9 @@ class Engine:
         self._capabilities = local_capabilities(self.native, rank, self.config)
         self._peers: dict[int, PeerLink] = {}
         self._device = -1
+        self._round = 0
         self.unfinished: set[Handle] = set()
-        self._ended: deque[Completion] = deque()
+        self._ended: dict[Handle, Completion] = {}
         self._arrived: dict[Handle, None] = {}
         self._aborted: str | None = None
         self._lock = threading.Lock()
@@ -94,7 +105,8 @@ class Engine:
             self._attach(link)
 
     def _attach(self, link: PeerLink) -> None:
-        if link.route.cuda is not None:
+        gpu = link.route.cuda is not None and self._capabilities.gpu is not None
+        if gpu:
             self._device = torch.cuda.current_device()
             torch.cuda.synchronize()  # makes the device's context this thread's, which the lane then takes
         over_ucx = link.route.cpu == "ucx"
@@ -109,7 +121,7 @@ class Engine:
                 own_chunks=link.shared.own_chunks,
                 peer_chunks=link.shared.peer_chunks,
                 ucx_address=address,
-                staged=link.route.cuda == "staged",
+                gpu=gpu,
             )
         except (OSError, RuntimeError) as error:
             link.connection.close()
@@ -131,14 +143,16 @@ class Engine:
         tag: Tag,
         *,
         stream: torch.cuda.Stream | None = None,
+        priority: int = 0,
         deadline_seconds: float | None = None,
     ) -> Handle:
         """Send a dense contiguous tensor, of any dtype and shape. It must not be changed until the handle is done.
 
-        GPU memory is read after what `stream` (default: the current one) holds now. Raises ValueError for a tensor
-        that can't be moved, TagError for a tag that was used, PeerLostError when the peer is gone.
+        GPU memory is read after what `stream` (default: the current one) holds now. Of matched sends to one peer that
+        of the greater `priority` goes first. Raises ValueError for a tensor that can't be moved, TagError for a used
+        tag, PeerLostError when the peer is gone, LaneUnavailableError while `stream` is captured into a CUDA graph.
         """
-        return self._post(False, tensor, dst, self.rank, tag, stream, deadline_seconds)
+        return self._post(False, tensor, dst, self.rank, tag, stream, deadline_seconds, priority)
 
     def irecv(
         self,
@@ -151,9 +165,10 @@ class Engine:
     ) -> Handle:
         """Receive into a tensor, or into memory that the engine brings (then `handle.tensor`).
 
-        Dtype and shape must be those of the sender's tensor. GPU memory is written after what `stream` (default: the
-        current one) holds now, when the message is through or a stream waits for it; it is received into memory of the
-        engine's own, and copied. Raises as `isend`.
+        Dtype and shape must be those of the sender's tensor; either may be on a GPU and the other not. GPU memory is
+        written after what `stream` (default: the current one) holds now, when the message is through or a stream
+        waits for it; it is received into memory of the engine's own, and copied. Raises as `isend`, and
+        BackpressureError when 1024 receives of GPU memory from this peer are open already.
         """
         tensor = out if isinstance(out, torch.Tensor) else tensors.allocate(out)
         return self._post(True, tensor, src, src, tag, stream, deadline_seconds)
@@ -167,6 +182,7 @@ class Engine:
         tag: Tag,
         stream: torch.cuda.Stream | None,
         deadline_seconds: float | None,
+        priority: int = 0,
     ) -> Handle:
         self._usable()
         seconds = self.config.deadline_seconds if deadline_seconds is None else deadline_seconds
@@ -175,61 +191,116 @@ class Engine:
         pointer = None if stream is None else stream.cuda_stream
         try:
             handle = self.native.post(
-                Handle, self, self.unfinished, receives, peer, source, tag, tensor, pointer, self._device, seconds
+                Handle,
+                self,
+                self.unfinished,
+                receives,
+                peer,
+                source,
+                tag,
+                tensor,
+                pointer,
+                self._device,
+                seconds,
+                priority,
             )
-        except (IndexError, ValueError, RuntimeError) as error:
-            raise self._refusal(error, peer, source, tag, tensor) from None
+        except (IndexError, ValueError, RuntimeError, BufferError) as error:
+            raise self._refusals().of(error, peer, source, tag, tensor) from None
         if handle is None:
-            raise self._unmovable(tensor, peer)
+            raise self._refusals().unmovable(tensor, peer)
         if handle.failed and handle.status in (Status.PEER_LOST, Status.ABORTED):
             self.mark_consumed(handle)
             handle.raise_for_status()
         return handle
 
-    def _refusal(self, error: Exception, peer: int, source: int, tag: Tag, tensor: torch.Tensor) -> Exception:
-        if isinstance(error, IndexError):
-            return self._not_connected(peer)
-        if isinstance(error, ValueError):
-            tag.pack(source)  # says it better, if that is what is wrong
-            return TagError(f"{tag} and rank {peer}: {error}")
-        if tensor.is_cuda and self._peers[peer].route.cuda is None:
-            return self._unmovable(tensor, peer)
-        return LaneUnavailableError(f"{tag} and rank {peer}: {error}")
+    def _refusals(self) -> Refusals:
+        return Refusals(self.rank, self._device, self.lanes())
 
-    def _unmovable(self, tensor: torch.Tensor, peer: int) -> Exception:
-        if peer not in self._peers:
-            return self._not_connected(peer)
-        route = self._peers[peer].route
-        if tensor.is_cuda and route.cuda is None:
-            why = route.refused.get("cuda_ipc", "no lane")
-            return LaneUnavailableError(f"no lane moves GPU memory to or from rank {peer}: cuda_ipc: {why}")
-        if tensor.is_cuda and tensor.get_device() != self._device:
-            return ValueError(f"the tensor is on {tensor.device}, but this rank's lanes are on cuda:{self._device}")
-        return ValueError(tensors.refusal(tensor))
+    # ---- rounds
 
-    def _not_connected(self, peer: int) -> TransportError:
-        if peer == self.rank:
-            return TransportError(f"rank {peer} is this rank: copy the tensor instead")
-        return TransportError(f"rank {peer} is not connected: call connect([{peer}]) on both ranks")
+    @property
+    def round(self) -> int:
+        """The newest, as `begin_round` counts; 0 before the first."""
+        return self._round
+
+    def begin_round(self) -> int:
+        """Count one on, and return the number.
+
+        All that use this engine take their tags' rounds from this one counter, and all ranks count alike.
+        """
+        with self._lock:
+            self._round += 1
+            return self._round
 
     # ---- what has ended
 
     def poll(self) -> list[Completion]:
         """Everything that has ended since the last call and was not waited for."""
         self._reap()
-        completions = []
-        while self._ended:
-            completions.append(self._ended.popleft())
+        with self._lock:
+            completions = list(self._ended.values())
+            self._ended.clear()
         return completions
 
-    def arrived(self, kind: int, chunk: int = 0, in_round: int | None = None) -> set[int]:
-        """Microbatches that were received well and that nobody has waited for yet."""
+    def arrived(
+        self, kind: int | None = None, chunk: int | None = None, *, peer: int | None = None, in_round: int | None = None
+    ) -> list[Handle]:
+        """What was received well and that nobody has waited for yet, in the order in which it came."""
         self._reap()
-        return {
-            handle.tag.microbatch
+        return [
+            handle
             for handle in list(self._arrived)
-            if handle.tag.kind == kind and handle.tag.chunk == chunk and in_round in (None, handle.tag.round)
-        }
+            if kind in (None, handle.tag.kind)
+            and chunk in (None, handle.tag.chunk)
+            and peer in (None, handle.peer)
+            and in_round in (None, handle.tag.round)
+        ]
+
+    def probe(
+        self,
+        kind: int | None = None,
+        chunk: int | None = None,
+        *,
+        peer: int | None = None,
+        in_round: int | None = None,
+        timeout: float = 0.0,
+    ) -> list[PendingSend]:
+        """What peers have posted to send here, and for which no receive was posted, in the order in which it came.
+
+        With a `timeout` this thread moves messages until there is something, or the time is over.
+        """
+        self._usable()
+        return pending_send.probe(self.native, peer, kind, chunk, in_round, timeout)
+
+    def wait_any(self, handles: Collection[Handle], timeout: float | None = None) -> Handle:
+        """Block until one of them has ended, and return the one that ended first; this thread moves messages meanwhile.
+
+        Raises the error with which it ended, and TransferTimeoutError when none has within `timeout` seconds.
+        """
+        self._usable()
+        waited = list(handles)
+        if not waited:
+            raise ValueError("no handles to wait for")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (
+            place := self.native.wait_any(waited, max(0.0, min(SLICE_SECONDS, deadline - time.monotonic())))
+        ) is None:
+            if time.monotonic() >= deadline:
+                raise TransferTimeoutError(f"none of {len(waited)} messages has ended after {timeout:g} s")
+        self.mark_consumed(waited[place])
+        waited[place].raise_for_status()
+        return waited[place]
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Block until all sends of GPU memory are given to the GPU, for which their receivers must be posted.
+
+        Returns whether they are: then no host is needed to end what a stream waits for.
+
+        For programs that launch far ahead of the GPU: behind a waiting stream the driver's queue fills up, and then it
+        takes no call from any thread, this engine's neither. This thread moves messages meanwhile.
+        """
+        self._usable()
+        return self.native.flush(timeout)
 
     def fileno(self) -> int:
         """Readable while `poll` has something to tell: for select and epoll."""
@@ -247,14 +318,14 @@ class Engine:
                 if handle.direction == Direction.RECEIVE and handle.good and not handle.seen:
                     self._arrived[handle] = None
                 keepalive.keep_while_in_use(handle)
-                self._ended.append(Completion(handle.tag, handle, handle.status, handle.nbytes, handle.done_ns))
+                self._ended[handle] = Completion(handle.tag, handle, handle.status, handle.nbytes, handle.done_ns)
 
     def mark_consumed(self, handle: Handle) -> None:
         """The handle was waited for."""
         with self._lock:
             self.unfinished.discard(handle)
-            if self._arrived:
-                self._arrived.pop(handle, None)
+            self._ended.pop(handle, None)
+            self._arrived.pop(handle, None)
         keepalive.keep_while_in_use(handle)
 
     def mark_stream_waited(self, handle: Handle) -> None:
@@ -276,7 +347,7 @@ class Engine:
         self._usable()
         keepalive.give_back()
         for rank, reason in self.failed().items():
-            raise_lost(rank, reason)
+            raise PeerLostError(rank, reason)
 
     def abort(self, reason: str = "aborted") -> None:
         """End every message now, on all threads and streams; nothing can be sent afterwards. Does nothing in a fork."""
@@ -346,12 +417,6 @@ class _ForkedEngine:
 
 _CLOSED = "the engine is closed"
 _FORKED = "this process is a fork of the one that made the engine: make one of its own"
-
-
-def raise_lost(rank: int, reason: str) -> None:
-    from megatronapp.rdma.errors import PeerLostError
-
-    raise PeerLostError(rank, reason)
 
 
 def _after_fork() -> None:

@@ -5,6 +5,7 @@ TransportError
 ├── TransferTimeoutError      not in time; the peer may just be late
 ├── MismatchError             both ends mean different tensors by one tag
 ├── TagError                  a tag was used twice, or its round is too old (also a ValueError)
+├── BackpressureError         this program's own open messages hold all that there is: wait for some of them
 ├── CancelledError            taken back by `cancel`
 ├── CorruptDataError          what arrived is not what was sent
 ├── EngineClosedError         the engine was closed or aborted
@@ -37,6 +38,10 @@ class MismatchError(TransportError):
 
 
 class TagError(TransportError, ValueError):
+    pass
+
+
+class BackpressureError(TransportError):
     pass
 
 

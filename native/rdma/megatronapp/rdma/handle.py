@@ -10,9 +10,11 @@ import torch
 from megatronapp.rdma import _native, tensors
 from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.errors import (
+    BackpressureError,
     CancelledError,
     CorruptDataError,
     EngineClosedError,
+    LaneUnavailableError,
     PeerLostError,
     TransferTimeoutError,
     TransportError,
@@ -67,20 +69,35 @@ class Handle(_native.Message):
     def wait_stream(self, stream: torch.cuda.Stream | None = None) -> None:
         """Let `stream` (default: the current one) go on only when the message is through; the host does not wait.
 
-        When the peer is lost meanwhile the stream is let go as well: call `engine.check()` before its results are
-        used. Of host memory the host waits.
+        Do not launch hundreds of operations behind it before `engine.flush` or the message's end. When the peer is lost
+        meanwhile the stream is let go as well: call `engine.check()` before its results are used. For a tensor of the
+        CPU, which has no streams, the host waits. Raises LaneUnavailableError while the stream is being captured into a
+        CUDA graph.
         """
-        if self.cuda:
-            handle = tensors.current_stream(self.tensor.get_device()) if stream is None else stream.cuda_stream
-            if self.engine.native.wait_stream(self, handle):
-                self.seen = True
-                self.engine.mark_stream_waited(self)
-                return
-        self.wait()
+        if not self.cuda:
+            self.wait()
+            return
+        handle = tensors.current_stream(self.tensor.get_device()) if stream is None else stream.cuda_stream
+        try:
+            self.engine.native.wait_stream(self, handle)
+        except BufferError as error:
+            raise BackpressureError(f"{self}: {error}") from None
+        except RuntimeError as error:
+            raise LaneUnavailableError(f"{self}: {error}") from None
+        self.seen = True
+        self.engine.mark_stream_waited(self)
 
-    def cancel(self) -> None:
-        """Take it back if the peer has not matched it yet: it then ends with CancelledError, else as it would have."""
-        self.engine.native.cancel(self)
+    def cancel(self, timeout: float = 10.0) -> bool:
+        """Take it back; whether that is done. It has then ended, with CancelledError, and its tag is free.
+
+        False: too late, it ends as it would have. What is not matched can be taken back, and what is not moving yet;
+        over `shm` and `tcp` also what has been moved in part. Of a receive the peer's engine decides, for whose answer
+        this thread waits: raises TransferTimeoutError when there is none in time.
+        """
+        taken_back = self.engine.native.cancel(self, timeout)
+        if taken_back is None:
+            raise TransferTimeoutError(f"{self}: rank {self.peer} has not answered its cancelling within {timeout:g} s")
+        return taken_back
 
     def error(self) -> TransportError | None:
         """With what it ended; None while it is under way and when it ended well."""
@@ -100,8 +117,12 @@ class Handle(_native.Message):
         return EngineClosedError(f"{self}: {self.reason}")
 
     def raise_for_status(self) -> None:
-        if (error := self.error()) is not None:
-            raise error
+        error = self.error()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and with it the tensor
 
     def _mismatch(self) -> TransportError:
         mine, other = tensors.text(self.described), tensors.text(self.other)

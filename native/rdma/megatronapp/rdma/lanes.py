@@ -66,7 +66,7 @@ class Route:
 
     cpu: LaneName
     cuda: Literal["cuda_ipc", "staged"] | None
-    """Staged: through host memory, and then as tensors of the CPU; the host waits for it."""
+    """Staged: through host memory, and then as tensors of the CPU."""
     refused: dict[str, str]
     """Why the faster lanes were not taken."""
 
@@ -86,7 +86,8 @@ def choose(mine: Capabilities, theirs: Capabilities, *, shared_memory: bool, gpu
     if cpu is None:
         raise LaneUnavailableError(f"no lane between ranks {mine.rank} and {theirs.rank}: {_reasons(refused)}")
     cuda: Literal["cuda_ipc", "staged"] | None = "cuda_ipc" if "cuda_ipc" not in refused else None
-    if cuda is None and not shared_memory and mine.gpu is not None and theirs.gpu is not None:
+    both_have_gpus = mine.gpu is not None and theirs.gpu is not None
+    if cuda is None and (mine.gpu or theirs.gpu) and not (shared_memory and both_have_gpus):
         cuda = "staged"
     for lane in {*mine.require, *theirs.require}:
         if lane not in (cpu, cuda):

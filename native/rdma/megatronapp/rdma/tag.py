@@ -1,4 +1,4 @@
-"""Which message is meant. A tag is used once a round and direction; two rounds may be open at once.
+"""Which message is meant. A tag is used once a round and direction; some rounds may be open at once.
 
 A round is whatever the program repeats with the same tags: in pipeline training one run of the schedule, of which a
 step has one and an evaluation several.
@@ -36,3 +36,20 @@ class Tag(NamedTuple):
             return _native.pack_tag(self, source)
         except ValueError:
             raise ValueError(f"{self} of rank {source} does not fit: {Tag.__doc__}") from None
+
+    @classmethod
+    def unpack(cls, packed: int) -> Tag:
+        return cls(
+            kind=packed >> 60, chunk=packed >> 40 & 0xFF, microbatch=packed >> 20 & 0xFFFFF,
+            round=packed >> 48 & 0xFFF, slot=packed >> 16 & 0xF,
+        )  # fmt: skip
+
+
+def tag_filter(kind: int | None, chunk: int | None, in_round: int | None) -> tuple[int, int]:
+    """Which bits of a packed tag are to be what: mask and value. Fields that are None may be anything."""
+    mask = value = 0
+    for wanted, shift, bits in ((kind, 60, 0xF), (in_round, 48, 0xFFF), (chunk, 40, 0xFF)):
+        if wanted is not None:
+            mask |= bits << shift
+            value |= (wanted & bits) << shift
+    return mask, value

@@ -30,6 +30,9 @@ struct Flag {
     std::uint32_t value = 0;
 };
 
+// What became of the wish to take an operation back.
+enum class Cancel : std::uint8_t { kNot, kAsked, kTooLate };
+
 struct Operation {
     std::uint64_t id = 0;
     Direction direction = Direction::kSend;
@@ -38,6 +41,7 @@ struct Operation {
     Descriptor what;
     char* data = nullptr;
     void* stream = nullptr;
+    int priority = 0;  // the greater goes first
     std::int64_t deadline_ns = 0;
 
     // Written before status leaves kPending, read after.
@@ -47,12 +51,18 @@ struct Operation {
     std::atomic<Status> status{Status::kPending};
 
     // The engine's and the lanes' own, under the engine's lock.
-    std::uint64_t receive = 0;  // of a matched send: the receiver's id
+    Message ready;              // of a matched send: the receiver's
     std::uint64_t offset = 0;   // bytes handed on so far
     bool matched = false;
+    bool started = false;       // is given to its lane
+    Memory via = Memory::kHost;  // GPU memory: by which lane
+    char* buffer = nullptr;     // what the host's lanes read or write: `data`, or host memory in its place
+    Cancel cancel = Cancel::kNot;
+    bool peer_cancels = false;  // of a matched send: the receiver wants to forget it
     Flag flag;
     void* event = nullptr;  // CUDA: after the work that fills the buffer
     void* request = nullptr;  // UCX
+    std::uint64_t completion = ~0ull;  // its place among what has ended
 
     void* owner = nullptr;  // the bindings' own, under the interpreter's lock
 

@@ -1,5 +1,6 @@
 #include "bindings/calls.h"
 
+#include "api/errors.h"
 #include "bindings/message.h"
 #include "bindings/tensor.h"
 #include "core/window.h"
@@ -11,7 +12,7 @@ namespace megatronapp::rdma {
 namespace {
 
 constexpr std::uint64_t kFieldMax[] = {15, 255, (1 << 20) - 1, 0, 15};  // of a tag, save its round
-constexpr Py_ssize_t kPostArguments = 11, kWaitArguments = 3;
+constexpr Py_ssize_t kPostArguments = 12, kWaitArguments = 3;
 
 long long integer(py::handle object) {
     const long long value = PyLong_AsLongLong(object.ptr());
@@ -33,7 +34,7 @@ double real(py::handle object) {
 // moved.
 py::object post(Engine& engine, py::handle type, py::handle owner, py::handle open, Direction direction, int peer,
                 int source, const py::tuple& tag, py::handle tensor, py::handle stream, int device,
-                double deadline_seconds) {
+                double deadline_seconds, int priority) {
     Tensor read;
     if (!read_tensor(tensor, read) || (read.what.memory == Memory::kCuda && read.device != device)) {
         return py::none();
@@ -44,6 +45,7 @@ py::object post(Engine& engine, py::handle type, py::handle owner, py::handle op
     operation->tag = pack_tag(tag, source);
     operation->what = read.what;
     operation->data = read.data;
+    operation->priority = priority;
     operation->stream = stream.is_none() ? read.stream : PyLong_AsVoidPtr(stream.ptr());
     const py::object kept = without_gradient(tensor);
     py::object message = make_message(type, operation, owner, tag, kept, storage_of(kept));
@@ -92,6 +94,8 @@ PyObject* translated(Action action) {
         error.restore();
     } catch (const py::builtin_exception& error) {
         error.set_error();
+    } catch (const Exhausted& error) {
+        PyErr_SetString(PyExc_BufferError, error.what());
     } catch (const std::out_of_range& error) {
         PyErr_SetString(PyExc_IndexError, error.what());
     } catch (const std::invalid_argument& error) {
@@ -111,7 +115,7 @@ PyObject* post_method(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
         return post(py::cast<Engine&>(py::handle(self)), arguments[0], arguments[1], arguments[2], direction,
                     static_cast<int>(integer(arguments[4])), static_cast<int>(integer(arguments[5])),
                     py::reinterpret_borrow<py::tuple>(arguments[6]), arguments[7], arguments[8],
-                    static_cast<int>(integer(arguments[9])), real(arguments[10]))
+                    static_cast<int>(integer(arguments[9])), real(arguments[10]), static_cast<int>(integer(arguments[11])))
             .release()
             .ptr();
     });

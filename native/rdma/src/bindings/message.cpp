@@ -60,20 +60,6 @@ PyObject* cast(const Value& value) {
     return py::cast(value).release().ptr();
 }
 
-PyObject* shape_of(const Descriptor& what) {
-    py::tuple shape(what.dimensions);
-    for (std::size_t i = 0; i < what.dimensions; ++i) {
-        shape[i] = what.shape[i];
-    }
-    return shape.release().ptr();
-}
-
-PyObject* described(const Descriptor& what) {
-    return py::make_tuple(what.dtype, py::reinterpret_steal<py::tuple>(shape_of(what)), what.memory == Memory::kCuda)
-        .release()
-        .ptr();
-}
-
 PyObject* get_done(PyObject* object, PyObject*) { return PyBool_FromLong(!of(object).pending()); }
 
 PyObject* get_good(PyObject* object, void*) {
@@ -112,9 +98,9 @@ PyGetSetDef properties[] = {
     {"status", [](PyObject* o, void*) { return cast(of(o).status.load(std::memory_order_acquire)); }, nullptr, nullptr,
      nullptr},
     {"reason", [](PyObject* o, void*) { return cast(of(o).reason); }, nullptr, nullptr, nullptr},
-    {"described", [](PyObject* o, void*) { return described(of(o).what); }, nullptr, "Dtype, shape, whether on a GPU.",
+    {"described", [](PyObject* o, void*) { return described(of(o).what).release().ptr(); }, nullptr, "Dtype, shape, whether on a GPU.",
      nullptr},
-    {"other", [](PyObject* o, void*) { return described(of(o).other); }, nullptr, "Of a mismatch: what the peer has.",
+    {"other", [](PyObject* o, void*) { return described(of(o).other).release().ptr(); }, nullptr, "Of a mismatch: what the peer has.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -144,6 +130,14 @@ PyType_Spec spec = {
 };
 
 }  // namespace
+
+py::tuple described(const Descriptor& what) {
+    py::tuple shape(what.dimensions);
+    for (std::size_t i = 0; i < what.dimensions; ++i) {
+        shape[i] = what.shape[i];
+    }
+    return py::make_tuple(what.dtype, shape, what.memory == Memory::kCuda);
+}
 
 void add_message_type(py::module_& module) {
     message_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));

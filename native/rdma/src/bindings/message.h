@@ -15,6 +15,9 @@ void add_message_type(pybind11::module_& module);
 pybind11::object make_message(pybind11::handle type, const OperationPtr& operation, pybind11::handle engine,
                               pybind11::handle tag, pybind11::handle tensor, pybind11::handle memory);
 
+// Dtype, shape, whether on a GPU.
+pybind11::tuple described(const Descriptor& what);
+
 // Throws pybind11::type_error for anything else.
 const OperationPtr& operation_of(pybind11::handle message);
 

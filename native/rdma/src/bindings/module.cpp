@@ -5,6 +5,7 @@
 #include <exception>
 #include <system_error>
 
+#include "api/errors.h"
 #include "bindings/calls.h"
 #include "bindings/message.h"
 #include "bindings/tensor.h"
@@ -25,10 +26,32 @@ bool wait_stream(Engine& engine, py::handle message, std::uintptr_t stream) {
     return engine.wait_stream(operation, reinterpret_cast<void*>(stream));
 }
 
-void cancel(Engine& engine, py::handle message) {
+std::optional<bool> cancel(Engine& engine, py::handle message, double timeout_seconds) {
     const OperationPtr operation = operation_of(message);
     py::gil_scoped_release unlocked;
-    engine.cancel(operation);
+    return engine.cancel(operation, timeout_seconds);
+}
+
+std::optional<std::size_t> wait_any(Engine& engine, const py::list& messages, double timeout_seconds) {
+    std::vector<OperationPtr> operations;
+    for (const py::handle message : messages) {
+        operations.push_back(operation_of(message));
+    }
+    py::gil_scoped_release unlocked;
+    return engine.wait_any(operations, timeout_seconds);
+}
+
+py::list probe(Engine& engine, int peer, std::uint64_t mask, std::uint64_t value, double timeout_seconds) {
+    std::vector<PendingSend> pending;
+    {
+        py::gil_scoped_release unlocked;
+        pending = engine.probe(peer, mask, value, timeout_seconds);
+    }
+    py::list found;
+    for (const PendingSend& send : pending) {
+        found.append(py::make_tuple(send.peer, send.tag, described(send.what), send.what.bytes, send.since_ns));
+    }
+    return found;
 }
 
 // Of those that nobody holds any more there is nothing to tell.
@@ -45,31 +68,6 @@ py::list drain(Engine& engine) {
         }
     }
     return messages;
-}
-
-Options options(
-    double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum, std::size_t chunk_bytes,
-    double launch_wait_seconds, std::size_t receive_pool_bytes) {
-    Options made;
-    made.spin_seconds = spin_seconds;
-    made.heartbeat_seconds = heartbeat_seconds;
-    made.dead_after_seconds = dead_after_seconds;
-    made.checksum = checksum;
-    made.chunk_bytes = chunk_bytes;
-    made.launch_wait_seconds = launch_wait_seconds;
-    made.receive_pool_bytes = receive_pool_bytes;
-    return made;
-}
-
-Link link(int socket, int inbound, int outbound, bool cuda_ipc, std::string ucx_address, bool staged) {
-    Link made;
-    made.socket = socket;
-    made.inbound = inbound;
-    made.outbound = outbound;
-    made.cuda_ipc = cuda_ipc;
-    made.ucx_address = std::move(ucx_address);
-    made.staged = staged;
-    return made;
 }
 
 struct DeleteUnlessForked {
@@ -94,6 +92,8 @@ PYBIND11_MODULE(_native, module) {
     py::register_exception_translator([](std::exception_ptr pointer) {
         try {
             std::rethrow_exception(pointer);
+        } catch (const Exhausted& error) {
+            PyErr_SetString(PyExc_BufferError, error.what());
         } catch (const std::system_error& error) {
             const py::object arguments = py::make_tuple(error.code().value(), error.what());
             PyErr_SetObject(PyExc_OSError, arguments.ptr());
@@ -118,27 +118,46 @@ PYBIND11_MODULE(_native, module) {
     add_calls(engine);
     engine
         .def(py::init([](double spin_seconds, double heartbeat_seconds, double dead_after_seconds, bool checksum,
-                         std::size_t chunk_bytes, double launch_wait_seconds, std::size_t receive_pool_bytes) {
-                 return new Engine(options(spin_seconds, heartbeat_seconds, dead_after_seconds, checksum, chunk_bytes,
-                                           launch_wait_seconds, receive_pool_bytes));
+                         std::size_t chunk_bytes, std::size_t receive_pool_bytes, std::uint32_t open_rounds,
+                         std::size_t in_flight_bytes) {
+                 Options options;
+                 options.spin_seconds = spin_seconds;
+                 options.heartbeat_seconds = heartbeat_seconds;
+                 options.dead_after_seconds = dead_after_seconds;
+                 options.checksum = checksum;
+                 options.chunk_bytes = chunk_bytes;
+                 options.receive_pool_bytes = receive_pool_bytes;
+                 options.open_rounds = open_rounds;
+                 options.in_flight_bytes = in_flight_bytes;
+                 return new Engine(options);
              }),
-             py::arg("spin_seconds"), py::arg("heartbeat_seconds"), py::arg("dead_after_seconds"), py::arg("checksum"),
-             py::arg("chunk_bytes"), py::arg("launch_wait_seconds"), py::arg("receive_pool_bytes"))
+             py::kw_only(), py::arg("spin_seconds"), py::arg("heartbeat_seconds"), py::arg("dead_after_seconds"),
+             py::arg("checksum"), py::arg("chunk_bytes"), py::arg("receive_pool_bytes"), py::arg("open_rounds"),
+             py::arg("in_flight_bytes"))
         .def(
             "attach",
             [](Engine& engine, int rank, int socket, int inbound, int outbound, bool cuda_ipc, int own_chunks,
-               int peer_chunks, const py::bytes& ucx_address, bool staged) {
-                Link made = link(socket, inbound, outbound, cuda_ipc, ucx_address, staged);
-                made.own_chunks = own_chunks;
-                made.peer_chunks = peer_chunks;
+               int peer_chunks, const py::bytes& ucx_address, bool gpu) {
+                Link link;
+                link.socket = socket;
+                link.inbound = inbound;
+                link.outbound = outbound;
+                link.cuda_ipc = cuda_ipc;
+                link.own_chunks = own_chunks;
+                link.peer_chunks = peer_chunks;
+                link.ucx_address = ucx_address;
+                link.gpu = gpu;
                 py::gil_scoped_release unlocked;
-                engine.attach(rank, made);
+                engine.attach(rank, link);
             },
-            py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"), py::arg("cuda_ipc"),
-            py::arg("own_chunks"), py::arg("peer_chunks"), py::arg("ucx_address"), py::arg("staged"))
+            py::kw_only(), py::arg("rank"), py::arg("socket"), py::arg("inbound"), py::arg("outbound"),
+            py::arg("cuda_ipc"), py::arg("own_chunks"), py::arg("peer_chunks"), py::arg("ucx_address"), py::arg("gpu"))
         .def("open_ucx", [](Engine& engine) { return py::bytes(engine.open_ucx()); })
         .def("wait_stream", &wait_stream)
+        .def("wait_any", &wait_any)
+        .def("flush", &Engine::flush, Unlocked())
         .def("cancel", &cancel)
+        .def("probe", &probe)
         .def("drain", &drain)
         .def("descriptor", &Engine::descriptor, Unlocked())
         .def("failed", &Engine::failed, Unlocked())
@@ -152,7 +171,7 @@ PYBIND11_MODULE(_native, module) {
     module.def("pool_bytes", &GpuPages::made_bytes);
     module.def("end_settled", &end_settled, Unlocked());
     module.def("ucx_version", &ucx_version);
-    module.def("protocol", [] { return py::make_tuple(3, sizeof(Message), sizeof(SegmentLayout)); });
+    module.def("protocol", [] { return py::make_tuple(4, sizeof(Message), sizeof(SegmentLayout)); });
     module.def("crc32c", [](const py::bytes& data) {
         const std::string_view view = data;
         return crc32c(view.data(), view.size());

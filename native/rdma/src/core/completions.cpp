@@ -1,8 +1,6 @@
 #include "core/completions.h"
 
-#include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
@@ -18,8 +16,9 @@ Completions::Completions() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))
 Completions::~Completions() { close(descriptor_); }
 
 void Completions::add(OperationPtr operation) {
+    operation->completion = first_ + ended_.size();
     ended_.push_back(std::move(operation));
-    if (ended_.size() == 1) {
+    if (++left_ == 1) {
         loud();
     }
 }
@@ -27,7 +26,7 @@ void Completions::add(OperationPtr operation) {
 int Completions::announce() {
     if (!announced_) {
         announced_ = true;
-        if (!ended_.empty()) {
+        if (left_ != 0) {
             loud();
         }
     }
@@ -35,19 +34,32 @@ int Completions::announce() {
 }
 
 void Completions::forget(const OperationPtr& operation) {
-    const auto found = std::find(ended_.rbegin(), ended_.rend(), operation);  // mostly it has ended just now
-    if (found != ended_.rend()) {
-        ended_.erase(std::prev(found.base()));
-        if (ended_.empty()) {
-            quiet();
-        }
+    const std::uint64_t place = operation->completion - first_;
+    if (operation->completion < first_ || place >= ended_.size() || ended_[place] != operation) {
+        return;
+    }
+    ended_[place].reset();
+    while (!ended_.empty() && ended_.front() == nullptr) {
+        ended_.pop_front();
+        ++first_;
+    }
+    if (--left_ == 0) {
+        quiet();
     }
 }
 
 std::vector<OperationPtr> Completions::drain() {
-    std::vector<OperationPtr> all(ended_.begin(), ended_.end());
-    if (!ended_.empty()) {
-        ended_.clear();
+    std::vector<OperationPtr> all;
+    all.reserve(left_);
+    for (OperationPtr& each : ended_) {
+        if (each != nullptr) {
+            all.push_back(std::move(each));
+        }
+    }
+    first_ += ended_.size();
+    ended_.clear();
+    if (left_ != 0) {
+        left_ = 0;
         quiet();
     }
     return all;

@@ -1,6 +1,8 @@
 // What has ended and was not told yet, with a descriptor that becomes readable when there is something.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -28,7 +30,9 @@ private:
 
     int descriptor_;
     bool announced_ = false;
-    std::deque<OperationPtr> ended_;
+    std::deque<OperationPtr> ended_;  // null: somebody waited for it
+    std::uint64_t first_ = 0;         // the number of the front
+    std::size_t left_ = 0;            // that are not null
 };
 
 }  // namespace megatronapp::rdma

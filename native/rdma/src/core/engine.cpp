@@ -21,7 +21,7 @@ constexpr std::int64_t kSettleNs = 1'000'000'000;
 // The engine's lock for a caller from outside; the progress thread makes room.
 class Engine::Turn {
 public:
-    explicit Turn(Engine& engine) : lock_(engine.mutex_, std::defer_lock) {
+    explicit Turn(Engine& engine) : truce_(engine.gpu_.load(std::memory_order_relaxed)), lock_(engine.mutex_, std::defer_lock) {
         engine.callers_.fetch_add(1, std::memory_order_relaxed);
         take(lock_);
         engine.callers_.fetch_sub(1, std::memory_order_relaxed);
@@ -29,6 +29,7 @@ public:
     std::unique_lock<std::mutex>& lock() { return lock_; }
 
 private:
+    CaptureTruce truce_;
     std::unique_lock<std::mutex> lock_;
 };
 
@@ -62,12 +63,14 @@ void Engine::attach(int rank, const Link& link) {
     Turn turn(*this);
     const Limits limits{common::seconds_to_ns(options_.heartbeat_seconds),
                         common::seconds_to_ns(options_.dead_after_seconds),
-                        options_.checksum, options_.chunk_bytes == 0 ? SIZE_MAX : options_.chunk_bytes};
+                        options_.checksum, options_.chunk_bytes == 0 ? SIZE_MAX : options_.chunk_bytes,
+                        options_.open_rounds, options_.in_flight_bytes};
     Link complete = link;
     complete.pool_bytes = divide_pool(link.cuda_ipc ? 1 : 0);
     auto peer = std::make_unique<Peer>(rank, complete, limits, static_cast<Listener&>(*this), ucx_.get());
     watch(peer->descriptor(), false, EPOLL_CTL_ADD);
     peers_[rank] = std::move(peer);
+    gpu_ = gpu_ || link.gpu;
     kick();
 }
 
@@ -99,6 +102,7 @@ std::string Engine::open_ucx() {
 
 void Engine::post(const OperationPtr& operation, double deadline_seconds) {
     operation->deadline_ns = common::now_ns() + common::seconds_to_ns(deadline_seconds);
+    refuse_capture(*operation, operation->stream);
     Turn turn(*this);
     const auto found = peers_.find(operation->peer);
     if (found == peers_.end()) {
@@ -122,7 +126,13 @@ void Engine::post(const OperationPtr& operation, double deadline_seconds) {
 }
 
 void Engine::ended(const OperationPtr& operation) {
+    ++ended_count_;
     completions_.add(operation);
+    ended_.notify_all();
+    wake_helper();
+}
+
+void Engine::wake() {
     ended_.notify_all();
     wake_helper();
 }
@@ -139,38 +149,88 @@ bool Engine::wait(const OperationPtr& operation, double timeout_seconds) {
     return ended;
 }
 
-bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
+std::optional<std::size_t> Engine::wait_any(const std::vector<OperationPtr>& operations, double timeout_seconds) {
     Turn turn(*this);
-    const auto cuda = [&]() -> CudaIpcLane* {
-        const auto found = peers_.find(operation->peer);
-        return found == peers_.end() || operation->flag.host == nullptr ? nullptr : found->second->cuda();
-    };
-    if (cuda() == nullptr) {
-        return false;
-    }
-    if (reached(operation->flag)) {
-        return true;
-    }
-    drive(turn.lock(), common::now_ns() + common::seconds_to_ns(options_.launch_wait_seconds), [&] {
-        return !operation->pending() || std::none_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-            return entry.second->holds_back();
-        });
+    std::optional<std::size_t> first;
+    std::uint64_t seen = ended_count_ - 1;
+    drive(turn.lock(), common::now_ns() + common::seconds_to_ns(timeout_seconds), [&] {
+        const bool news = seen != ended_count_;
+        seen = ended_count_;
+        for (std::size_t i = 0; news && i < operations.size(); ++i) {
+            const Operation& each = *operations[i];
+            if (!each.pending() && (!first || each.done_ns < operations[*first]->done_ns)) {
+                first = i;
+            }
+        }
+        return first.has_value();
     });
-    if (cuda() == nullptr) {  // closed meanwhile
+    if (first) {
+        completions_.forget(operations[*first]);
+    }
+    return first;
+}
+
+// What is captured would be replayed; a message is matched once.
+void Engine::refuse_capture(const Operation& operation, void* stream) const {
+    if (operation.what.memory == Memory::kCuda && is_captured(stream)) {
+        throw std::runtime_error("its stream is being captured into a CUDA graph, and a message can't be replayed: "
+                                 "exchange messages between the replays of graphs");
+    }
+}
+
+bool Engine::wait_stream(const OperationPtr& operation, void* stream) {
+    if (operation->what.memory == Memory::kHost) {
         return false;
     }
-    cuda()->follow(operation, stream);
-    kick();
+    refuse_capture(*operation, stream);
+    Turn turn(*this);
+    const auto found = peers_.find(operation->peer);
+    if (operation->pending() && found != peers_.end()) {
+        found->second->follow(operation, stream);
+        kick();
+    }
     return true;
 }
 
-void Engine::cancel(const OperationPtr& operation) {
+bool Engine::flush(double timeout_seconds) {
+    Turn turn(*this);
+    return drive(turn.lock(), common::now_ns() + common::seconds_to_ns(timeout_seconds), [this] {
+        return std::none_of(
+            peers_.begin(), peers_.end(), [](const auto& entry) { return entry.second->holds_back(); });
+    });
+}
+
+std::optional<bool> Engine::cancel(const OperationPtr& operation, double timeout_seconds) {
     Turn turn(*this);
     const auto found = peers_.find(operation->peer);
     if (found != peers_.end() && !found->second->lost()) {
         found->second->cancel(operation);
         kick();
     }
+    const bool known = drive(turn.lock(), common::now_ns() + common::seconds_to_ns(timeout_seconds), [&] {
+        return !operation->pending() || operation->cancel == Cancel::kTooLate;
+    });
+    if (!known) {
+        return std::nullopt;
+    }
+    return operation->status.load(std::memory_order_acquire) == Status::kCancelled;
+}
+
+std::vector<PendingSend> Engine::probe(int peer, std::uint64_t mask, std::uint64_t value, double timeout_seconds) {
+    Turn turn(*this);
+    progress(false);
+    std::vector<PendingSend> found;
+    drive(turn.lock(), common::now_ns() + common::seconds_to_ns(timeout_seconds), [&] {
+        found.clear();
+        for (const auto& [rank, each] : peers_) {
+            if (peer < 0 || peer == rank) {
+                each->add_pending_sends(found, mask, value);
+            }
+        }
+        return !found.empty();
+    });
+    std::sort(found.begin(), found.end(), [](const PendingSend& a, const PendingSend& b) { return a.since_ns < b.since_ns; });
+    return found;
 }
 
 std::vector<OperationPtr> Engine::drain() {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,9 +23,10 @@ struct Options {
     double heartbeat_seconds = 1;
     double dead_after_seconds = 10;
     bool checksum = false;
-    double launch_wait_seconds = 1;  // how long wait_stream waits for earlier sends to be given to the GPU
     std::size_t chunk_bytes = 0;  // the most that is copied at a time; 0: as is fastest
     std::size_t receive_pool_bytes = 512 << 20;  // GPU memory that is kept to receive into, of all peers
+    std::uint32_t open_rounds = 4;
+    std::size_t in_flight_bytes = 0;  // sends to one peer that are given to its lanes at once; 0: all
 };
 
 class Engine final : public Listener {
@@ -46,13 +48,21 @@ public:
     void post(const OperationPtr& operation, double deadline_seconds);
     // Helps until it has ended or the time is over; whether it has ended.
     bool wait(const OperationPtr& operation, double timeout_seconds);
-    // The stream goes on when the operation has ended. False: its lane has no streams, so the host must wait.
-    //
-    // Before that all earlier sends of GPU memory are given to the GPU, for which the peers must have posted their ends;
-    // it is waited for them, up to a limit. Then no host is needed to end what a stream waits for: a host may be stuck in
-    // the driver, whose queue is full behind the waiting stream.
+    // Helps until one of them has ended or the time is over: which one ended first, or none.
+    std::optional<std::size_t> wait_any(const std::vector<OperationPtr>& operations, double timeout_seconds);
+    // The stream goes on when the operation has ended; this thread does not wait. False: it is of host memory, for which no
+    // stream can wait. Throws Exhausted.
     bool wait_stream(const OperationPtr& operation, void* stream);
-    void cancel(const OperationPtr& operation);
+    // Helps until all sends of GPU memory that were posted are given to the GPU, or the time is over; whether they are.
+    //
+    // Then no host is needed to end what a stream waits for. A host may be stuck in the driver: behind a waiting stream its
+    // queue fills up, and then no thread can give a copy to the GPU, which the peer may need to end that wait.
+    bool flush(double timeout_seconds);
+    // Whether it is taken back. Helps until that is known, for which a peer may have to be asked; none: not in time.
+    std::optional<bool> cancel(const OperationPtr& operation, double timeout_seconds);
+    // What peers have to send for which nothing was posted here, in order of its coming: those tags whose masked bits are
+    // `value`, of one peer or (-1) of all. Helps until there is one or the time is over.
+    std::vector<PendingSend> probe(int peer, std::uint64_t mask, std::uint64_t value, double timeout_seconds);
     // What has ended since the last call and was not waited for.
     std::vector<OperationPtr> drain();
     int descriptor();
@@ -71,11 +81,13 @@ private:
     static void take(std::unique_lock<std::mutex>& lock);
     void ended(const OperationPtr& operation) override;
     void gone(int descriptor) override;
+    void wake() override;
     bool progress(bool sockets);
     bool poll();
     void tick();
     void sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t longest_ns);
-    int sleep_milliseconds(std::int64_t longest_ns) const;
+    std::int64_t sleep_ns(std::int64_t longest_ns) const;
+    void refuse_capture(const Operation& operation, void* stream) const;
     bool polled() const;
     void begin_polling();
     bool end_polling(bool somebody_polls_soon);
@@ -96,6 +108,7 @@ private:
     std::mutex mutex_;
     std::atomic<int> callers_{0};  // who want the lock: the progress thread lets them in
     std::atomic<bool> stop_{false};
+    std::atomic<bool> gpu_{false};  // there are lanes of GPU memory
     int helpers_ = 0;  // threads that wait: the progress thread leaves the work to them
     unsigned helps_ = 0;  // how often one had to look
     int pollers_ = 0;  // threads that look for messages now
@@ -112,6 +125,7 @@ private:
     std::int64_t ticked_ns_ = 0;
     std::int64_t moved_ns_ = 0;
     std::uint64_t next_id_ = 1;
+    std::uint64_t ended_count_ = 0;
     Completions completions_;
     std::unique_ptr<UcxWorker> ucx_;
     std::map<int, std::unique_ptr<Peer>> peers_;

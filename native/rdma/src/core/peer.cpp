@@ -5,43 +5,36 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "core/control.h"
 #include "lanes/leftovers.h"
 
 namespace megatronapp::rdma {
 
-namespace {
-
-Message of_kind(MessageKind kind, std::uint64_t receive = 0, std::uint64_t tag = 0) {
-    Message message;
-    message.kind = kind;
-    message.receive = receive;
-    message.tag = tag;
-    return message;
-}
-
-}  // namespace
-
 Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener, UcxWorker* ucx)
     : rank_(rank), limits_(limits), listener_(listener), socket_(link.socket), wire_(*this, link.socket, limits.checksum, limits.chunk_bytes),
-      now_(common::now_ns()), silence_counts_from_ns_(now_) {
+      sent_(limits.open_rounds), received_(limits.open_rounds), now_(common::now_ns()), silence_counts_from_ns_(now_) {
     if (link.inbound >= 0) {
         inbound_ = std::make_shared<const Segment>(link.inbound);
         outbound_ = std::make_shared<const Segment>(link.outbound);
         shm_ = std::make_unique<ShmLane>(*this, *inbound_, *outbound_, limits.checksum, limits.chunk_bytes);
     }
+    if (link.gpu) {
+        events_ = std::make_shared<GpuEvents>();
+    }
     if (link.cuda_ipc) {
         cuda_ = std::make_unique<CudaIpcLane>(
-            *this, inbound_, outbound_, CudaIpcLane::Sockets{link.own_chunks, link.peer_chunks}, link.pool_bytes);
+            *this, events_, inbound_, outbound_, CudaIpcLane::Sockets{link.own_chunks, link.peer_chunks}, link.pool_bytes);
     }
     if (!link.ucx_address.empty()) {
         ucx_ = std::make_unique<UcxLane>(*this, *ucx, link.ucx_address);
     }
-    if (link.staged) {
-        staged_ = std::make_unique<StagedLane>(*this, host_lane());
+    if (link.gpu) {
+        staged_ = std::make_unique<StagedLane>(*this, host_lane(), events_, cuda_.get());
     }
 }
 
 Peer::~Peer() {
+    staged_.reset();
     if (!settled()) {
         keep_until_settled(std::move(cuda_));
     }
@@ -56,75 +49,78 @@ Lane& Peer::host_lane() {
     return ucx_ != nullptr ? static_cast<Lane&>(*ucx_) : wire_;
 }
 
-Lane* Peer::lane_for(Memory memory) {
-    if (memory == Memory::kHost) {
-        return &host_lane();
+Lane& Peer::lane_of(const Operation& operation) {
+    if (operation.what.memory == Memory::kHost) {
+        return host_lane();
     }
-    return cuda_ != nullptr ? static_cast<Lane*>(cuda_.get()) : staged_.get();
+    return operation.via == Memory::kCuda ? static_cast<Lane&>(*cuda_) : *staged_;
+}
+
+// By which lane a new message of GPU memory goes, as far as is known of its other end.
+Memory Peer::lane_memory(const Operation& operation) const {
+    const auto pending = peer_send_order_.find(operation.tag);
+    const bool from_host = operation.direction == Direction::kReceive && pending != peer_send_order_.end() &&
+                           peer_sends_.at(pending->second).what.memory == Memory::kHost;
+    return cuda_ != nullptr && !from_host ? Memory::kCuda : Memory::kHost;
+}
+
+void Peer::admit(const Operation& operation) {
+    if (operation.what.memory == Memory::kCuda && staged_ == nullptr) {
+        throw std::runtime_error("no lane moves GPU memory to or from this rank");
+    }
+    switch ((operation.direction == Direction::kSend ? sent_ : received_).admit(operation.tag)) {
+        case Verdict::kNew: return;
+        case Verdict::kDuplicate: throw std::invalid_argument("this tag was used already in its round");
+        case Verdict::kStale:
+            throw std::invalid_argument("its round is older than the " + std::to_string(limits_.open_rounds) +
+                                        " newest rounds, which alone may be open (Config.open_rounds)");
+    }
 }
 
 void Peer::post(const OperationPtr& operation) {
+    admit(*operation);
     const bool sends = operation->direction == Direction::kSend;
-    Lane* lane = lane_for(operation->what.memory);
-    if (lane == nullptr) {
-        throw std::runtime_error("no lane moves GPU memory to or from this rank");
-    }
-    RoundWindow& window = sends ? sent_ : received_;
-    const Verdict verdict = window.admit(operation->tag);
-    if (verdict == Verdict::kDuplicate) {
-        throw std::invalid_argument("this tag was used already in its round");
-    }
-    if (verdict == Verdict::kStale) {
-        throw std::invalid_argument("its round is older than the two newest rounds, which alone may be open");
-    }
+    operation->buffer = operation->data;
     try {
-        if (sends) {
-            lane->posted(*operation);
-        } else {
-            Message message = of_kind(MessageKind::kReady, operation->id, operation->tag);
-            message.what = operation->what;
-            lane->expect(operation, message);
-            pending_[operation->id] = operation;
-            return tell(message);
+        if (operation->what.memory == Memory::kCuda) {
+            operation->via = lane_memory(*operation);
+            events_->enter();
+            events_->record(*operation);
         }
+        if (!sends) {
+            return expect(operation);
+        }
+        lane_of(*operation).posted(*operation);
     } catch (...) {
-        window.forget(operation->tag);
+        if (operation->event != nullptr) {
+            events_->give_back(*operation);
+        }
+        (sends ? sent_ : received_).forget(operation->tag);
         throw;
     }
     pending_[operation->id] = operation;
-    const auto found = readies_.find(operation->tag);
-    if (found == readies_.end()) {
-        sends_[operation->tag] = operation;
-        return;
-    }
-    const Message message = found->second;
-    readies_.erase(found);
-    match(operation, message);
+    match_or_announce(operation);
 }
 
-void Peer::match(const OperationPtr& send, const Message& ready) {
-    if (!(send->what == ready.what)) {
-        Message refusal = of_kind(MessageKind::kRefused, ready.receive, ready.tag);
-        refusal.what = send->what;
-        tell(refusal);
-        send->other = ready.what;
-        return finished(send, Status::kMismatch);
-    }
-    send->receive = ready.receive;
-    send->matched = true;
-    guarded([&] { lane_for(send->what.memory)->start(send, ready); });
+void Peer::expect(const OperationPtr& receive) {
+    Message message = of_kind(MessageKind::kReady, receive->id, receive->tag);
+    message.what = receive->what;
+    message.via = receive->via;
+    lane_of(*receive).expect(receive, message);
+    pending_[receive->id] = receive;
+    drop_pending_send(receive->tag);
+    tell(message);
 }
 
-void Peer::cancel(const OperationPtr& operation) {
-    if (!operation->pending() || operation->matched) {
-        return;
+void Peer::follow(const OperationPtr& operation, void* stream) {
+    if (operation->via == Memory::kCuda) {
+        cuda_->follow(operation, stream);
+    } else {
+        staged_->follow(operation, stream);
     }
-    if (operation->direction == Direction::kReceive) {
-        return tell(of_kind(MessageKind::kCancel, operation->id, operation->tag));
-    }
-    sent_.forget(operation->tag);
-    finished(operation, Status::kCancelled);
 }
+
+// ---- the end of operations
 
 OperationPtr Peer::receiving(std::uint64_t receive) {
     const auto found = pending_.find(receive);
@@ -136,14 +132,14 @@ void Peer::finished(const OperationPtr& operation, Status status, std::string re
     if (!operation->pending()) {
         return;
     }
-    const bool staged = staged_ != nullptr && operation->what.memory == Memory::kCuda;
-    if (staged && operation->direction == Direction::kReceive && status == Status::kDone && staged_->lands(operation)) {
+    if (operation->buffer != operation->data && operation->direction == Direction::kReceive &&
+        status == Status::kDone && staged_->lands(operation)) {
         return;
     }
     operation->reason = std::move(reason);
     operation->done_ns = common::now_ns();
     operation->status.store(status, std::memory_order_release);
-    lane_for(operation->what.memory)->ended(*operation);
+    end_lanes(*operation);
     pending_.erase(operation->id);
     if (operation->direction == Direction::kSend && !operation->matched) {
         sends_.erase(operation->tag);
@@ -157,102 +153,32 @@ void Peer::finished(const OperationPtr& operation, Status status, std::string re
     }
 }
 
+void Peer::staged(const OperationPtr& receive) {
+    if (receive->via == Memory::kCuda) {
+        return cuda_->delivered(*receive);
+    }
+    finished(receive, Status::kDone);
+}
+
+void Peer::end_lanes(Operation& operation) {
+    if (operation.what.memory == Memory::kHost) {
+        return host_lane().ended(operation);
+    }
+    if (operation.via == Memory::kHost || operation.buffer != operation.data) {
+        staged_->ended(operation);
+    }
+    if (cuda_ != nullptr) {  // it may have begun there
+        cuda_->ended(operation);
+    }
+}
+
 bool Peer::sending() const {
     return std::any_of(pending_.begin(), pending_.end(), [](const auto& entry) {
         return entry.second->direction == Direction::kSend;
     });
 }
 
-// ---- messages of the cores
-
-void Peer::tell(const Message& message) {
-    if (shm_ != nullptr) {
-        shm_->post(message);
-    } else {
-        wire_.post(message);
-    }
-}
-
-void Peer::ring_doorbell() {
-    if ((*outbound_)->sleeping.load() != 0 && (*outbound_)->sleeping.exchange(0) != 0) {
-        wire_.post(of_kind(MessageKind::kDoorbell));
-    }
-}
-
-void Peer::on_control(const Message& message) {
-    if (lost()) {
-        return;
-    }
-    switch (message.kind) {
-        case MessageKind::kReady: return ready(message);
-        case MessageKind::kRefused: return refused(message);
-        case MessageKind::kCancel: return cancelled_by_peer(message);
-        case MessageKind::kCancelled:
-            received_.forget(message.tag);
-            if (const OperationPtr receive = receiving(message.receive)) {
-                finished(receive, Status::kCancelled);
-            }
-            return;
-        case MessageKind::kClose:
-            departed_ = true;
-            sent_by_peer_ = message.length;
-            return ack_close();
-        case MessageKind::kCloseAck: close_acked_ = true; return;
-        case MessageKind::kChunkEnded:
-            if (cuda_ != nullptr) {
-                cuda_->chunk_ended(message.receive);
-            }
-            return;
-        case MessageKind::kDoorbell:
-        case MessageKind::kHeartbeat:
-        case MessageKind::kData: return;
-    }
-    wire_.close("it does not keep to the protocol");
-}
-
-void Peer::ready(const Message& message) {
-    if (cuda_ != nullptr && message.what.memory == Memory::kCuda) {
-        guarded([&] { cuda_->announced(message); });
-        if (lost()) {
-            return;
-        }
-    }
-    const auto found = sends_.find(message.tag);
-    if (found != sends_.end()) {
-        const OperationPtr send = found->second;
-        sends_.erase(found);
-        match(send, message);
-    } else if (!readies_.emplace(message.tag, message).second) {
-        wire_.close("it was ready twice for one tag");
-    }
-}
-
-void Peer::refused(const Message& message) {
-    if (const OperationPtr receive = receiving(message.receive)) {
-        receive->other = message.what;
-        finished(receive, Status::kMismatch);
-    }
-}
-
-void Peer::cancelled_by_peer(const Message& message) {
-    const auto found = readies_.find(message.tag);
-    if (found != readies_.end() && found->second.receive == message.receive) {
-        readies_.erase(found);
-        tell(of_kind(MessageKind::kCancelled, message.receive, message.tag));
-    }
-}
-
 // ---- progress, life and death
-
-// A lane that can't go on is the end of this peer, not of the process.
-template <typename Action>
-void Peer::guarded(Action action) {
-    try {
-        action();
-    } catch (const std::exception& error) {
-        fail(Status::kPeerLost, std::string("its lane can't go on: ") + error.what());
-    }
-}
 
 bool Peer::move_lanes() {
     bool moved = false;
@@ -261,6 +187,7 @@ bool Peer::move_lanes() {
         moved |= cuda_ != nullptr && cuda_->progress();
         moved |= ucx_ != nullptr && ucx_->progress();
         moved |= staged_ != nullptr && staged_->progress();
+        moved |= !queue_.empty() && start_queued();
     });
     return moved && !lost();
 }
@@ -291,12 +218,12 @@ bool Peer::polled() {
 }
 
 bool Peer::holds_back() const {
-    const auto unmatched = [](const auto& entry) { return entry.second->what.memory == Memory::kCuda; };
-    if (lost()) {
+    if (lost() || staged_ == nullptr) {
         return false;
     }
-    return (staged_ != nullptr && staged_->holds_back()) ||
-           (cuda_ != nullptr && (cuda_->holds_back() || std::any_of(sends_.begin(), sends_.end(), unmatched)));
+    const auto on_gpu = [](const auto& entry) { return entry.second->what.memory == Memory::kCuda; };
+    return staged_->holds_back() || !queue_.empty() ||
+           (cuda_ != nullptr && (cuda_->holds_back() || std::any_of(sends_.begin(), sends_.end(), on_gpu)));
 }
 
 void Peer::set_sleeping(bool sleeping) {
@@ -354,6 +281,10 @@ void Peer::fail(Status status, const std::string& reason) {
     }
     sends_.clear();
     readies_.clear();
+    queue_.clear();
+    in_flight_.clear();
+    peer_sends_.clear();
+    peer_send_order_.clear();
     wire_.close(reason);
     listener_.gone(socket_);
 }

@@ -13,12 +13,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cerrno>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "api/pause.h"
 #include "common/clock.h"
+#include "core/pace.h"
 
 namespace megatronapp::rdma {
 
@@ -31,9 +35,22 @@ constexpr std::int64_t kPollIntervalNs = 5'000'000;  // a wait looks itself so o
 constexpr int kEvents = 8;
 constexpr int kTries = 50;
 constexpr std::int64_t kSleepNs = 100'000'000;
-constexpr int kPolledMilliseconds = 1;
 constexpr std::int64_t kPolledSpinNs = 2'000'000;  // so long after the last movement only polling may find the next
 constexpr auto kNap = std::chrono::microseconds(200);  // of the progress thread, between two looks for helpers
+
+// To the nanosecond where the kernel can.
+void wait_for_events(int epoll, std::int64_t longest_ns) {
+    epoll_event events[kEvents];
+#ifdef SYS_epoll_pwait2
+    constexpr std::int64_t kSecondNs = 1'000'000'000;
+    const timespec longest{longest_ns / kSecondNs, longest_ns % kSecondNs};
+    if (syscall(SYS_epoll_pwait2, epoll, events, kEvents, &longest, nullptr, 0) >= 0 || errno != ENOSYS) {
+        return;
+    }
+#endif
+    constexpr std::int64_t kMillisecondNs = 1'000'000;
+    epoll_wait(epoll, events, kEvents, static_cast<int>((longest_ns + kMillisecondNs - 1) / kMillisecondNs));
+}
 
 }  // namespace
 
@@ -155,11 +172,16 @@ bool Engine::spin(
 
 void Engine::run() {
     pthread_setname_np(pthread_self(), "rdma-progress");
+    prctl(PR_SET_TIMERSLACK, 1);  // short sleeps are to be short
     const std::int64_t spin_ns = common::seconds_to_ns(options_.spin_seconds);
     std::int64_t sleep_from = common::now_ns() + spin_ns;
     std::unique_lock<std::mutex> lock(mutex_);
     begin_polling();
+    std::optional<CaptureTruce> truce;
     while (!stop_) {
+        if (gpu_ && !truce) {
+            truce.emplace(true);
+        }
         if (helpers_ > 0) {
             leave_to_helpers(lock);
             sleep_from = common::now_ns() + spin_ns;
@@ -218,11 +240,10 @@ void Engine::sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t
         return;
     }
     watch_outputs();
-    const int milliseconds = sleep_milliseconds(longest_ns);
+    const std::int64_t pause_ns = sleep_ns(longest_ns);
     asleep_ = who;
     lock.unlock();
-    epoll_event events[kEvents];
-    epoll_wait(epoll_, events, kEvents, milliseconds);
+    wait_for_events(epoll_, pause_ns);
     lock.lock();
     asleep_ = Sleeper::kNobody;
     if (parked_) {
@@ -234,12 +255,13 @@ void Engine::sleep(std::unique_lock<std::mutex>& lock, Sleeper who, std::int64_t
     progress(true);
 }
 
-int Engine::sleep_milliseconds(std::int64_t longest_ns) const {
-    if (polled()) {
-        return common::now_ns() - moved_ns_ < kPolledSpinNs ? 0 : kPolledMilliseconds;
+std::int64_t Engine::sleep_ns(std::int64_t longest_ns) const {
+    const std::int64_t longest = std::clamp<std::int64_t>(longest_ns, 0, kSleepNs);
+    if (!polled()) {
+        return longest;
     }
-    constexpr std::int64_t kMillisecondNs = 1'000'000;
-    return static_cast<int>((std::clamp<std::int64_t>(longest_ns, 0, kSleepNs) + kMillisecondNs - 1) / kMillisecondNs);
+    const std::int64_t idle_ns = common::now_ns() - moved_ns_;
+    return idle_ns < kPolledSpinNs ? 0 : std::min(longest, pause_between_looks_ns(idle_ns));
 }
 
 bool Engine::polled() const {

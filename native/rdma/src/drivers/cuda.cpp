@@ -23,6 +23,8 @@ CudaDriver::CudaDriver() {
     library.find(stream_create, "cuStreamCreateWithPriority");
     library.find(stream_destroy, "cuStreamDestroy_v2");
     library.find(stream_synchronize, "cuStreamSynchronize");
+    library.find(stream_capturing, "cuStreamIsCapturing");
+    library.find(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     library.find(stream_query, "cuStreamQuery");
     library.find(stream_wait_event, "cuStreamWaitEvent");
     library.find(stream_write, "cuStreamWriteValue32_v2");
@@ -39,6 +41,23 @@ CudaDriver::CudaDriver() {
 const CudaDriver& CudaDriver::get() {
     static const CudaDriver driver;
     return driver;
+}
+
+CaptureTruce::CaptureTruce(bool needed) : needed_(needed) {
+    if (needed_) {
+        CudaDriver::get().exchange_capture_mode(&mode_);
+    }
+}
+
+CaptureTruce::~CaptureTruce() {
+    if (needed_) {
+        CudaDriver::get().exchange_capture_mode(&mode_);
+    }
+}
+
+bool is_captured(void* stream) {
+    int status = 0;
+    return CudaDriver::get().stream_capturing(stream, &status) == 0 && status != 0;
 }
 
 }  // namespace megatronapp::rdma

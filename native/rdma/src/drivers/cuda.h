@@ -64,6 +64,8 @@ struct CudaDriver {
     int (*stream_destroy)(void*);
     int (*stream_synchronize)(void*);
     int (*stream_query)(void*);
+    int (*stream_capturing)(void*, int*);
+    int (*exchange_capture_mode)(int*);
     int (*stream_wait_event)(void*, void*, unsigned);
     int (*stream_write)(void*, CudaAddress, std::uint32_t, unsigned);
     int (*stream_writes)(void*, unsigned, CudaStreamWrite*, unsigned);
@@ -87,5 +89,21 @@ private:
 };
 
 using common::check_cuda;
+
+// Whether what is given to the stream goes into a graph.
+bool is_captured(void* stream);
+
+// While it lives, this thread's calls do not end a capture into a graph that another thread has begun.
+class CaptureTruce {
+public:
+    explicit CaptureTruce(bool needed);
+    ~CaptureTruce();
+    CaptureTruce(const CaptureTruce&) = delete;
+    CaptureTruce& operator=(const CaptureTruce&) = delete;
+
+private:
+    bool needed_;
+    int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then the thread's own
+};
 
 }  // namespace megatronapp::rdma

@@ -24,6 +24,7 @@ UcxLibrary::UcxLibrary() {
     library.find(event_descriptor, "ucp_worker_get_efd");
     library.find(arm, "ucp_worker_arm");
     library.find(endpoint_create, "ucp_ep_create");
+    library.find(endpoint_close, "ucp_ep_close_nbx");
     library.find(send, "ucp_tag_send_nbx");
     library.find(receive, "ucp_tag_recv_nbx");
     library.find(request_status, "ucp_request_check_status");

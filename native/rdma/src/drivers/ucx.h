@@ -53,6 +53,7 @@ struct UcxLibrary {
     int (*event_descriptor)(void*, int*);
     int (*arm)(void*);
     int (*endpoint_create)(void*, const UcpEndpointParams*, void**);
+    void* (*endpoint_close)(void*, const UcpRequestParams*);
     void* (*send)(void*, const void*, std::size_t, std::uint64_t, const UcpRequestParams*);
     void* (*receive)(void*, void*, std::size_t, std::uint64_t, std::uint64_t, const UcpRequestParams*);
     int (*request_status)(void*);
@@ -67,6 +68,8 @@ struct UcxLibrary {
     static constexpr int kSerialized = 1;                 // UCS_THREAD_MODE_SERIALIZED
     static constexpr std::uint64_t kEndpointFields = 7;   // UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, _ERR_HANDLING_MODE, _ERR_HANDLER
     static constexpr int kPeerErrors = 1;                 // UCP_ERR_HANDLING_MODE_PEER
+    static constexpr std::uint32_t kHasFlags = 1u << 4;   // UCP_OP_ATTR_FIELD_FLAGS
+    static constexpr std::uint32_t kForce = 1;            // UCP_EP_CLOSE_FLAG_FORCE
     static constexpr int kOk = 0, kInProgress = 1;        // UCS_OK, UCS_INPROGRESS
 
     // A request, an error (as a small negative number), or null: done at once.

@@ -13,14 +13,11 @@ constexpr std::size_t kCopyStreams = 4;
 
 }  // namespace
 
-CudaIpcLane::CudaIpcLane(Matcher& core, std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
-                         const Sockets& sockets, std::size_t pool_bytes)
-    : core_(core), driver_(CudaDriver::get()), inbound_(std::move(inbound)), outbound_(std::move(outbound)),
-      in_((*inbound_)->flags), out_((*outbound_)->flags), pool_(sockets.own, pool_bytes), peer_chunks_(sockets.peer),
-      streams_(kCopyStreams) {
-    check_cuda(driver_.context_get(&context_), "cuCtxGetCurrent");
-    sent_ = std::make_unique<OwnFlags>(context_);
-    landed_ = std::make_unique<OwnFlags>(context_);
+CudaIpcLane::CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<const Segment> inbound,
+                         std::shared_ptr<const Segment> outbound, const Sockets& sockets, std::size_t pool_bytes)
+    : core_(core), driver_(CudaDriver::get()), events_(std::move(events)), inbound_(std::move(inbound)),
+      outbound_(std::move(outbound)), in_((*inbound_)->flags), out_((*outbound_)->flags), sent_(events_->context()),
+      landed_(events_->context()), pool_(sockets.own, pool_bytes), peer_chunks_(sockets.peer), streams_(kCopyStreams) {
     int least = 0, greatest = 0;
     check_cuda(driver_.priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
     for (CopyStream& each : streams_) {
@@ -37,38 +34,13 @@ CudaIpcLane::~CudaIpcLane() {
     }
     driver_.stream_synchronize(landing_stream_);
     driver_.stream_destroy(landing_stream_);
-    for (void* event : events_) {
-        driver_.event_destroy(event);
-    }
 }
-
-void CudaIpcLane::enter() { driver_.context_set(context_); }
 
 void CudaIpcLane::wait(const Flag& flag, void* stream) {
     check_cuda(driver_.stream_wait(stream, flag.device, flag.value, CudaDriver::kAtLeast), "cuStreamWaitValue32");
 }
 
-void* CudaIpcLane::take_event() {
-    void* event = nullptr;
-    if (!events_.empty()) {
-        event = events_.back();
-        events_.pop_back();
-    } else {
-        check_cuda(driver_.event_create(&event, CudaDriver::kNoTiming), "cuEventCreate");
-    }
-    return event;
-}
-
 // ---- sending
-
-void CudaIpcLane::posted(Operation& send) {
-    enter();
-    const std::size_t slot = send_slots_.take();
-    sending_slots_[send.id] = slot;
-    send.flag = sent_->next(slot).done;
-    send.event = take_event();
-    check_cuda(driver_.event_record(send.event, send.stream), "cuEventRecord");
-}
 
 void CudaIpcLane::announced(const Message& ready) {
     Target target;
@@ -99,10 +71,20 @@ void CudaIpcLane::start(const OperationPtr& send, const Message& ready) {
     }
 }
 
+Stop CudaIpcLane::stop(const OperationPtr& send) {
+    const auto found = std::find_if(
+        waiting_.begin(), waiting_.end(), [&](const Matched& matched) { return matched.send == send; });
+    if (found == waiting_.end()) {
+        return Stop::kTooLate;
+    }
+    waiting_.erase(found);
+    return Stop::kStopped;
+}
+
 // Whether it can't run before the other anyway: both ends have posted it later to the same streams.
 bool CudaIpcLane::comes_after(const Matched& matched, const Matched& earlier) {
     return matched.receive_stream == earlier.receive_stream && matched.send->stream == earlier.send->stream &&
-           matched.send->receive > earlier.send->receive && matched.send->id > earlier.send->id;
+           matched.send->ready.receive > earlier.send->ready.receive && matched.send->id > earlier.send->id;
 }
 
 // A message that may have to wait on the GPU gets a stream of its own or one behind a message that comes before it anyway, and
@@ -124,8 +106,12 @@ CudaIpcLane::CopyStream* CudaIpcLane::stream_for(const Matched& matched, bool ru
     return runs_at_once || free_count > 1 ? free : behind;
 }
 
+// False: not yet, since the streams or the flags are taken by others.
 bool CudaIpcLane::try_launch(const Matched& matched) {
     Operation& send = *matched.send;
+    if (!sent_.take(send)) {
+        return false;
+    }
     const bool ready = reached(matched.ready);
     CopyStream* chosen = stream_for(matched, false);
     if (chosen != nullptr) {
@@ -204,7 +190,6 @@ bool CudaIpcLane::progress() {
 }
 
 void CudaIpcLane::ended(Operation& operation) {
-    const bool well = operation.status.load() == Status::kDone;
     const auto found = receives_.find(operation.id);
     if (found != receives_.end()) {  // it has not ended well: else it would be forgotten
         Receive& receive = found->second;
@@ -214,20 +199,9 @@ void CudaIpcLane::ended(Operation& operation) {
             forget(receive);
             receives_.erase(found);
         }
-        return;
-    }
-    const auto slot = sending_slots_.find(operation.id);
-    if (slot == sending_slots_.end()) {
-        return;
-    }
-    if (!well) {
-        reach(operation.flag);
-    }
-    send_slots_.give_back(slot->second);
-    sending_slots_.erase(slot);
-    if (operation.event != nullptr) {
-        events_.push_back(operation.event);
-        operation.event = nullptr;
+    } else if (operation.direction == Direction::kSend) {
+        sent_.give_back(operation);
+        events_->give_back(operation);
     }
 }
 

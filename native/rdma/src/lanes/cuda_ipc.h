@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "drivers/cuda.h"
+#include "lanes/gpu_events.h"
 #include "lanes/gpu_memory.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
@@ -31,23 +32,31 @@ public:
         int own;   // on which this rank hands over its memory
         int peer;  // on which the peer does
     };
-    // With the context that is current on the calling thread. The descriptors stay the caller's.
-    CudaIpcLane(Matcher& core, std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
+    // With the events' context. The descriptors stay the caller's.
+    CudaIpcLane(Matcher& core, std::shared_ptr<GpuEvents> events, std::shared_ptr<const Segment> inbound, std::shared_ptr<const Segment> outbound,
                 const Sockets& sockets, std::size_t pool_bytes);
     // Waits for the GPU unless it has settled.
     ~CudaIpcLane() override;
 
     const char* name() const override { return "cuda_ipc"; }
-    void posted(Operation& send) override;
     void expect(const OperationPtr& receive, Message& message) override;
     void start(const OperationPtr& send, const Message& ready) override;
+    Stop stop(const OperationPtr& send) override;
+    bool held_up(const Operation& send) const override { return !events_->reached(send.event); }
     bool progress() override;
     bool polled() const override { return !receives_.empty() || !waiting_.empty() || !moving_.empty(); }
     void release() override;
     void ended(Operation& operation) override;
 
-    // The stream goes on when the operation is through.
+    // The stream goes on when the operation is through. Throws Exhausted when too many sends are waited for that the GPU
+    // does not know of.
     void follow(const OperationPtr& operation, void* stream);
+    // Where the bytes of a receive land first, for who brings them from host memory; none: it has no bytes.
+    CudaAddress block_of(const Operation& receive) const;
+    // Nothing is copied out of that place any more.
+    bool may_write(const Operation& receive) const;
+    // They are there.
+    void delivered(const Operation& receive);
     // The peer is ready in a block: its chunk is opened now.
     void announced(const Message& ready);
     // The peer uses this chunk no more.
@@ -82,10 +91,11 @@ private:
         bool landing = false;     // is given to a stream
     };
 
-    void enter();
+    void enter() const { events_->enter(); }
     void wait(const Flag& flag, void* stream);
     void prepare(Receive& receive, Message& message);
     void forget(Receive& receive);
+    void release_place(Receive& receive);
     void land(Receive& receive, void* stream);
     bool untouched(const Receive& receive) const;
     bool progress_receives();
@@ -95,25 +105,23 @@ private:
     void copy_pieces(const Matched& matched, void* stream);
     CopyStream* stream_for(const Matched& matched, bool runs_at_once);
     static bool comes_after(const Matched& matched, const Matched& earlier);
-    void* take_event();
 
     Matcher& core_;
     const CudaDriver& driver_;
-    void* context_ = nullptr;
+    std::shared_ptr<GpuEvents> events_;
     std::shared_ptr<const Segment> inbound_, outbound_;
     MappedFlags in_, out_;
-    std::unique_ptr<OwnFlags> sent_, landed_;
-    FlagSlots receive_slots_, send_slots_;
+    OperationFlags sent_;
+    OwnFlags landed_;
+    FlagSlots receive_slots_;
     std::array<std::uint32_t, kFlagSlots> values_{};  // of the inbound flags: they count up, and are never reset
-    std::unordered_map<std::uint64_t, std::size_t> sending_slots_;  // by the operation's id
     ReceivePool pool_;
     PeerChunks peer_chunks_;
     std::vector<CopyStream> streams_;
     void* landing_stream_ = nullptr;
     std::size_t next_stream_ = 0;
-    std::vector<void*> events_;
     std::map<std::uint64_t, Receive> receives_;  // by the operation's id, also those that ended before the GPU
-    std::deque<Matched> waiting_;                // matched, not launched
+    std::deque<Matched> waiting_;                // started, not launched
     std::vector<Matched> launched_;              // kept to let their streams go
     std::vector<OperationPtr> moving_;
     std::vector<OperationPtr> failed_sends_;     // that the GPU may still read

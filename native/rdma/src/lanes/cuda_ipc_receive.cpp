@@ -1,7 +1,9 @@
 // The receiver's side.
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
+#include "api/errors.h"
 #include "lanes/cuda_ipc.h"
 #include "lanes/cuda_ipc_message.h"
 
@@ -9,18 +11,22 @@ namespace megatronapp::rdma {
 
 void CudaIpcLane::expect(const OperationPtr& operation, Message& message) {
     enter();
-    Receive& receive = receives_[operation->id];
-    try {
-        receive.slot = receive_slots_.take();
-    } catch (...) {
-        receives_.erase(operation->id);
-        throw;
+    const std::optional<std::size_t> slot = receive_slots_.take();
+    if (!slot) {
+        std::uint64_t bytes = 0;
+        for (const auto& [id, open] : receives_) {
+            bytes += open.operation->what.bytes;
+        }
+        throw Exhausted(std::to_string(receives_.size()) + " receives of GPU memory are open, all that may be (" +
+                        std::to_string(bytes) + " bytes): wait for some of them first");
     }
+    Receive& receive = receives_[operation->id];
+    receive.slot = *slot;
     receive.operation = operation;
     try {
         prepare(receive, message);
     } catch (...) {
-        forget(receive);
+        release_place(receive);
         receives_.erase(operation->id);
         throw;
     }
@@ -38,9 +44,7 @@ void CudaIpcLane::prepare(Receive& receive, Message& message) {
         target.chunk = place.block->chunk;
         target.offset = place.block->offset;
     }
-    operation.event = take_event();
-    check_cuda(driver_.event_record(operation.event, operation.stream), "cuEventRecord");
-    const OwnFlags::Pair own = landed_->next(receive.slot);
+    const OwnFlags::Pair own = landed_.next(receive.slot);
     operation.flag = own.done;
     receive.value = values_[receive.slot] += Pieces(operation.what.bytes).count;
     const Flag ready = in_.ready(receive.slot, receive.value);
@@ -59,15 +63,16 @@ void CudaIpcLane::prepare(Receive& receive, Message& message) {
 
 // Neither a stream nor the peer has to do with it any more.
 void CudaIpcLane::forget(Receive& receive) {
+    release_place(receive);
+    events_->give_back(*receive.operation);
+    receive.operation->in_use.store(false, std::memory_order_release);
+}
+
+void CudaIpcLane::release_place(Receive& receive) {
     if (receive.block != nullptr) {
         pool_.give_back(receive.block);
     }
     receive_slots_.give_back(receive.slot);
-    if (receive.operation->event != nullptr) {
-        events_.push_back(receive.operation->event);
-        receive.operation->event = nullptr;
-    }
-    receive.operation->in_use.store(false, std::memory_order_release);
 }
 
 void CudaIpcLane::tell_ended_chunks() {
@@ -112,9 +117,30 @@ void CudaIpcLane::follow(const OperationPtr& operation, void* stream) {
     if (found != receives_.end() && !found->second.landing && operation->pending()) {
         return land(found->second, stream);
     }
+    if (!sent_.take(*operation)) {  // a receive has its flag
+        throw Exhausted("streams wait for " + std::to_string(kFlagSlots) +
+                        " sends already, all that may be: let their receivers post first");
+    }
     if (!reached(operation->flag)) {
         wait(operation->flag, stream);
     }
+}
+
+// ---- what comes from host memory
+
+CudaAddress CudaIpcLane::block_of(const Operation& receive) const {
+    const Block* block = receives_.at(receive.id).block;
+    return block == nullptr ? 0 : block->address;
+}
+
+bool CudaIpcLane::may_write(const Operation& receive) const {
+    const Receive& found = receives_.at(receive.id);
+    return reached(in_.ready(found.slot, found.value));
+}
+
+void CudaIpcLane::delivered(const Operation& receive) {
+    const Receive& found = receives_.at(receive.id);
+    reach(in_.done(found.slot, found.value));
 }
 
 bool CudaIpcLane::untouched(const Receive& receive) const {

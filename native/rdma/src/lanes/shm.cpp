@@ -58,10 +58,13 @@ bool ShmLane::read_mail() {
 }
 
 void ShmLane::start(const OperationPtr& send, const Message&) {
-    sending_.push_back(send);
+    sending_.push(send);
     while (write_chunk()) {
     }
 }
+
+// What is in the ring already is read before anything that is sent later.
+Stop ShmLane::stop(const OperationPtr& send) { return sending_.remove(send) ? Stop::kStopped : Stop::kTooLate; }
 
 bool ShmLane::write_chunk() {
     if (sending_.empty()) {
@@ -78,18 +81,18 @@ bool ShmLane::write_chunk() {
     const Kernel kernel = left >= kTimedBytes ? choice_.next() : choice_.preferred();
     const std::size_t bytes = std::min({left, choice_.chunk_bytes(kernel), most_bytes_});
     const std::int64_t since_ns = bytes >= kTimedBytes ? common::now_ns() : 0;
-    copy(kernel, out_->slots[slot], send->data + send->offset, bytes);
+    copy(kernel, out_->slots[slot], send->buffer + send->offset, bytes);
     if (bytes >= kTimedBytes) {
         written_[slot] = {kernel, bytes, common::now_ns() - since_ns};
     }
     const bool last = bytes == left;
     const std::uint32_t checksum = checksum_ ? crc32c(out_->slots[slot], bytes) : 0;
-    out_->chunks[slot] = Chunk{send->receive, send->offset, static_cast<std::uint32_t>(bytes), checksum, last, 0};
+    out_->chunks[slot] = Chunk{send->ready.receive, send->offset, static_cast<std::uint32_t>(bytes), checksum, last, 0};
     out_->data.head.store(head + 1, kRelease);
     core_.ring_doorbell();
     send->offset += bytes;
     if (last) {
-        sending_.pop_front();
+        sending_.remove(send);
         core_.finished(send, Status::kDone);
     }
     return true;
@@ -120,7 +123,7 @@ bool ShmLane::read_chunk() {
         corrupt = !fits || (checksum_ && crc32c(slot, chunk.bytes) != chunk.checksum);
         if (!corrupt) {
             const std::int64_t since_ns = chunk.bytes >= kTimedBytes ? common::now_ns() : 0;
-            copy(Kernel::kCached, receive->data + chunk.offset, slot, chunk.bytes);
+            copy(Kernel::kCached, receive->buffer + chunk.offset, slot, chunk.bytes);
             shared.read_ns = chunk.bytes >= kTimedBytes ? static_cast<std::uint32_t>(common::now_ns() - since_ns) : 0;
         }
     }

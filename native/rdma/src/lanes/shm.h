@@ -13,6 +13,7 @@
 #include "lanes/choice.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
+#include "lanes/send_queue.h"
 
 namespace megatronapp::rdma {
 
@@ -24,6 +25,7 @@ public:
     const char* name() const override { return "shm"; }
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
+    Stop stop(const OperationPtr& send) override;
 
     // A message of the core, in order.
     void post(const Message& message);
@@ -41,7 +43,7 @@ private:
     bool checksum_;
     std::size_t most_bytes_;  // of one chunk
     std::deque<Message> outbox_;
-    std::deque<OperationPtr> sending_;
+    SendQueue sending_;
     // What was written into each slot last, until it is known how long its reading took.
     struct Written {
         Kernel kernel;

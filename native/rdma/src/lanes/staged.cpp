@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <sys/mman.h>
 #include <system_error>
+
+#include "api/errors.h"
+#include "lanes/cuda_ipc_message.h"
 
 namespace megatronapp::rdma {
 
@@ -49,9 +53,9 @@ void StagingPool::give_back(char* memory) {
 
 // ---- the lane
 
-StagedLane::StagedLane(Matcher& core, Lane& host)
-    : core_(core), host_(host), driver_(CudaDriver::get()), pool_(std::make_unique<StagingPool>(driver_)) {
-    check_cuda(driver_.context_get(&context_), "cuCtxGetCurrent");
+StagedLane::StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events, CudaIpcLane* cuda)
+    : core_(core), host_(host), driver_(CudaDriver::get()), events_(std::move(events)), cuda_(cuda),
+      pool_(std::make_unique<StagingPool>(driver_)) {
     check_cuda(driver_.stream_create(&stream_, CudaDriver::kNonBlocking, 0), "cuStreamCreate");
 }
 
@@ -59,39 +63,31 @@ StagedLane::~StagedLane() {
     enter();
     driver_.stream_synchronize(stream_);
     driver_.stream_destroy(stream_);
-    for (void* event : events_) {
-        driver_.event_destroy(event);
-    }
     if (abandoned_) {
         static_cast<void>(pool_.release());  // a peer that was given up may still write into it
     }
 }
 
-StagedLane::Staging& StagedLane::stage(Operation& operation, Where where) {
+StagedLane::Staging& StagedLane::stage(Operation& operation, CudaAddress device, Where where) {
     enter();
-    if (events_.empty()) {
-        void* made = nullptr;
-        check_cuda(driver_.event_create(&made, CudaDriver::kNoTiming), "cuEventCreate");
-        events_.push_back(made);
-    }
     char* host = pool_->take(operation.what.bytes);
-    Staging& staging = staged_[operation.id];
-    staging = Staging{&operation, operation.data, host, where, nullptr, Message{}};
-    operation.event = events_.back();
-    events_.pop_back();
-    operation.data = host;  // for the host's lane
-    check_cuda(driver_.event_record(operation.event, operation.stream), "cuEventRecord");
-    return staging;
+    operation.buffer = host;
+    return staged_.insert_or_assign(operation.id, Staging{&operation, device, host, where}).first->second;
 }
 
 void StagedLane::posted(Operation& send) {
-    stage(send, Where::kDue);
+    stage(send, address_of(send), Where::kDue);
     moving_.push_back(send.id);
     host_.posted(send);
 }
 
 void StagedLane::expect(const OperationPtr& receive, Message& message) {
-    stage(*receive, Where::kUnderWay);
+    stage(*receive, address_of(*receive), Where::kUnderWay);
+    host_.expect(receive, message);
+}
+
+void StagedLane::bring(const OperationPtr& receive, Message& message) {
+    stage(*receive, cuda_->block_of(*receive), Where::kUnderWay).brought = true;
     host_.expect(receive, message);
 }
 
@@ -101,11 +97,28 @@ void StagedLane::start(const OperationPtr& send, const Message& ready) {
         return host_.start(send, ready);
     }
     staging.matched = send;
-    staging.ready = ready;
+}
+
+Stop StagedLane::stop(const OperationPtr& send) {
+    Staging& staging = staged_.at(send->id);
+    if (staging.matched == nullptr) {
+        return host_.stop(send);
+    }
+    staging.matched.reset();
+    return Stop::kStopped;
+}
+
+bool StagedLane::held_up(const Operation& send) const {
+    const Staging& staging = staged_.at(send.id);
+    return staging.where == Where::kDue && !may_copy(staging);
 }
 
 bool StagedLane::lands(const OperationPtr& receive) {
-    Staging& staging = staged_.at(receive->id);
+    const auto found = staged_.find(receive->id);
+    if (found == staged_.end()) {
+        return false;
+    }
+    Staging& staging = found->second;
     if (staging.where == Where::kUnderWay) {
         staging.where = Where::kDue;
         moving_.push_back(receive->id);
@@ -113,10 +126,15 @@ bool StagedLane::lands(const OperationPtr& receive) {
     return staging.where != Where::kThere;
 }
 
-// Whether anything happened. What the stream held when the operation was posted comes before the copy.
+// What the stream held when the operation was posted comes before the copy.
+bool StagedLane::may_copy(const Staging& staging) const {
+    return staging.brought ? cuda_->may_write(*staging.operation) : events_->reached(staging.operation->event);
+}
+
+// Whether anything happened.
 bool StagedLane::advance(Staging& staging) {
-    Operation& operation = *staging.operation;
-    if (driver_.event_query(operation.event) == CudaDriver::kNotReady) {
+    const Operation& operation = *staging.operation;
+    if (staging.where == Where::kCopying ? !events_->reached(staging.copied) : !may_copy(staging)) {
         return false;
     }
     if (staging.where == Where::kCopying || operation.what.bytes == 0) {
@@ -124,21 +142,22 @@ bool StagedLane::advance(Staging& staging) {
         return true;
     }
     const bool sends = operation.direction == Direction::kSend;
-    const auto device = reinterpret_cast<CudaAddress>(staging.device);
     const auto host = reinterpret_cast<CudaAddress>(staging.host);
-    check_cuda(
-        driver_.copy(sends ? host : device, sends ? device : host, operation.what.bytes, stream_), "cuMemcpyAsync");
-    check_cuda(driver_.event_record(operation.event, stream_), "cuEventRecord");
+    staging.copied = events_->take();
+    check_cuda(driver_.copy(sends ? host : staging.device, sends ? staging.device : host, operation.what.bytes, stream_),
+               "cuMemcpyAsync");
+    check_cuda(driver_.event_record(staging.copied, stream_), "cuEventRecord");
     staging.where = Where::kCopying;
     return true;
 }
 
 void StagedLane::there(Staging& staging) {
     if (staging.operation->direction == Direction::kReceive) {
-        return core_.finished(core_.receiving(staging.operation->id), Status::kDone);
+        return core_.staged(core_.receiving(staging.operation->id));
     }
     if (const OperationPtr send = std::move(staging.matched)) {
-        host_.start(send, staging.ready);
+        staging.matched.reset();
+        host_.start(send, send->ready);
     }
 }
 
@@ -172,19 +191,40 @@ bool StagedLane::holds_back() const {
     });
 }
 
+void StagedLane::follow(const OperationPtr& operation, void* stream) {
+    enter();
+    if (!flags_) {
+        flags_.emplace(events_->context());
+    }
+    if (operation->flag.host == nullptr && !flags_->take(*operation)) {
+        throw Exhausted("streams wait for " + std::to_string(kFlagSlots) + " staged messages already, all that may be");
+    }
+    const Flag& flag = operation->flag;
+    if (!reached(flag)) {
+        check_cuda(driver_.stream_wait(stream, flag.device, flag.value, CudaDriver::kAtLeast), "cuStreamWaitValue32");
+    }
+}
+
 void StagedLane::ended(Operation& operation) {
     host_.ended(operation);
+    if (flags_) {
+        flags_->give_back(operation);
+    }
     const auto found = staged_.find(operation.id);
     if (found == staged_.end()) {
         return;
     }
-    if (found->second.where == Where::kCopying) {
+    Staging& staging = found->second;
+    if (staging.where == Where::kCopying) {
         enter();
         driver_.stream_synchronize(stream_);  // it ends badly: nothing may touch the tensor afterwards
     }
-    pool_->give_back(found->second.host);
-    events_.push_back(operation.event);
-    operation.event = nullptr;
+    pool_->give_back(staging.host);
+    events_->give_back(staging.copied);
+    if (!staging.brought) {
+        events_->give_back(operation);
+    }
+    operation.buffer = operation.data;
     staged_.erase(found);
 }
 

@@ -1,7 +1,12 @@
-// GPU memory between hosts: through page-locked host memory, over the lane of host memory.
+// GPU memory through page-locked host memory, over the lane of host memory: between hosts, and where the other end's
+// tensor is not on a GPU.
 //
 // A tensor is copied into a buffer of the pool once its producer is done, sent, and copied out of the receiver's buffer.
-// The host waits for such messages, no stream does: what the GPU has to do for them is known only when they are there.
+// This host gives these copies to the GPU when their turn comes. A stream that waits for the message waits for a flag,
+// which the host writes at its end: so the program must not fill the driver's queue behind that stream.
+//
+// The pool's buffers are the engine's own, and a message's alone until it has ended. Where a network card may write into
+// them after that (its peer was given up), the pool is never freed.
 #pragma once
 
 #include <memory>
@@ -9,7 +14,10 @@
 #include <vector>
 
 #include "drivers/cuda.h"
+#include "lanes/cuda_ipc.h"
+#include "lanes/gpu_events.h"
 #include "lanes/lane.h"
+#include "lanes/stream_flags.h"
 
 namespace megatronapp::rdma {
 
@@ -38,8 +46,8 @@ private:
 
 class StagedLane final : public Lane {
 public:
-    // Over `host`, which outlives it, with the context that is current on the calling thread.
-    StagedLane(Matcher& core, Lane& host);
+    // Over `host`, which outlives it, as does `cuda` where there is one; with the events' context.
+    StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> events, CudaIpcLane* cuda);
     ~StagedLane() override;
 
     const char* name() const override { return "staged"; }
@@ -48,9 +56,15 @@ public:
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
     bool polled() const override { return !moving_.empty(); }
-    void release() override { abandoned_ = true; }
+    void release() override { abandoned_ = host_.writes_late() && !staged_.empty(); }
     void ended(Operation& operation) override;
+    Stop stop(const OperationPtr& send) override;
+    bool held_up(const Operation& send) const override;
 
+    // The `cuda` lane expects this receive, but it comes from host memory: into the lane's place for it.
+    void bring(const OperationPtr& receive, Message& message);
+    // The stream goes on when the operation is through. Throws Exhausted when streams wait for too many.
+    void follow(const OperationPtr& operation, void* stream);
     // The host's lane has brought it: it ends when it is in the GPU's memory. False: it is there already.
     bool lands(const OperationPtr& receive);
     // Sends that are not copied out yet.
@@ -61,26 +75,29 @@ private:
     // An operation between the GPU's memory and the host's.
     struct Staging {
         Operation* operation;  // ends before this does
-        char* device;
+        CudaAddress device;
         char* host;
         Where where;
-        OperationPtr matched;  // a send, before it is copied
-        Message ready;
+        bool brought = false;     // for the `cuda` lane
+        void* copied = nullptr;   // event
+        OperationPtr matched = {};  // a send, before it is copied
     };
 
-    Staging& stage(Operation& operation, Where where);
+    Staging& stage(Operation& operation, CudaAddress device, Where where);
+    bool may_copy(const Staging& staging) const;
     bool advance(Staging& staging);
     void there(Staging& staging);
-    void enter() { driver_.context_set(context_); }
+    void enter() const { events_->enter(); }
 
     Matcher& core_;
     Lane& host_;
     const CudaDriver& driver_;
-    void* context_ = nullptr;
+    std::shared_ptr<GpuEvents> events_;
+    CudaIpcLane* cuda_;
     void* stream_ = nullptr;
     bool abandoned_ = false;
     std::unique_ptr<StagingPool> pool_;
-    std::vector<void*> events_;
+    std::optional<OperationFlags> flags_;  // once a stream waits
     std::unordered_map<std::uint64_t, Staging> staged_;  // by the operation's id
     std::vector<std::uint64_t> moving_;  // those that are due or copied
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <stdexcept>
 #include <vector>
 
 namespace megatronapp::rdma {
@@ -88,13 +87,34 @@ FlagSlots::FlagSlots() {
     }
 }
 
-std::size_t FlagSlots::take() {
+std::optional<std::size_t> FlagSlots::take() {
     if (free_.empty()) {
-        throw std::runtime_error("too many messages of GPU memory are open: wait for some of the 1024 first");
+        return std::nullopt;
     }
     const std::size_t slot = free_.front();
     free_.pop_front();
     return slot;
+}
+
+bool OperationFlags::take(Operation& operation) {
+    if (operation.flag.host != nullptr) {
+        return true;
+    }
+    const std::optional<std::size_t> slot = slots_.take();
+    if (slot) {
+        taken_[operation.id] = *slot;
+        operation.flag = flags_.next(*slot).done;
+    }
+    return slot.has_value();
+}
+
+void OperationFlags::give_back(Operation& operation) {
+    const auto found = taken_.find(operation.id);
+    if (found != taken_.end()) {
+        reach(operation.flag);
+        slots_.give_back(found->second);
+        taken_.erase(found);
+    }
 }
 
 }  // namespace megatronapp::rdma

@@ -4,6 +4,8 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 
 #include "api/operation.h"
 #include "drivers/cuda.h"
@@ -60,12 +62,28 @@ private:
 class FlagSlots {
 public:
     FlagSlots();
-    // Throws std::runtime_error when all are taken.
-    std::size_t take();
+    std::optional<std::size_t> take();
     void give_back(std::size_t slot) { free_.push_back(slot); }
 
 private:
     std::deque<std::size_t> free_;
+};
+
+// Flags that tell streams of the end of an operation, each taken when it is first needed.
+class OperationFlags {
+public:
+    // As OwnFlags.
+    explicit OperationFlags(void* context) : flags_(context) {}
+
+    // Sets the operation's flag. False: all are taken.
+    bool take(Operation& operation);
+    // It has ended: streams go on.
+    void give_back(Operation& operation);
+
+private:
+    OwnFlags flags_;
+    FlagSlots slots_;
+    std::unordered_map<std::uint64_t, std::size_t> taken_;  // by the operation's id
 };
 
 }  // namespace megatronapp::rdma

@@ -61,16 +61,33 @@ UcxLane::UcxLane(Matcher& core, UcxWorker& worker, const std::string& address)
     check(library_, library_.endpoint_create(worker_.handle(), &params, &endpoint_), "ucp_ep_create");
 }
 
+UcxLane::~UcxLane() { close_endpoint(); }
+
+// At once: what is under way on it ends with an error, and the peer's acknowledgement is not waited for.
+void UcxLane::close_endpoint() {
+    if (endpoint_ == nullptr) {
+        return;
+    }
+    UcpRequestParams params{};
+    params.attributes = UcxLibrary::kHasFlags;
+    params.flags = UcxLibrary::kForce;
+    void* request = library_.endpoint_close(endpoint_, &params);
+    endpoint_ = nullptr;
+    if (request != nullptr && !UcxLibrary::is_error(request)) {
+        library_.request_free(request);
+    }
+}
+
 void UcxLane::expect(const OperationPtr& receive, Message&) {
     const UcpRequestParams params{};
     // The id is this rank's own and never used twice: it is all that UCX has to match.
     follow(receive, library_.receive(
-                        worker_.handle(), receive->data, receive->what.bytes, receive->id, kWholeTag, &params));
+                        worker_.handle(), receive->buffer, receive->what.bytes, receive->id, kWholeTag, &params));
 }
 
 void UcxLane::start(const OperationPtr& send, const Message& ready) {
     const UcpRequestParams params{};
-    void* request = library_.send(endpoint_, send->data, send->what.bytes, ready.receive, &params);
+    void* request = library_.send(endpoint_, send->buffer, send->what.bytes, ready.receive, &params);
     if (request == nullptr) {
         return core_.finished(send, Status::kDone);
     }
@@ -116,8 +133,9 @@ void UcxLane::ended(Operation& operation) {
         if (operation.direction == Direction::kReceive) {
             library_.request_cancel(worker_.handle(), operation.request);
         }
-        // What the peer took back it never began.
-        operation.in_use.store(operation.status.load() != Status::kCancelled, std::memory_order_release);
+        // What the peer took back or refused it never began.
+        const Status status = operation.status.load();
+        operation.in_use.store(status != Status::kCancelled && status != Status::kMismatch, std::memory_order_release);
     }
     library_.request_free(operation.request);
     operation.request = nullptr;
@@ -126,6 +144,7 @@ void UcxLane::ended(Operation& operation) {
 void UcxLane::release() {
     worker_.keep(moving_);
     moving_.clear();
+    close_endpoint();
 }
 
 }  // namespace megatronapp::rdma

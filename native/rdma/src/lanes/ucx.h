@@ -25,7 +25,7 @@ public:
     // False: something has happened already, don't sleep.
     bool arm() { return library_.arm(worker_) == UcxLibrary::kOk; }
     void* handle() const { return worker_; }
-    // Where UCX tells of a lane's peer: it may do so until the worker is gone.
+    // Where UCX tells of a lane's peer: it may do so until the worker is gone, so that this is the worker's and not the lane's.
     int& new_error() { return errors_.emplace_back(UcxLibrary::kOk); }
     // Until the worker is gone these are in use.
     void keep(const std::vector<OperationPtr>& operations) {
@@ -45,15 +45,20 @@ class UcxLane final : public Lane {
 public:
     // Throws std::runtime_error when UCX finds no way to the address.
     UcxLane(Matcher& core, UcxWorker& worker, const std::string& address);
+    ~UcxLane() override;
+    UcxLane(const UcxLane&) = delete;
+    UcxLane& operator=(const UcxLane&) = delete;
 
     const char* name() const override { return "ucx"; }
     void expect(const OperationPtr& receive, Message& message) override;
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
+    bool writes_late() const override { return true; }
     void release() override;
     void ended(Operation& operation) override;
 
 private:
+    void close_endpoint();
     void follow(const OperationPtr& operation, void* request);
 
     Matcher& core_;

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -14,7 +16,8 @@ namespace megatronapp::rdma {
 
 namespace {
 
-constexpr std::size_t kFrameBytes = 4 << 20;   // the core's messages wait no longer than for this
+constexpr std::size_t kFrameBytes = 1 << 20;   // what is more urgent waits no longer than for this
+constexpr int kUnsentBytes = 1 << 20;           // nor behind more than this in the kernel
 constexpr std::size_t kBufferBytes = 16 << 10;  // more than that of a payload is read where it belongs
 
 bool again(int number) { return number == EAGAIN || number == EWOULDBLOCK || number == EINTR; }
@@ -25,6 +28,7 @@ Wire::Wire(Matcher& core, int descriptor, bool checksum, std::size_t most_bytes)
     : core_(core), descriptor_(descriptor), checksum_(checksum), frame_bytes_(std::min(most_bytes, kFrameBytes)),
       heard_ns_(common::now_ns()), buffer_(kBufferBytes) {
     fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
+    setsockopt(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);  // of TCP alone
 }
 
 void Wire::close(std::string reason) {
@@ -34,6 +38,8 @@ void Wire::close(std::string reason) {
         reason_ = std::move(reason);
         mail_.clear();
         sending_.clear();
+        moving_.reset();
+        stopping_ = false;
         receiving_.reset();
         left_ = 0;
     }
@@ -47,8 +53,18 @@ void Wire::post(const Message& message) {
 }
 
 void Wire::start(const OperationPtr& send, const Message&) {
-    sending_.push_back(send);
+    sending_.push(send);
     write_some();
+}
+
+// Between two frames, so that the stream stays whole.
+Stop Wire::stop(const OperationPtr& send) {
+    if (moving_ == send) {
+        const bool last = send->offset + payload_ == send->what.bytes;
+        stopping_ = !last;
+        return last ? Stop::kTooLate : Stop::kSoon;
+    }
+    return sending_.remove(send) ? Stop::kStopped : Stop::kTooLate;
 }
 
 bool Wire::progress() {
@@ -70,12 +86,13 @@ bool Wire::next_frame() {
         out_ = mail_.front();
         mail_.pop_front();
     } else if (!sending_.empty()) {
-        const Operation& send = *sending_.front();
+        moving_ = sending_.front();
+        const Operation& send = *moving_;
         payload_ = std::min<std::size_t>(send.what.bytes - send.offset, frame_bytes_);
-        payload_data_ = send.data + send.offset;
+        payload_data_ = send.buffer + send.offset;
         out_ = Message{};
         out_.kind = MessageKind::kData;
-        out_.receive = send.receive;
+        out_.receive = send.ready.receive;
         out_.tag = send.tag;
         out_.offset = send.offset;
         out_.length = payload_;
@@ -91,11 +108,16 @@ void Wire::frame_written() {
     if (out_.kind != MessageKind::kData) {
         return;
     }
-    const OperationPtr send = sending_.front();
+    const OperationPtr send = std::move(moving_);
+    moving_.reset();
     send->offset += payload_;
     if (send->offset == send->what.bytes) {
-        sending_.pop_front();
+        sending_.remove(send);
         core_.finished(send, Status::kDone);
+    } else if (stopping_) {
+        stopping_ = false;
+        sending_.remove(send);
+        core_.stopped(send);
     }
 }
 
@@ -128,7 +150,7 @@ bool Wire::write_some() {
 
 bool Wire::read_some() {
     const bool direct = receiving_ != nullptr && receiving_->pending() && expected_ > kBufferBytes;
-    char* to = direct ? receiving_->data + in_.offset + (in_.length - expected_) : buffer_.data();
+    char* to = direct ? receiving_->buffer + in_.offset + (in_.length - expected_) : buffer_.data();
     const ssize_t got = recv(descriptor_, to, direct ? expected_ : buffer_.size(), 0);
     if (got < 0 && again(errno)) {
         return false;
@@ -156,7 +178,7 @@ std::size_t Wire::take(const char* from, std::size_t bytes) {
     if (expected_ != 0) {
         const std::size_t used = std::min<std::size_t>(bytes, expected_);
         if (receiving_ != nullptr && receiving_->pending()) {
-            std::memcpy(receiving_->data + in_.offset + (in_.length - expected_), from, used);
+            std::memcpy(receiving_->buffer + in_.offset + (in_.length - expected_), from, used);
         }
         expected_ -= used;
         if (expected_ == 0) {
@@ -196,7 +218,7 @@ void Wire::frame_read() {
     if (receive == nullptr || !receive->pending()) {
         return;
     }
-    if (checksum_ && crc32c(receive->data + in_.offset, in_.length) != in_.checksum) {
+    if (checksum_ && crc32c(receive->buffer + in_.offset, in_.length) != in_.checksum) {
         core_.finished(receive, Status::kCorrupt, "what came over the network is not what was sent");
     } else if (in_.offset + in_.length == receive->what.bytes) {
         core_.finished(receive, Status::kDone);

@@ -1,6 +1,6 @@
 // The stream socket that two ranks keep: liveness, the cores' messages where no memory is shared, and the TCP lane.
 //
-// What is to be sent stands in one queue, written as far as the socket takes it, and goes on at the next poll. A
+// What is to be sent is written as far as the socket takes it, frame by frame, and goes on at the next poll. A
 // tensor's bytes are sent only once both ends have matched it, so that they always have a place; those of a receive
 // that has ended meanwhile are read and dropped. The end of the stream without the peer's close is its death: the
 // kernel tells it at once, also after kill -9.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lanes/lane.h"
+#include "lanes/send_queue.h"
 
 namespace megatronapp::rdma {
 
@@ -23,6 +24,7 @@ public:
     const char* name() const override { return "tcp"; }
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
+    Stop stop(const OperationPtr& send) override;
 
     void post(const Message& message);
     int descriptor() const { return descriptor_; }
@@ -52,7 +54,9 @@ private:
 
     // Going out: one frame at a time, the core's messages before data.
     std::deque<Message> mail_;
-    std::deque<OperationPtr> sending_;
+    SendQueue sending_;
+    OperationPtr moving_;     // of which a frame is being written
+    bool stopping_ = false;   // it is to be taken back after that
     Message out_;
     std::size_t left_ = 0;  // bytes of the frame that are not written
     std::size_t payload_ = 0;

@@ -1,7 +1,7 @@
 """Messages over the native transport (`--p2p-transport native`, the wheel megatronapp-rdma), by tag and in any order.
 
-A tag is the message's name and the number of the pass, which both ends count: with it, names may come again in every
-batch of an evaluation.
+A tag is the message's name and the number of the pass, which all ranks count alike and all who use the engine share:
+with it, names may come again in every batch of an evaluation.
 """
 
 from __future__ import annotations
@@ -38,15 +38,26 @@ class SendHandle:
 
 
 class ReceiveHandle:
-    """On a GPU the current stream waits, on a CPU the host."""
+    """On a GPU the current stream waits, on a CPU the host.
 
-    def __init__(self, handle: rdma.Handle, forget: Callable[[int], object]) -> None:
+    megatron-core's schedules launch as far ahead as the driver's queue is long, so no call of this host may be needed
+    to end what the stream waits for: the GPU is given all earlier sends first, and for what comes through host memory
+    the host waits.
+    """
+
+    def __init__(self, handle: rdma.Handle, engine: rdma.Engine, forget: Callable[[int], object]) -> None:
         self._handle = handle
+        self._engine = engine
         self._forget = forget
         self.is_completed = handle.is_completed
 
     def wait(self) -> None:
-        self._handle.wait_stream()
+        if not self._handle.cuda or self._engine.lanes()[self._handle.peer].cuda != "cuda_ipc":
+            self._handle.wait()
+        else:
+            if not self._handle.done():
+                self._engine.flush()
+            self._handle.wait_stream()
         if self._handle.done():
             self._forget(self._handle.id)
 
@@ -61,11 +72,10 @@ class NativeTransport:
         self.engine = engine
         self.errors: tuple[type[Exception], ...] = (module.TransportError,)
         self._tag: Any = module.Tag
-        self._round = 0
         self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
 
     def begin(self) -> None:
-        self._round += 1
+        self.engine.begin_round()
 
     def end(self) -> None:
         while self._receives:
@@ -86,7 +96,7 @@ class NativeTransport:
 
     def tag(self, message: Message) -> rdma.Tag:
         direction, microbatch, chunk, part = message.id
-        tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, round=self._round, slot=part)
+        tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, round=self.engine.round, slot=part)
         return tag
 
     def _send(self, post: Post) -> SendHandle:
@@ -95,7 +105,7 @@ class NativeTransport:
     def _receive(self, post: Post) -> ReceiveHandle:
         handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))
         self._receives[handle.id] = handle
-        return ReceiveHandle(handle, lambda number: self._receives.pop(number, None))
+        return ReceiveHandle(handle, self.engine, lambda number: self._receives.pop(number, None))
 
     def _take_ended(self) -> None:
         for completion in self.engine.poll():
