@@ -72,11 +72,10 @@ async def answer(rank: FakeRank) -> None:
 @asynccontextmanager
 async def serving(served: Served) -> AsyncIterator[FakeRank]:
     pods = ranks(tensor=1, pipeline=1)
-    async with attached(address(served), pods):
-        async with asyncio.TaskGroup() as tasks:
-            answering = tasks.create_task(answer(pods[0]))
-            yield pods[0]
-            answering.cancel()
+    async with attached(address(served), pods), asyncio.TaskGroup() as tasks:
+        answering = tasks.create_task(answer(pods[0]))
+        yield pods[0]
+        answering.cancel()
 
 
 async def test_megatrons_text_generation_api(scope: Served) -> None:
