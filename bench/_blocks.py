@@ -84,6 +84,13 @@ def _interval95(values: Sequence[float]) -> tuple[float, float]:
     return statistics.mean(values), t * statistics.stdev(values) / math.sqrt(len(values))
 
 
+def device_name(device: Any) -> str:
+    """Of a torch.device."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 def main(
     name: str,
     description: str | None,

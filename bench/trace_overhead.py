@@ -56,7 +56,7 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
         @classmethod
         def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
             folder = Path(tempfile.mkdtemp(prefix="trace-overhead-"))
-            facts.update(rank=context.identity.rank, device=_device(context.device), recorder="")
+            facts.update(rank=context.identity.rank, device=_blocks.device_name(context.device), recorder="")
             plugin = cls(ScanSettings(Window(enabled=True, interval=1, continuous=1), folder, ""), context)
             facts["recorder"] = type(plugin._recorder).__name__
             facts["world"] = context.placement.sizes.world
@@ -101,12 +101,6 @@ class _Unseen(Communicators):
 
     def index(self, group: Any) -> int:
         return 0
-
-
-def _device(device: Any) -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 if __name__ == "__main__":
