@@ -26,6 +26,7 @@ from tests.support.training import TINY, train
 FLAGS = f"{TINY} --seq-length 64 --hidden-dropout 0.1 --attention-dropout 0.1 --train-iters 5"
 REQUEST = GenerationRequest(prompts=TEXTS, max_new_tokens=6, sampling=Sampling(temperature=0.7), seed=2, id="a")
 ENDLESS = replace(REQUEST, id="paused", paused=True)
+TRACED = "--trace --trace-interval 1 --continuous-trace-iterations 1 --trace-granularity full"
 AFTER = 2
 """The step after which the border is that the first one asks for."""
 events: list[Event] = []
@@ -100,7 +101,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("world_size", "flags"),
     [
-        (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel"),
+        (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}"),
         (2, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16"),
         (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     ],
@@ -108,6 +109,8 @@ def plain(value: Any) -> Any:
 def test_text_at_a_border_is_the_checkpoints_and_leaves_the_run_as_it_was(
     world_size: int, flags: str, tmp_path: Path
 ) -> None:
+    if TRACED in flags:
+        flags += f" --trace-dir {tmp_path}/trace"
     flags = f"{FLAGS} {flags} --save-interval {AFTER} --save {tmp_path}"
 
     without = run_forked(world_size, run, f"{flags}/without", (ScanPlugin, States))
