@@ -168,7 +168,7 @@ class ScopeDoors:
     async def _viewer(self, chance: random.Random) -> None:
         """A viewer of the innocent's run that says anything, also what is well-formed."""
         texts = ['{"join": {"run": "%s"}}' % (RUN if chance.random() < 0.95 else EVIL_RUN)]
-        texts += [self._said(chance) for _ in range(chance.randrange(1, 6))]
+        texts += [self._text(chance) for _ in range(chance.randrange(1, 6))]
         socket = _Socket(texts, chance.choice((1000, 1001, 1006)))
         viewer = Viewer(Admission(chance.choice((Role.VIEWER, Role.VIEWER, Role.OPERATOR)), "evil", None))
         await Connection(socket, viewer, self._scope, self._settings).serve()  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ class ScopeDoors:
         self._session.take_ack(producer, ack)
         self.seen["event"] += 1
 
-    def _said(self, chance: random.Random) -> str:
+    def _text(self, chance: random.Random) -> str:
         kind = chance.randrange(4)
         if kind == 0:
             return str(any_value(chance))
