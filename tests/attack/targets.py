@@ -10,11 +10,13 @@ from tests.attack.kubernetes import Operator
 from tests.attack.platform import Stack
 from tests.attack.receivers import Receivers
 from tests.attack.redis import Redis
+from tests.attack.scope import ScopeDoors
 from tests.attack.session import Target
 from tests.attack.tokens import Tokens
 
 TARGETS: Mapping[str, tuple[Callable[[], Target], float]] = {
-    "platform": (Stack, 0.4),
+    "platform": (Stack, 0.3),
+    "scope": (ScopeDoors, 0.1),
     "operator": (Operator, 0.2),
     "files": (Files, 0.1),
     "tokens": (Tokens, 0.1),

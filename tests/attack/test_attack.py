@@ -23,7 +23,16 @@ from tests.attack.targets import TARGETS
 
 BURST = 20
 """Inputs of one example: what one leaves behind may harm the next."""
-EXAMPLES = {"platform": 100, "operator": 100, "files": 60, "tokens": 80, "receivers": 60, "redis": 40, "agent": 30}
+EXAMPLES = {
+    "platform": 100,
+    "scope": 30,
+    "operator": 100,
+    "files": 60,
+    "tokens": 80,
+    "receivers": 60,
+    "redis": 40,
+    "agent": 30,
+}
 MAX_GROWTH_BYTES = 512 << 20
 SLOW = settings(deadline=None, database=None)
 

@@ -62,7 +62,7 @@ class FakeRank:
 
     async def attach(self, channel: aio.Channel) -> None:
         """Return when the gateway has taken the hello; raises its refusal."""
-        stub = scope_pb2_grpc.ScopeIngestStub(channel)
+        stub = scope_pb2_grpc.ScopeIngestStub(channel)  # type: ignore[no-untyped-call]
         self.call = stub.Attach(metadata=[("authorization", f"Bearer {self.token}")])
         await self.call.write(scope_pb2.ScopeUp(hello=self.hello()))
         first = await self.call.read()
@@ -201,7 +201,7 @@ async def attached(address: str, pods: Sequence[FakeRank]) -> AsyncIterator[Sequ
 async def refusal(address: str, rank: FakeRank) -> tuple[grpc.StatusCode, str]:
     """With which status the gateway ends the stream of a rank that it does not take."""
     async with aio.insecure_channel(address) as channel:
-        stub = scope_pb2_grpc.ScopeIngestStub(channel)
+        stub = scope_pb2_grpc.ScopeIngestStub(channel)  # type: ignore[no-untyped-call]
         call = stub.Attach(metadata=[("authorization", f"Bearer {rank.token}")])
         await call.write(scope_pb2.ScopeUp(hello=rank.hello()))
         return await call.code(), await call.details()

@@ -6,7 +6,6 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, WebSocket
-from starlette.websockets import WebSocketDisconnect
 
 from megatronapp.core.errors import AuthError, MegatronAppError, NotFoundError
 from megatronapp.core.logging import get_logger
@@ -74,18 +73,14 @@ async def scope_socket(socket: WebSocket) -> None:
         # A page can read the code of a close, but not the status of a refusal.
         await socket.close(Close.TICKET, "the ticket is unknown, used or expired; ask for another one")
         return
-    await _serve(socket, gateway.scope, Connection(socket, Viewer(admission), gateway.scope, gateway.settings))
+    await _serve(gateway.scope, Connection(socket, Viewer(admission), gateway.scope, gateway.settings))
 
 
-async def _serve(socket: WebSocket, scope: Scope, connection: Connection) -> None:
+async def _serve(scope: Scope, connection: Connection) -> None:
     scope.connections += 1
     scope.metrics.viewers.inc()
     try:
         await connection.serve()
-    except NotFoundError as error:
-        await socket.close(Close.BAD_MESSAGE, str(error)[:100])
-    except WebSocketDisconnect:
-        pass
     finally:
         scope.connections -= 1
         scope.metrics.viewers.dec()

@@ -9,6 +9,7 @@ import time
 from google.protobuf import json_format
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from megatronapp.core.errors import NotFoundError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.scope.events import as_text
 from megatronapp.gateway.scope.limits import Close, ClosedError, Rate, RefusedError, limits_message
@@ -69,7 +70,10 @@ class Connection:
         if not message.HasField("join"):
             raise ClosedError(Close.BAD_MESSAGE, "the first message is a join")
         join = message.join
-        session = self._scope.session(join.run)
+        try:
+            session = self._scope.session(join.run)
+        except (NotFoundError, UnavailableError) as error:
+            raise ClosedError(Close.BAD_MESSAGE, str(error)) from error
         ring = session.ring
         kept = join.HasField("resume") and ring.keeps(join.resume.epoch, join.resume.offset)
         self._offset = join.resume.offset if kept else ring.offset

@@ -14,25 +14,34 @@ from google.protobuf import json_format
 
 from megatronapp.v1 import scope_pb2
 
+MAX_RING_BYTES = 32 << 20
+
 
 def as_text(message: scope_pb2.ScopeServerMessage) -> str:
     return json_format.MessageToJson(message, indent=None)
 
 
 class Ring:
-    """For one event loop."""
+    """For one event loop. The newest `size` events, and no more than `max_bytes` of them, are kept."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, max_bytes: int = MAX_RING_BYTES) -> None:
+        self._size = size
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self.epoch = secrets.token_hex(8)
         self.offset = 0
         """Of the newest event; 0: none yet."""
-        self._texts: deque[str] = deque(maxlen=size)
+        self._texts: deque[str] = deque()
         self._changed = asyncio.Event()
 
     def append(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
         self.offset += 1
         numbered = scope_pb2.ScopeNumberedEvent(offset=self.offset, event=event, rank=rank)
-        self._texts.append(as_text(scope_pb2.ScopeServerMessage(event=numbered)))
+        text = as_text(scope_pb2.ScopeServerMessage(event=numbered))
+        self._texts.append(text)
+        self._bytes += len(text)
+        while len(self._texts) > self._size or (self._bytes > self._max_bytes and len(self._texts) > 1):
+            self._bytes -= len(self._texts.popleft())
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

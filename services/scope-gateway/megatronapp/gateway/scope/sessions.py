@@ -21,9 +21,11 @@ from megatronapp.gateway.scope.viewers import Viewer
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import scope_pb2
 
+REBUILD_AFTER_SECONDS = 0.02
 DESCRIBE_AFTER_SECONDS = 0.1
 """Ranks come in crowds."""
-MAX_EVENT_BYTES = 64 << 10
+MAX_EVENT_BYTES = 1 << 20
+"""A generation's first event has the tokens of all its prompts."""
 OWN_EVENTS = frozenset({"presence", "audit"})
 """Of the gateway alone."""
 DEFAULT_CREDITS = 2
@@ -55,6 +57,7 @@ class Session:
         self._pending: dict[str, commands.Pending] = {}
         self._listeners: list[EventListener] = []
         self._describing: asyncio.TimerHandle | None = None
+        self._rebuilding: asyncio.TimerHandle | None = None
         self.idle_since = time.monotonic()
 
     # Ranks
@@ -75,7 +78,7 @@ class Session:
         if len(self.producers) >= self._settings.scope_max_ranks:
             raise UnavailableError(f"{len(self.producers)} ranks of this run are connected, the most that are served")
         self.producers[identity.rank] = producer
-        self._rebuild()
+        self._rebuild_soon()
 
     def detach(self, producer: Producer) -> None:
         if self.producers.get(producer.rank) is not producer:
@@ -85,7 +88,7 @@ class Session:
         for command, pending in list(self._pending.items()):
             if producer.rank in pending.asked - pending.answers.keys():
                 self._settle(command, pending, producer.rank, left)
-        self._rebuild()
+        self._rebuild_soon()
         if not self.producers:
             for viewer in self.viewers.values():
                 for number in viewer.subscriptions:
@@ -94,7 +97,7 @@ class Session:
     def take_sites(self, producer: Producer, message: scope_pb2.ScopeSites) -> None:
         """Raises DataError."""
         producer.take_sites(message.sites)
-        self._rebuild()
+        self._rebuild_soon()
 
     def take_frame(self, producer: Producer, frame: scope_pb2.ScopeFrame) -> None:
         self._pictures.take_frame(producer, frame)
@@ -238,10 +241,17 @@ class Session:
             return
         self._pictures.remove(stream, Watcher(viewer.id, number))
 
-    def _rebuild(self) -> None:
+    def _rebuild_soon(self) -> None:
         """Ranks or their sites have changed."""
+        self._pictures.structure.changed()
+        if self._rebuilding is None:
+            self._rebuilding = asyncio.get_running_loop().call_later(REBUILD_AFTER_SECONDS, self._rebuild)
+        if self._describing is None:
+            self._describing = asyncio.get_running_loop().call_later(DESCRIBE_AFTER_SECONDS, self._describe)
+
+    def _rebuild(self) -> None:
+        self._rebuilding = None
         self._pictures.rebuild()
-        self._describe_soon()
 
     def _settle(self, number: str, pending: commands.Pending, rank: int, ack: scope_pb2.ScopeAck) -> None:
         pending.answers.setdefault(rank, ack)
@@ -263,10 +273,6 @@ class Session:
             viewer=viewer.id, what=what, viewers=len(self.viewers), role=viewer.admission.role.value
         )
         self.publish(scope_pb2.ScopeEvent(presence=presence))
-
-    def _describe_soon(self) -> None:
-        if self._describing is None:
-            self._describing = asyncio.get_running_loop().call_later(DESCRIBE_AFTER_SECONDS, self._describe)
 
     def _describe(self) -> None:
         self._describing = None

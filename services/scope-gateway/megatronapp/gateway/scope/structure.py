@@ -18,6 +18,11 @@ class Structure:
 
     def __init__(self, producers: Mapping[int, Producer]) -> None:
         self._producers = producers
+        self._sites: list[Site] | None = None
+
+    def changed(self) -> None:
+        """Ranks came, left, or have other sites."""
+        self._sites = None
 
     def __bool__(self) -> bool:
         return bool(self._producers)
@@ -43,7 +48,9 @@ class Structure:
 
     def sites(self) -> list[Site]:
         """Whole, over all stages."""
-        return whole(site for producer in self._producers.values() for site in producer.sites.values())
+        if self._sites is None:
+            self._sites = whole(site for producer in self._producers.values() for site in producer.sites.values())
+        return self._sites
 
     def layers(self) -> int:
         """One more than the last that any rank has, or as many as the model says."""

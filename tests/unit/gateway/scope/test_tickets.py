@@ -1,0 +1,54 @@
+"""A ticket is good once and not for long."""
+
+import pytest
+
+from megatronapp.core.auth import Role
+from megatronapp.core.errors import AuthError
+from megatronapp.gateway.errors import TooManyError
+from megatronapp.gateway.scope.tickets import MAX_OPEN, TICKET_SECONDS, Admission, Tickets
+
+ADMISSION = Admission(Role.VIEWER, "viewer abc", None)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_ticket_is_good_once() -> None:
+    tickets = Tickets()
+    ticket = tickets.issue(ADMISSION)
+
+    assert tickets.use(ticket) is ADMISSION
+    with pytest.raises(AuthError):
+        tickets.use(ticket)
+
+
+@pytest.mark.parametrize("ticket", ["", "x", "\ud800", "x" * 10**6])
+def test_what_is_no_ticket_opens_nothing(ticket: str) -> None:
+    with pytest.raises(AuthError):
+        Tickets().use(ticket)
+
+
+def test_a_ticket_expires() -> None:
+    clock = Clock()
+    tickets = Tickets(clock)
+    ticket = tickets.issue(ADMISSION)
+    clock.now = TICKET_SECONDS
+
+    with pytest.raises(AuthError):
+        tickets.use(ticket)
+
+
+def test_open_tickets_are_bounded_and_expired_ones_make_room() -> None:
+    clock = Clock()
+    tickets = Tickets(clock)
+    for number in range(MAX_OPEN):
+        tickets._open[number.to_bytes(4, "big")] = (TICKET_SECONDS, ADMISSION)
+
+    with pytest.raises(TooManyError):
+        tickets.issue(ADMISSION)
+    clock.now = TICKET_SECONDS
+    assert tickets.issue(ADMISSION)
