@@ -94,3 +94,16 @@ def test_ranks_that_run_apart_come_to_the_same_borders(data: st.DataObject) -> N
     for border in found[0]:
         granted |= border
     assert wanted in granted
+
+
+def test_who_was_asked_to_end_knows_it_from_then_on() -> None:
+    """Whoever holds the ranks at a border must let them go, also at the one after which all end."""
+    borders = Borders(HashStore())
+    assert not borders.stopping()
+
+    borders._ask(Border.STOP)
+    asked = [borders.stopping()]
+    borders.after(1)
+    assert borders.after(2) is Border.STOP
+
+    assert [*asked, borders.stopping()] == [True, True]

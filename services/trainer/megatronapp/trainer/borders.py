@@ -38,6 +38,7 @@ class Borders:
         self._asked = Border.NOTHING
         self._lock = threading.RLock()  # a signal may come while the same thread holds it
         self._held = 0
+        self._ending = False
         self._previous: Any = None
 
     def __enter__(self) -> Self:
@@ -56,8 +57,8 @@ class Borders:
         self._ask(Border.PLUGINS)
 
     def stopping(self) -> bool:
-        """Whether this rank was asked to end, and has not come to that border yet."""
-        return Border.STOP in self._asked
+        """Whether this rank was asked to end, or the border at which all do is here."""
+        return self._ending or Border.STOP in self._asked
 
     def after(self, step: int) -> Border:
         """What follows this step. Every rank asks once at the end of every step; unless something is asked for, that is
@@ -84,6 +85,7 @@ class Borders:
     def _granted(self, border: Border) -> Border:
         with self._lock:
             self._asked &= ~border
+        self._ending |= Border.STOP in border
         return border
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -30,7 +30,7 @@ STORAGE: list[dict[str, Any]] = [
         "site": "layers.1.mlp.linear_fc1.weight",
         "kind": "bit_flip",
         "coefficient": 1e-3,
-        "bits": "20",
+        "bits": "10",
     },
 ]
 EVERYTHING: list[dict[str, Any]] = [
@@ -63,8 +63,7 @@ def undisturbed(flags: str = "", ranks: int = 1) -> Look:
     ("ranks", "layout"),
     [
         (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
-        (4, f"--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {FULL} 2"),
-        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        (2, f"--pipeline-model-parallel-size 2 {FULL} 1"),
         (2, "--use-distributed-optimizer"),
     ],
 )

@@ -8,6 +8,7 @@ another one here, but for a document whose number was given out a moment ago.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,8 @@ class Agreement:
         if len(text) > MAX_DOCUMENT_BYTES:
             raise DataError(f"a command of {len(text)} bytes; at most {MAX_DOCUMENT_BYTES}: shorten it")
         mine = f"{self._rank}.{self._own}"
-        if self._store.compare_set(f"id/{identifier}", "", mine).decode() == mine:
+        name = hashlib.blake2s(identifier.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        if self._store.compare_set(f"id/{name}", "", mine).decode() == mine:
             self._own = self._store.add("count", 1)
             self._store.set(f"document/{self._own}", text)
         self._request_border()

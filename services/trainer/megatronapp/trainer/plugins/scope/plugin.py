@@ -196,6 +196,8 @@ class ScopePlugin(Plugin):
                 self._publish(value)
             except DataError as error:
                 log.warning("scope_command_refused", reason=str(error))
+                if isinstance(command := value.get("command"), dict):
+                    self._acknowledge(command, "invalid", str(error))
 
     def _publish(self, value: Document) -> None:
         if isinstance(command := value.get("command"), dict):
@@ -215,9 +217,7 @@ class ScopePlugin(Plugin):
             self._control.release()
         elif "command" in document:
             command = document["command"]
-            code, hint = self._done(command)
-            identifier = str(command.get("id", ""))
-            self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
+            self._acknowledge(command, *self._done(command))
         else:
             self._shared_step_seconds = float(document["step_seconds"])
             if document["lens"] is not None:
@@ -268,6 +268,10 @@ class ScopePlugin(Plugin):
         line = self._context.channel.line
         if line is not None:
             line.say("scope", value)
+
+    def _acknowledge(self, command: Mapping[str, Any], code: str, hint: str) -> None:
+        identifier = str(command.get("id", ""))
+        self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
 
     def _report_state(self, state: str) -> None:
         """Rank 0, for all: they are in it together."""
