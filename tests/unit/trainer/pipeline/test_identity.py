@@ -244,7 +244,7 @@ def alone(stage: int, pipeline: Group) -> Iterator[list[Operation]]:
         patch.object(schedules, "forward_step", computations.forward_step),
         patch.object(schedules, "backward_step", computations.backward_step),
         patch.object(p2p_communication.dist, "get_global_rank", lambda group, rank: rank),
-        patch("megatronapp.trainer.pipeline.schedule._groups", lambda: groups),
+        patch("megatronapp.trainer.pipeline.schedule.process_groups", lambda: groups),
     ):
         yield computations.computed
 

@@ -71,6 +71,7 @@ class NativeTransport:
         module = import_module(WHEEL)
         self.engine = engine
         self.errors: tuple[type[Exception], ...] = (module.TransportError,)
+        self._timed_out: type[Exception] = module.TransferTimeoutError
         self._tag: Any = module.Tag
         self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
 
@@ -82,6 +83,14 @@ class NativeTransport:
             self._receives.popitem()[1].wait()
         self._take_ended()
         self.engine.check()
+
+    def wait_any(self, timeout_seconds: float) -> None:
+        """Return when a receive has ended, or after the time; this thread moves messages meanwhile."""
+        try:
+            ended = self.engine.wait_any(self._receives.values(), timeout_seconds)
+        except self._timed_out:
+            return
+        self._receives.pop(ended.id, None)
 
     def close(self) -> None:
         self.engine.close()

@@ -128,7 +128,7 @@ class PipelineSchedule:
         self._config = config
         self._messages = messages
         self._communicator = PortCommunicator(config, messages)
-        self._groups = _groups()
+        self._groups = process_groups()
 
     def __call__(self, **kwargs: Any) -> Any:
         """Raises TrainingError when a message failed, before its tensors can change a parameter."""
@@ -161,7 +161,7 @@ class PipelineSchedule:
         )
 
 
-def _groups() -> ProcessGroupCollection:
+def process_groups() -> ProcessGroupCollection:
     """The groups that the schedules take for themselves when they are given no communicator."""
     groups = ProcessGroupCollection()
     groups.tp = parallel_state.get_tensor_model_parallel_group()

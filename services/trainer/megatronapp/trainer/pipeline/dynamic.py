@@ -1,0 +1,303 @@
+"""A training step whose stages choose their next operation while they run, over the port.
+
+Each stage runs core/pipeline's policy on the messages that have come. It calls megatron-core's forward_step and
+backward_step, so that what watches these sees them. A chunk's microbatches keep their order, and so do its gradients
+and its data, which each chunk reads from an iterator of its own: results are bitwise those of megatron-core's
+schedules.
+
+Gradients are reduced chunk by chunk, the last one first, each as soon as it and those before it are there: replicas
+that chose other orders still reduce in the same one. Evaluation goes to megatron-core's schedule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import schedules
+from megatron.core.utils import get_model_config, get_model_type
+
+from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Transport
+from megatronapp.trainer.pipeline.schedule import process_groups
+
+AHEAD = 4
+"""Messages of a lane whose receives are posted before its head has run."""
+WAIT_SECONDS = 0.2
+PATIENCE, LEAST_PATIENCE_SECONDS = 4.0, 60.0
+"""A stage that has waited for so many times its longest operation, and so long at least, gives up."""
+REFUSED = (
+    "deallocate_pipeline_outputs",  # outputs are still being sent
+    "variable_seq_lengths",
+    "mtp_num_layers",
+    "overlap_moe_expert_parallel_comm",
+    "defer_embedding_wgrad_compute",
+    "num_microbatches_with_partial_activation_checkpoints",
+)
+"""Settings of megatron-core that change what its schedules do."""
+DIRECTIONS = {Kind.FORWARD: Direction.FORWARD, Kind.BACKWARD: Direction.BACKWARD}
+
+MakePolicy = Callable[[Layout, int], StagePolicy]
+"""(layout, stage) -> the stage's policy for one step."""
+
+
+class AnyOrderTransport(Transport, Protocol):
+    """One that carries messages in any order, as the native transport does."""
+
+    def wait_any(self, timeout_seconds: float) -> None:
+        """Return when one of the receives that were posted has ended, or after the time."""
+
+
+class DynamicSchedule:
+    """In place of megatron-core's schedule for training steps; `stock` runs evaluations.
+
+    `ran` is what this stage ran in the newest step, in its order. Dropout is drawn in the order of execution: with it,
+    and several chunks, results differ from stock's. Raises UsageError for what it can't run: more than one tensor-,
+    context- or expert-parallel rank a stage, a transport that needs one order, and REFUSED settings.
+    """
+
+    def __init__(self, stock: Callable[..., Any], messages: PipelineMessages, make_policy: MakePolicy) -> None:
+        self._stock = stock
+        self._messages = messages
+        self._make_policy = make_policy
+        self.ran: list[Operation] = []
+        self._groups = process_groups()
+        if messages.transport.ordered:
+            raise UsageError("a dynamic pipeline order needs messages in any order: add --p2p-transport native")
+        for name, group in (("tensor", self._groups.tp), ("context", self._groups.cp)):
+            if group.size() > 1:
+                raise UsageError(f"a dynamic pipeline order can't run {name} parallelism yet; take a size of 1")
+        if parallel_state.get_expert_model_parallel_world_size() > 1:
+            raise UsageError("a dynamic pipeline order can't run expert parallelism yet; take a size of 1")
+
+    def __call__(self, *, forward_only: bool, **kwargs: Any) -> Any:
+        """Raises TrainingError when a message failed or never came, before its tensors can change a parameter."""
+        if forward_only:
+            return self._stock(forward_only=True, **kwargs)
+        step = self._begin(**kwargs)
+        try:
+            step.run()
+            self._messages.end_pass()
+        except self._messages.transport.errors as error:
+            raise TrainingError(f"a message between pipeline stages failed: {error}") from error
+        self.ran = step.ran
+        step.finish()
+        return step.losses
+
+    def _begin(
+        self, *, forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, seq_length: int,
+        micro_batch_size: int,
+    ) -> Step:  # fmt: skip
+        chunks: list[Any] = model if isinstance(model, list) else [model]
+        config = get_model_config(chunks[0])
+        for name in REFUSED:
+            if getattr(config, name):
+                raise UsageError(f"a dynamic pipeline order can't run with {name}; unset it")
+        group = self._messages.group
+        layout = Layout(stages=group.size(), chunks=len(chunks), microbatches=num_microbatches)
+        return Step(
+            layout=layout,
+            stage=group.rank(),
+            policy=self._make_policy(layout, group.rank()),
+            messages=self._messages,
+            groups=self._groups,
+            first=self._messages.begin_pass(num_microbatches),
+            config=config,
+            chunks=chunks,
+            forward_step=forward_step_func,
+            data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
+            shape=(seq_length, micro_batch_size, config.hidden_size),
+        )
+
+
+@dataclass(kw_only=True)
+class Step:
+    """One training step of one stage."""
+
+    layout: Layout
+    stage: int
+    policy: StagePolicy
+    messages: PipelineMessages
+    groups: Any
+    first: int
+    """Number of the first microbatch in messages' names."""
+    config: Any
+    chunks: list[Any]
+    forward_step: Any
+    data: list[Iterator[Any]]
+    shape: tuple[int, ...]
+    losses: list[Any] = field(default_factory=list)
+    ran: list[Operation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ranks = dist.get_process_group_ranks(self.messages.group)
+        self._receives: dict[Operation, tuple[Handle, torch.Tensor]] = {}
+        self._coming: dict[Operation, Handle] = {}
+        self._posted = dict.fromkeys(((kind, c) for kind in DIRECTIONS for c in range(self.layout.chunks)), 0)
+        self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
+        self._done = dict.fromkeys(self._posted, 0)
+        self._unreduced = list(range(self.layout.chunks))
+        self._tokens = torch.zeros([], dtype=torch.int, device=torch.cuda.current_device())
+        self._longest_seconds = 0.0
+        self._with_no_sync = ExitStack()
+
+    # ---- the step
+
+    def run(self) -> None:
+        """All operations; gradients are being reduced afterwards."""
+        if self.config.timers is not None:
+            self.config.timers("forward-backward", log_level=1).start(barrier=self.config.barrier_with_L1_time)
+        with self._with_no_sync:
+            for no_sync in _listed(self.config.no_sync_func):
+                self._with_no_sync.enter_context(no_sync())
+            for gather, chunk in zip(_listed(self.config.param_sync_func), self.chunks, strict=False):
+                gather(chunk.parameters())
+            while not self.policy.finished:
+                self._run_next()
+
+    def finish(self) -> None:
+        """What megatron-core does at the end of its schedules."""
+        if self.config.finalize_model_grads_func is not None:
+            tokens = self._tokens if self.config.calculate_per_token_loss else None
+            self.config.finalize_model_grads_func(self.chunks, tokens, pg_collection=self.groups)
+        if self.config.timers is not None:
+            self.config.timers("forward-backward").stop()
+
+    def _run_next(self) -> None:
+        operation = self._next()
+        began = time.perf_counter()
+        self.policy.start(operation)
+        if operation.kind is Kind.FORWARD:
+            self._forward(operation)
+        else:
+            self._backward(operation)
+        self._done[operation.kind, operation.chunk] += 1
+        self.policy.end(operation)
+        self.ran.append(operation)
+        self._reduce_what_is_ready()
+        self._longest_seconds = max(self._longest_seconds, time.perf_counter() - began)
+
+    def _next(self) -> Operation:
+        """What to run next, once something can. Raises TrainingError when nothing can for too long."""
+        began = time.perf_counter()
+        while True:
+            self._post_receives()
+            self._take_arrived()
+            operation = self.policy.choose()
+            if operation is not None:
+                return operation
+            waited = time.perf_counter() - began
+            if not self._coming or waited > max(LEAST_PATIENCE_SECONDS, PATIENCE * self._longest_seconds):
+                raise TrainingError(f"stage {self.stage} has had nothing to run for {waited:.0f} s: {self._standing()}")
+            cast(AnyOrderTransport, self.messages.transport).wait_any(WAIT_SECONDS)
+
+    def _standing(self) -> str:
+        lanes = ", ".join(f"{n} {kind.letter} of chunk {chunk}" for (kind, chunk), n in self._done.items())
+        return f"it has run {lanes}, and waits for {', '.join(map(str, self._coming)) or 'no message'}"
+
+    # ---- messages
+
+    def _neighbour(self, operation: Operation, towards: int) -> tuple[int, int] | None:
+        """(stage, chunk) of the part before (−1) or after (+1) an operation's part of the model."""
+        part = self.layout.part(self.stage, operation.chunk) + towards
+        return self.layout.place(part) if 0 <= part < self.layout.parts else None
+
+    def _name(self, kind: Kind, microbatch: int, upstream_chunk: int) -> MessageId:
+        return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
+
+    def _post_receives(self) -> None:
+        """Of each lane some ahead of its head; of backward only what its forward has been begun of."""
+        for (kind, chunk), posted in self._posted.items():
+            limit = min(self.layout.microbatches, self._done[kind, chunk] + AHEAD)
+            if kind is Kind.BACKWARD:
+                limit = min(limit, self._done[Kind.FORWARD, chunk])
+            for microbatch in range(posted, limit):
+                self._post_receive(Operation(kind, chunk, microbatch))
+                self._posted[kind, chunk] = microbatch + 1
+
+    def _post_receive(self, operation: Operation) -> None:
+        forward = operation.kind is Kind.FORWARD
+        source = self._neighbour(operation, -1 if forward else 1)
+        if source is None:
+            return
+        stage, chunk = source
+        tensor = torch.empty(
+            self.shape, requires_grad=True, device=torch.cuda.current_device(), dtype=self.config.pipeline_dtype
+        )
+        name = self._name(operation.kind, operation.microbatch, chunk if forward else operation.chunk)
+        handle = self.messages.receive(tensor, self._ranks[stage], name)
+        self._receives[operation] = handle, tensor
+        self._coming[operation] = handle
+
+    def _take_arrived(self) -> None:
+        for operation in [each for each, handle in self._coming.items() if handle.is_completed()]:
+            del self._coming[operation]
+            self.policy.arrived(operation)
+
+    def _received(self, operation: Operation) -> torch.Tensor | None:
+        if operation not in self._receives:
+            return None
+        handle, tensor = self._receives.pop(operation)
+        handle.wait()
+        return tensor
+
+    # ---- operations
+
+    def _forward(self, operation: Operation) -> None:
+        _, chunk, microbatch = operation
+        activation = self._received(operation)
+        following = self._neighbour(operation, 1)
+        output, tokens = schedules.forward_step(
+            self.forward_step,
+            self.data[chunk],
+            self.chunks[chunk],
+            self.layout.microbatches,
+            activation,
+            self.losses,
+            self.config,
+            cp_group_size=self.groups.cp.size(),
+            is_first_microbatch=microbatch == 0,
+            current_microbatch=microbatch,
+            vp_stage=chunk if self.layout.chunks > 1 else None,
+            is_last_stage=following is None,
+        )
+        self._tokens += tokens
+        self._kept[chunk, microbatch] = activation, output
+        if following is not None:
+            self.messages.send(output, self._ranks[following[0]], self._name(Kind.FORWARD, microbatch, chunk))
+
+    def _backward(self, operation: Operation) -> None:
+        _, chunk, microbatch = operation
+        gradient = self._received(operation)
+        activation, output = self._kept.pop((chunk, microbatch))
+        model_type = get_model_type(self.chunks[chunk])
+        of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
+        source = self._neighbour(operation, -1)
+        if source is not None:
+            stage, upstream_chunk = source
+            self.messages.send(of_input, self._ranks[stage], self._name(Kind.BACKWARD, microbatch, upstream_chunk))
+
+    def _reduce_what_is_ready(self) -> None:
+        """Chunks from the last one on, whatever order they end in."""
+        while self._unreduced and self._done[Kind.BACKWARD, self._unreduced[-1]] == self.layout.microbatches:
+            chunk = self._unreduced.pop()
+            reduce = _listed(self.config.grad_sync_func)
+            if reduce:
+                reduce[chunk](self.chunks[chunk].parameters())
+
+
+def _listed(functions: Any) -> Sequence[Any]:
+    """megatron-core's configuration has one function, a list of one for each chunk, or none."""
+    if functions is None:
+        return []
+    return functions if isinstance(functions, list) else [functions]
