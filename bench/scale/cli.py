@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--gpu-days", type=float, default=200, help="of each healthy model, at least; default 200")
     known.add_argument("--rank-steps", type=float, default=0, help="of each healthy model, at least")
     known.add_argument("--trials", type=int, default=10, help="of each fault; default 10")
+    known.add_argument("--realtime-jobs", type=int, default=1, help="of each size, of 46 steps each; default 1")
     known.add_argument("--percent", type=float, nargs="+", default=[3, 5, 10], help="sizes of a slow GPU")
     known.add_argument("--only", nargs="+", default=[], help=f"of {', '.join([*MODELS, *FAULTS])}")
     known.add_argument("--model", default="quiet", choices=sorted(MODELS), help="of the faulty jobs; default quiet")
@@ -59,6 +60,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         gpu_days=arguments.gpu_days,
         rank_steps=arguments.rank_steps,
         trials=arguments.trials,
+        realtime_jobs=max(1, arguments.realtime_jobs),
         only=tuple(arguments.only),
         model=arguments.model,
         recording=arguments.recording,
@@ -107,9 +109,12 @@ def _realtime(options: Options, write: Write) -> None:
     from bench.scale import realtime
 
     for world in options.worlds:
-        measured = realtime.measure(world, min(options.step_seconds), seeds(1, result=options.result)[0])
-        print(realtime.line(measured), flush=True)
-        write({"suite": "realtime"} | vars(measured))
+        jobs: list[realtime.Measured] = []
+        for seed in seeds(options.realtime_jobs, result=options.result):
+            jobs.append(realtime.measure(world, min(options.step_seconds), seed))
+            print(realtime.line(jobs[-1]), flush=True)
+            write({"suite": "realtime"} | vars(jobs[-1]))
+        print(realtime.pooled(jobs), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from bench.scale import intervals
 from bench.scale.seeds import generator
 from tests.support.pausing import STEP, Habits, PausingJob, RandomJob, log_uniform
 
@@ -51,9 +50,14 @@ def _quiet_share(job: PausingJob) -> float:
 
 
 def line(world: int, stalls: list[Stall]) -> str:
-    found = [s.seconds for s in stalls if s.seconds is not None]
-    late = [s.seconds - s.usual for s in stalls if s.seconds is not None]
-    middle = f"{np.median(found):.1f} s (median), {max(late):.1f} s after the usual pause (worst)" if found else "–"
-    right, in_time = sum(s.right_rank for s in stalls), sum(s.in_time for s in stalls)
-    counted = f"{len(found)} of {len(stalls)} found, {right} with the right rank, {in_time} in time"
-    return f"{world:6} ranks: {counted}; {middle}"
+    found = [s for s in stalls if s.seconds is not None]
+    seconds = [s.seconds for s in found if s.seconds is not None]
+    late = [s.seconds - s.usual for s in found if s.seconds is not None]
+    shares = {
+        "found": len(found),
+        "with the right rank": sum(s.right_rank for s in stalls),
+        "in time": sum(s.in_time for s in stalls),
+    }
+    counted = ", ".join(f"{what} {intervals.share_text(hits, len(stalls))}" for what, hits in shares.items())
+    worst = f"; {max(late):.1f} s after the usual pause at worst" if late else ""
+    return f"{world:6} ranks: {counted}; seconds to the page {intervals.median_text(seconds)}{worst}"

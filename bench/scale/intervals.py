@@ -4,6 +4,7 @@ has them, and each is a few lines."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 TAIL = 0.025
@@ -33,6 +34,18 @@ def median(values: Sequence[float]) -> Interval:
         return math.nan, math.nan
     left_out = next(k for k in range(n + 1) if _binomial_cdf(k, n, 0.5) > TAIL)
     return ordered[max(left_out - 1, 0)], ordered[min(n - left_out, n - 1)]
+
+
+def share_text(hits: int, trials: int) -> str:
+    """A share for people."""
+    low, high = share(hits, trials)
+    return f"{hits} of {trials} ({low:.2f} … {high:.2f})" if trials else "–"
+
+
+def median_text(values: Sequence[float], form: str = ".1f") -> str:
+    """A median for people."""
+    low, high = median(values)
+    return f"{statistics.median(values):{form}} ({low:{form}} … {high:{form}})" if values else "–"
 
 
 def _falling(function: Callable[[float], float], value: float, most: float) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 from grpc import aio
 
+from bench.scale import intervals
 from bench.scale.faults import Fault, What
 from bench.scale.job import NS, Job, Spec, Step
 from bench.scale.layout import of_world
@@ -273,4 +274,16 @@ def line(measured: Measured) -> str:
         f"{measured.ranks:6} ranks, steps of {measured.step_seconds:g} s: {page}; {measured.false_pages} false pages, "
         f"{measured.wrong_culprits} wrong culprits; processor time: {used}; the simulation was late by "
         f"{measured.late_seconds:.2f} s at most"
+    )
+
+
+def pooled(jobs: Sequence[Measured]) -> str:
+    """All jobs of one size together."""
+    found = [job for job in jobs if job.found]
+    return (
+        f"{jobs[0].ranks:6} ranks: paged {intervals.share_text(len(found), len(jobs))}; "
+        f"steps to the page {intervals.median_text([job.steps_to_page for job in found], '.0f')}, "
+        f"seconds {intervals.median_text([job.seconds_to_page for job in found])}; "
+        f"jobs with a false page or a wrong culprit "
+        f"{intervals.share_text(sum(bool(job.false_pages or job.wrong_culprits) for job in jobs), len(jobs))}"
     )

@@ -145,18 +145,13 @@ def _fault_line(line: Line) -> str:
     recall = _with_interval(line.found / faults, intervals.share(line.found, faults), ".2f")
     steps = _with_interval(*line.to_the_page("steps"), ".0f")
     seconds = _with_interval(*line.to_the_page("seconds"), ".0f")
-    culprits = _share(line.wrong_culprits, line.pages)
-    causes = _share(line.wrong_causes, line.pages - line.wrong_culprits - line.false_pages)
+    culprits = intervals.share_text(line.wrong_culprits, line.pages)
+    causes = intervals.share_text(line.wrong_causes, line.pages - line.wrong_culprits - line.false_pages)
     found = f"{line.found} of {faults}"
     return (
         f"{line.name:38} {found:>9} {recall:>20} {steps:>19} {seconds:>21} {culprits:>26} {causes:>24}"
         f" {line.false_pages:11} {line.false_openings:14} {line.errors:6}"
     )
-
-
-def _share(hits: int, trials: int) -> str:
-    low, high = intervals.share(hits, trials)
-    return f"{hits} of {trials} ({low:.2f} … {high:.2f})" if trials else "–"
 
 
 def _with_interval(value: float, interval: Interval, form: str) -> str:

@@ -28,6 +28,7 @@ class Options:
     """The same."""
     trials: int = 10
     """Of each fault."""
+    realtime_jobs: int = 1
     only: tuple[str, ...] = ()
     """Names of models, or faults; empty: all."""
     model: str = "quiet"

@@ -25,6 +25,13 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "EP2 x DP4": ("--num-experts=4", "--expert-model-parallel-size=2", "--disable-bias-linear"),
 }
 """Four ranks each, steps of about 0.1 s: all that the trainer can do on CPUs. Context parallelism needs GPUs."""
+COMBINED: dict[str, tuple[str, ...]] = {
+    "PP2 x DP2 sharded optimizer": (*LAYOUTS["PP2 x DP2"], *LAYOUTS["DP4 sharded optimizer"]),
+    "PP2 x TP2 sequence-parallel": (*LAYOUTS["PP2 x TP2 (DP1)"], "--sequence-parallel"),
+    "PP2 x VPP2 x TP2": (*LAYOUTS["PP2 x VPP2 x DP2"], "--tensor-model-parallel-size=2"),
+    "PP2 x EP2 x DP2": (*LAYOUTS["PP2 x DP2"], *LAYOUTS["EP2 x DP4"]),
+}
+"""What is chosen along more than one axis at once, with a fault of each kind."""
 
 EXPECTED: dict[FaultKind, tuple[str, frozenset[str]]] = {
     FaultKind.SLOW_COMPUTE: ("slow_gpu", frozenset({"compute"})),
@@ -89,6 +96,13 @@ def _of_layout(number: int, layout: str) -> list[Case]:
     return [case(layout, fault) for fault in (*faults, hang((number + 3) % 4))]
 
 
+def _of_combined(number: int, layout: str) -> list[Case]:
+    """The smallest fault of each kind that must be found, on changing ranks."""
+    faults = [slow(number % 4, 1.2), stall(FaultKind.HOST_STALL, (number + 1) % 4, 0.15)]
+    faults += [stall(FaultKind.LATE_LINK, (number + 2) % 4, 0.06), hang((number + 3) % 4)]
+    return [case(layout, fault) for fault in faults]
+
+
 DOUBLE = [
     case("DP4", slow(1), slow(2)),
     case("DP4", slow(3), stall(FaultKind.DATA_STALL, 0, 0.15)),
@@ -96,10 +110,15 @@ DOUBLE = [
     case("PP2 x DP2", slow(2), stall(FaultKind.HOST_STALL, 1, 0.15)),
     case("TP2 x DP2", slow(1), stall(FaultKind.HOST_STALL, 2, 0.15)),
 ]
-FAULTY = [*(case for number, layout in enumerate(LAYOUTS) for case in _of_layout(number, layout)), *DOUBLE]
+FAULTY = [
+    *(case for number, layout in enumerate(LAYOUTS) for case in _of_layout(number, layout)),
+    *(case for number, layout in enumerate(COMBINED) for case in _of_combined(number, layout)),
+    *DOUBLE,
+]
+ALL_LAYOUTS = LAYOUTS | COMBINED
 CLEAN = [
     Case(f"clean {number}: {layout}", layout, Scenario())
-    for number, layout in enumerate((list(LAYOUTS) * 3)[:20], start=1)
+    for number, layout in enumerate((list(ALL_LAYOUTS) * 2)[:20], start=1)
 ]
 
 

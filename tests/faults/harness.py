@@ -20,7 +20,7 @@ from megatronapp.cli.local_stack import LocalStack, Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding
 from megatronapp.v1 import findings_pb2, trace_pb2
-from tests.faults.cases import LAYOUTS, Case
+from tests.faults.cases import ALL_LAYOUTS, Case
 from tests.faults.rank import main
 
 WORLD = 4
@@ -130,7 +130,7 @@ async def _listening(bus: MemoryBus, state: DemoState, pages: dict[str, tuple[Fi
 def _start(case: Case, context: ForkServerContext, folder: Path, running: LocalStack) -> list[ForkServerProcess]:
     scenario = folder / "scenario.yaml"
     scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
-    argv = [*MODEL, *LAYOUTS[case.layout], *(["--fault-scenario", str(scenario)] if not case.clean else [])]
+    argv = [*MODEL, *ALL_LAYOUTS[case.layout], *(["--fault-scenario", str(scenario)] if not case.clean else [])]
     environment = {
         "WORLD_SIZE": str(WORLD),
         "LOCAL_WORLD_SIZE": str(WORLD),

@@ -22,6 +22,7 @@ JOBS = 20
 """Of each slow GPU; of other faults FEWER."""
 FEWER = 4
 HEALTHY_STEPS = 300
+LARGE_RANKS, LARGE_STEPS = 1024, 120
 
 
 def judged(
@@ -33,9 +34,10 @@ def judged(
     steps: int = 0,
     model: str = "quiet",
     layouts: str = LARGE,
+    ranks: int = RANKS,
 ) -> Line:
     trials = [
-        Trial(suite, scenario, RANKS, (4.0, 15.0)[seed % 2], seed, steps, model, size, layouts=layouts)
+        Trial(suite, scenario, ranks, (4.0, 15.0)[seed % 2], seed, steps, model, size, layouts=layouts)
         for seed in seeds(jobs, result=False)
     ]
     (line,) = report.lines((trial, run(trial)) for trial in trials)
@@ -75,10 +77,14 @@ def test_a_gpu_that_is_slow_from_the_first_step_or_across_a_restart_is_paged(
         "spread",
         "bursts",
         "sequences",
+        "sequences-unreported",
+        "buckets",
+        "buckets-unreported",
         "experts",
         "last-stage",
         "garbage",
         "checkpoints",
+        "recorded",
     ],
 )
 def test_nobody_is_paged_of_a_healthy_job_and_hardly_anything_is_told(model: str) -> None:
@@ -86,6 +92,22 @@ def test_nobody_is_paged_of_a_healthy_job_and_hardly_anything_is_told(model: str
 
     assert line.false_pages == 0, line.strays
     assert line.false_openings <= 1, line.strays
+
+
+@pytest.mark.parametrize("model", ["drift", "bursts", "sequences-unreported"])
+def test_nobody_is_paged_of_a_large_healthy_job(model: str) -> None:
+    line = judged("healthy", model, 1, steps=LARGE_STEPS, model=model, ranks=LARGE_RANKS)
+
+    assert line.false_pages == 0, line.strays
+    assert line.false_openings <= 1, line.strays
+
+
+@pytest.mark.parametrize("scenario", ["slow", "link", "two"])
+def test_a_fault_of_a_large_job_is_paged_with_its_ranks_and_its_cause(scenario: str) -> None:
+    line = judged("faults", scenario, 1, size=size_of(scenario), ranks=LARGE_RANKS)
+
+    assert line.found == line.right_causes == len(line.detections), line.strays
+    assert (line.wrong_culprits, line.false_pages) == (0, 0), line.strays
 
 
 @pytest.mark.parametrize(

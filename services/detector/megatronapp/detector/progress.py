@@ -30,7 +30,8 @@ RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
 BUSY_SHARE = 0.2
-"""A thread that uses less of a processor than this stands still."""
+"""A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
+processor, and one that waits in a collective or message of gloo uses none (measured, below 0.0001)."""
 
 
 @dataclass(slots=True)

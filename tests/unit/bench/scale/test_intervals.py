@@ -41,3 +41,9 @@ def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
     held = np.mean([low <= np.log(2) <= high for low, high in drawn])
 
     assert 0.93 <= held <= 0.99
+
+
+def test_a_share_and_a_median_are_told_with_their_intervals() -> None:
+    assert intervals.share_text(5, 10) == "5 of 10 (0.19 … 0.81)"
+    assert intervals.median_text([3.0, 1.0, 2.0]) == "2.0 (1.0 … 3.0)"
+    assert (intervals.share_text(0, 0), intervals.median_text([])) == ("–", "–")

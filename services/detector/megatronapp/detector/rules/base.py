@@ -33,7 +33,8 @@ PATIENT_PAGE_STEPS = 6
 CERTAIN_SIGMAS = 3.0
 """An effect is larger than another when it is by so many standard deviations of its estimate."""
 DISPUTED = 0.85
-"""Share of its confidence that a verdict keeps when a second signal that could confirm it does not."""
+"""Share of its confidence that a verdict keeps when a second signal that could confirm it does not: below what moves a
+job unless its spec says otherwise (`minConfidence`, 0.9), however certain the test is. Pages do not ask for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def test_granularity_base() -> None:
     ("line", "says"),
     [
         ("--trace --trace-interval 0", "at least 1"),
+        ("--trace --trace-interval 1000001", "too large"),
         ("--trace --trace-interval 2 --continuous-trace-iterations 3", "would begin inside"),
         ("--collector-address nowhere", "host:port"),
         ("--collector-address host:99999", "host:port"),
