@@ -216,5 +216,5 @@ def run_rank(rank: int, folder: str, port: int, world_size: int) -> None:
 def report() -> None:
     print(f"\n{torch.cuda.get_device_name(0)}: half a round trip, µs, two ranks on one GPU")
     print(f"{'':10} {'native':>10} {'bare':>10} {'ratio':>10}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         spawn(run_rank, folder, 2)

@@ -9,9 +9,11 @@ import ctypes
 import random
 from typing import Any
 
+# First: it opens the stand-in before PyTorch brings the machine's own driver, where it has one.
+from stand_in_ranks import DRIVER, MESSAGES, SECONDS, SIZES, content, pair, post, until  # isort: split
+
 import pytest
 import torch
-from stand_in_ranks import DRIVER, MESSAGES, SECONDS, SIZES, content, pair, post, until
 
 from megatronapp.rdma import _native
 from megatronapp.rdma._native import Direction, Status
@@ -163,6 +165,42 @@ def lose_a_peer_between_host_and_gpu(ranks: Ranks) -> None:
         engine.close(1.0)
 
 
+def abort_while_staged_copies_are_queued() -> None:
+    """The GPU comes to them when both engines are closed: so long it may touch the tensors, and their buffers."""
+    ranks, side = pair("staged"), stream()
+    tensor, sent = torch.zeros(1 << 20, dtype=torch.uint8), bytes_of(3, 1 << 20)
+    receive = post(ranks[0], RECEIVE, tensor, 1, 0)
+    gate = Gate(side)
+    assert ranks[0].wait_stream(receive, side)
+    send = post(ranks[0], SEND, sent, 1, 0, stream=side)  # its producer waits, too
+    for engine in ranks:
+        engine.abort("over")
+        engine.close(1.0)
+    assert receive.failed
+    assert send.failed
+    assert receive.in_use
+    assert send.in_use
+    assert _native.end_settled() == 1
+    gate.open()
+    until(lambda: _native.end_settled() == 0)
+    assert not receive.in_use
+    assert not send.in_use
+
+
+def take_back_a_staged_receive_that_a_stream_waits_for(ranks: Ranks) -> None:
+    side, tensor = stream(), torch.zeros(1 << 20, dtype=torch.uint8)
+    receive = post(ranks[0], RECEIVE, tensor, 1, 0)
+    assert ranks[0].wait_stream(receive, side)
+    mark = Mark(side)
+    assert ranks[0].cancel(receive, SECONDS)
+    until(mark.reached)
+    until(lambda: not receive.in_use)
+    again = post(ranks[0], RECEIVE, tensor, 1, 0)
+    well(ranks[1], post(ranks[1], SEND, bytes_of(5, 1 << 20), 0, 0))
+    well(ranks[0], again)
+    assert torch.equal(tensor, bytes_of(5, 1 << 20))
+
+
 def refuse_a_stream_that_is_captured(ranks: Ranks) -> None:
     side, tensor = stream(), torch.zeros(64, dtype=torch.uint8)
     receive = post(ranks[0], RECEIVE, tensor, 1, 0)
@@ -212,5 +250,7 @@ if __name__ == "__main__":
         overtake_a_send_that_its_producer_holds_up(pair(lane, in_flight_bytes=1 << 20))
         send_more_than_there_are_flags(pair(lane))
         print(f"{lane}: as a scheduler asks")
+    take_back_a_staged_receive_that_a_stream_waits_for(pair("staged"))
+    abort_while_staged_copies_are_queued()
     refuse_more_receives_than_there_are_flags(pair("cuda_ipc"))
     print("no more receives than there are flags")

@@ -6,13 +6,12 @@ import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 
-from megatronapp.rdma import _native, keepalive, pending_send, tensors
+from megatronapp.rdma import _native, forks, keepalive, pending_send, tensors
 from megatronapp.rdma._native import Direction, Status
 from megatronapp.rdma.capabilities import local_capabilities
 from megatronapp.rdma.config import Config
@@ -31,8 +30,6 @@ from megatronapp.rdma.refusals import Refusals
 from megatronapp.rdma.rendezvous import Directory, Listener, Store, open_store, own_address
 from megatronapp.rdma.tag import Tag
 from megatronapp.rdma.tensors import Spec
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
@@ -86,7 +83,7 @@ class Engine:
         self._aborted: str | None = None
         self._lock = threading.Lock()
         self._forked = False
-        _engines.add(self)
+        forks.watch(self)
 
     # ---- peers
 
@@ -392,39 +389,23 @@ class Engine:
 
     def _not_forked(self) -> None:
         if self._forked:
-            raise EngineClosedError(_FORKED)
+            raise EngineClosedError(forks.FORKED)
 
     def _usable(self) -> None:
         self._not_forked()
         if self._aborted is not None:
             raise EngineClosedError(self._aborted)
 
-    def _leave_to_parent(self) -> None:
+    def leave_to_parent(self) -> None:
         """In a fork: sockets held here would hide the parent's death from its peers."""
         self._forked = True
-        self.native = cast(_native.Engine, _ForkedEngine())
+        self.native = cast(_native.Engine, forks.ForkedEngine())
         self._listener.close()
         for link in self._peers.values():
             link.connection.close()
 
 
-class _ForkedEngine:
-    """In place of the native engine, none of whose threads a fork has, and whose locks may be held for ever."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise EngineClosedError(_FORKED)
-
-
 _CLOSED = "the engine is closed"
-_FORKED = "this process is a fork of the one that made the engine: make one of its own"
-
-
-def _after_fork() -> None:
-    for engine in list(_engines):
-        engine._leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def neighbours(ranks: Sequence[int], rank: int) -> list[int]:

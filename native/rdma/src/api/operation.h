@@ -33,7 +33,7 @@ struct Flag {
 // What became of the wish to take an operation back.
 enum class Cancel : std::uint8_t { kNot, kAsked, kTooLate };
 
-struct Operation {
+struct Operation : std::enable_shared_from_this<Operation> {
     std::uint64_t id = 0;
     Direction direction = Direction::kSend;
     int peer = 0;

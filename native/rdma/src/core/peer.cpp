@@ -34,10 +34,17 @@ Peer::Peer(int rank, const Link& link, const Limits& limits, Listener& listener,
 }
 
 Peer::~Peer() {
-    staged_.reset();
-    if (!settled()) {
+    if (staged_ != nullptr && !staged_->settle()) {
+        keep_until_settled(std::move(staged_));
+    }
+    if (cuda_ != nullptr && !cuda_->settle()) {
         keep_until_settled(std::move(cuda_));
     }
+}
+
+bool Peer::settled() {
+    const bool staged = staged_ == nullptr || staged_->settle();
+    return (cuda_ == nullptr || cuda_->settle()) && staged;
 }
 
 // ---- operations
@@ -92,6 +99,7 @@ void Peer::post(const OperationPtr& operation) {
         }
         lane_of(*operation).posted(*operation);
     } catch (...) {
+        end_lanes(*operation);
         if (operation->event != nullptr) {
             events_->give_back(*operation);
         }

@@ -97,7 +97,7 @@ public:
     // The stream goes on when the operation of GPU memory is through. Throws Exhausted.
     void follow(const OperationPtr& operation, void* stream);
     // Of a lost peer: whether the GPU is through with all messages.
-    bool settled() { return cuda_ == nullptr || cuda_->settle(); }
+    bool settled();
 
     // Matcher
     OperationPtr receiving(std::uint64_t receive) override;

@@ -64,8 +64,7 @@ public:
     // Matched, but not given to the GPU.
     bool holds_back() const { return !waiting_.empty(); }
     void set_pool_limit(std::size_t bytes) { pool_.set_limit(bytes); }
-    // After the end of all messages: whether the GPU is through with them, too. Calls nothing of the core.
-    bool settle();
+    bool settle() override;
 
 private:
     struct Matched {

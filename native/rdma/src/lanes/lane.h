@@ -49,6 +49,8 @@ public:
     virtual bool writes_late() const { return false; }
     // The peer is gone or the engine stops: let everything go that waits, streams too.
     virtual void release() {}
+    // After the end of all messages: whether the GPU is through with them, too. Calls nothing of the core.
+    virtual bool settle() { return true; }
     // An operation has ended, well or not: what waits for it must not wait any more.
     virtual void ended(Operation&) {}
 };

@@ -11,7 +11,7 @@ namespace {
 // Never destroyed: when the process ends, the driver may be gone before.
 struct Leftovers {
     std::mutex mutex;
-    std::vector<std::unique_ptr<CudaIpcLane>> lanes;
+    std::vector<std::unique_ptr<Lane>> lanes;
 };
 
 Leftovers& leftovers() {
@@ -21,7 +21,7 @@ Leftovers& leftovers() {
 
 }  // namespace
 
-void keep_until_settled(std::unique_ptr<CudaIpcLane> lane) {
+void keep_until_settled(std::unique_ptr<Lane> lane) {
     Leftovers& all = leftovers();
     const std::lock_guard<std::mutex> lock(all.mutex);
     all.lanes.push_back(std::move(lane));

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <memory>
 
-#include "lanes/cuda_ipc.h"
+#include "lanes/lane.h"
 
 namespace megatronapp::rdma {
 
-void keep_until_settled(std::unique_ptr<CudaIpcLane> lane);
+void keep_until_settled(std::unique_ptr<Lane> lane);
 // Ends those that have settled; how many have not.
 std::size_t end_settled();
 

@@ -11,6 +11,12 @@
 
 namespace megatronapp::rdma {
 
+namespace {
+
+constexpr std::size_t kMaxSideStreams = 16;
+
+}  // namespace
+
 // ---- the pool
 
 StagingPool::~StagingPool() {
@@ -61,8 +67,11 @@ StagedLane::StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> eve
 
 StagedLane::~StagedLane() {
     enter();
-    driver_.stream_synchronize(stream_);
-    driver_.stream_destroy(stream_);
+    side_streams_[nullptr] = stream_;
+    for (const auto& [producer, stream] : side_streams_) {
+        driver_.stream_synchronize(stream);
+        driver_.stream_destroy(stream);
+    }
     if (abandoned_) {
         static_cast<void>(pool_.release());  // a peer that was given up may still write into it
     }
@@ -76,9 +85,68 @@ StagedLane::Staging& StagedLane::stage(Operation& operation, CudaAddress device,
 }
 
 void StagedLane::posted(Operation& send) {
-    stage(send, address_of(send), Where::kDue);
+    Staging& staging = stage(send, address_of(send), Where::kDue);
+    void* side = send.flag.host == nullptr ? side_stream(send.stream) : nullptr;
+    if (side != nullptr && flags().take(send)) {
+        queue_send(staging, side);
+    }
     moving_.push_back(send.id);
     host_.posted(send);
+}
+
+OperationFlags& StagedLane::flags() {
+    if (!flags_) {
+        flags_.emplace(events_->context());
+    }
+    return *flags_;
+}
+
+// None: there are too many.
+void* StagedLane::side_stream(void* producer) {
+    const auto found = side_streams_.find(producer);
+    if (found != side_streams_.end()) {
+        return found->second;
+    }
+    if (side_streams_.size() == kMaxSideStreams) {
+        return nullptr;
+    }
+    void* made = nullptr;
+    check_cuda(driver_.stream_create(&made, CudaDriver::kNonBlocking, 0), "cuStreamCreate");
+    return side_streams_[producer] = made;
+}
+
+void StagedLane::wait(const Flag& flag, void* stream) {
+    check_cuda(driver_.stream_wait(stream, flag.device, flag.value, CudaDriver::kAtLeast), "cuStreamWaitValue32");
+}
+
+void StagedLane::write(const Flag& flag, void* stream) {
+    check_cuda(driver_.stream_write(stream, flag.device, flag.value, 0), "cuStreamWriteValue32");
+}
+
+void StagedLane::queue_send(Staging& staging, void* stream) {
+    const Operation& send = *staging.operation;
+    check_cuda(driver_.stream_wait_event(stream, send.event, 0), "cuStreamWaitEvent");
+    if (send.what.bytes != 0) {
+        const auto host = reinterpret_cast<CudaAddress>(staging.host);
+        check_cuda(driver_.copy(host, staging.device, send.what.bytes, stream), "cuMemcpyAsync");
+    }
+    write(send.flag, stream);
+    staging.queued = true;
+    staging.where = Where::kCopying;
+}
+
+void StagedLane::queue_receive(Staging& staging, void* stream) {
+    const Operation& receive = *staging.operation;
+    if (stream != receive.stream) {
+        check_cuda(driver_.stream_wait_event(stream, receive.event, 0), "cuStreamWaitEvent");
+    }
+    wait(flags_->ready(receive), stream);
+    if (receive.what.bytes != 0) {
+        const auto host = reinterpret_cast<CudaAddress>(staging.host);
+        check_cuda(driver_.copy(staging.device, host, receive.what.bytes, stream), "cuMemcpyAsync");
+    }
+    write(receive.flag, stream);
+    staging.queued = true;
 }
 
 void StagedLane::expect(const OperationPtr& receive, Message& message) {
@@ -109,8 +177,7 @@ Stop StagedLane::stop(const OperationPtr& send) {
 }
 
 bool StagedLane::held_up(const Operation& send) const {
-    const Staging& staging = staged_.at(send.id);
-    return staging.where == Where::kDue && !may_copy(staging);
+    return staged_.at(send.id).where != Where::kThere && !events_->reached(send.event);
 }
 
 bool StagedLane::lands(const OperationPtr& receive) {
@@ -120,7 +187,10 @@ bool StagedLane::lands(const OperationPtr& receive) {
     }
     Staging& staging = found->second;
     if (staging.where == Where::kUnderWay) {
-        staging.where = Where::kDue;
+        staging.where = staging.queued ? Where::kCopying : Where::kDue;
+        if (staging.queued) {
+            reach(flags_->ready(*receive));
+        }
         moving_.push_back(receive->id);
     }
     return staging.where != Where::kThere;
@@ -131,10 +201,14 @@ bool StagedLane::may_copy(const Staging& staging) const {
     return staging.brought ? cuda_->may_write(*staging.operation) : events_->reached(staging.operation->event);
 }
 
+bool StagedLane::copied(const Staging& staging) const {
+    return staging.queued ? reached(staging.operation->flag) : events_->reached(staging.copied);
+}
+
 // Whether anything happened.
 bool StagedLane::advance(Staging& staging) {
     const Operation& operation = *staging.operation;
-    if (staging.where == Where::kCopying ? !events_->reached(staging.copied) : !may_copy(staging)) {
+    if (staging.where == Where::kCopying ? !copied(staging) : !may_copy(staging)) {
         return false;
     }
     if (staging.where == Where::kCopying || operation.what.bytes == 0) {
@@ -162,6 +236,7 @@ void StagedLane::there(Staging& staging) {
 }
 
 bool StagedLane::progress() {
+    settle();
     if (moving_.empty()) {
         return false;
     }
@@ -187,45 +262,75 @@ bool StagedLane::progress() {
 bool StagedLane::holds_back() const {
     return std::any_of(moving_.begin(), moving_.end(), [this](std::uint64_t id) {
         const auto found = staged_.find(id);
-        return found != staged_.end() && found->second.operation->direction == Direction::kSend;
+        return found != staged_.end() && !found->second.queued &&
+               found->second.operation->direction == Direction::kSend;
     });
 }
 
 void StagedLane::follow(const OperationPtr& operation, void* stream) {
     enter();
-    if (!flags_) {
-        flags_.emplace(events_->context());
+    if (operation->flag.host != nullptr) {
+        if (!reached(operation->flag)) {
+            wait(operation->flag, stream);
+        }
+        return;
     }
-    if (operation->flag.host == nullptr && !flags_->take(*operation)) {
-        throw Exhausted("streams wait for " + std::to_string(kFlagSlots) + " staged messages already, all that may be");
+    if (!flags().take(*operation)) {
+        throw Exhausted(std::to_string(kFlagSlots) +
+                        " staged messages are open that were sent or that streams wait for, all that may be");
     }
-    const Flag& flag = operation->flag;
-    if (!reached(flag)) {
-        check_cuda(driver_.stream_wait(stream, flag.device, flag.value, CudaDriver::kAtLeast), "cuStreamWaitValue32");
+    Staging& staging = staged_.at(operation->id);
+    if (operation->direction == Direction::kReceive && staging.where == Where::kUnderWay && !staging.brought) {
+        queue_receive(staging, stream);
+    } else {
+        wait(operation->flag, stream);  // the host writes it at the end
     }
 }
 
 void StagedLane::ended(Operation& operation) {
     host_.ended(operation);
-    if (flags_) {
-        flags_->give_back(operation);
-    }
     const auto found = staged_.find(operation.id);
     if (found == staged_.end()) {
         return;
     }
     Staging& staging = found->second;
-    if (staging.where == Where::kCopying) {
-        enter();
-        driver_.stream_synchronize(stream_);  // it ends badly: nothing may touch the tensor afterwards
-    }
-    pool_->give_back(staging.host);
-    events_->give_back(staging.copied);
     if (!staging.brought) {
         events_->give_back(operation);
     }
+    if (staging.queued && !reached(operation.flag)) {  // it has not ended well
+        reach(flags_->ready(operation));
+        operation.in_use.store(true, std::memory_order_release);
+        late_.push_back({operation.shared_from_this(), staging.host});
+        staged_.erase(found);
+        return;
+    }
+    if (staging.where == Where::kCopying && !staging.queued) {
+        enter();
+        driver_.stream_synchronize(stream_);  // it ends badly: nothing may touch the tensor afterwards
+    }
+    if (flags_) {
+        flags_->give_back(operation);
+    }
+    pool_->give_back(staging.host);
+    events_->give_back(staging.copied);
     operation.buffer = operation.data;
     staged_.erase(found);
+}
+
+bool StagedLane::settle() {
+    for (std::size_t i = 0; i < late_.size();) {
+        Late& late = late_[i];
+        if (!reached(late.operation->flag)) {
+            ++i;
+            continue;
+        }
+        flags_->give_back(*late.operation);
+        pool_->give_back(late.host);
+        late.operation->in_use.store(false, std::memory_order_release);
+        late = late_.back();
+        late_.pop_back();
+    }
+    return late_.empty();
 }
 
 }  // namespace megatronapp::rdma

@@ -2,11 +2,15 @@
 // tensor is not on a GPU.
 //
 // A tensor is copied into a buffer of the pool once its producer is done, sent, and copied out of the receiver's buffer.
-// This host gives these copies to the GPU when their turn comes. A stream that waits for the message waits for a flag,
-// which the host writes at its end: so the program must not fill the driver's queue behind that stream.
+// The copy out of a sender's tensor is given to the GPU when the send is posted, behind its producer. The copy into a
+// receiver's is given to the stream that waits for it, behind a flag that this host writes when the bytes are there; only
+// where no stream waits, when they are there. So no call of the driver is needed to end what a stream waits for: the
+// driver may take none, while the program waits in it for that very stream.
 //
-// The pool's buffers are the engine's own, and a message's alone until it has ended. Where a network card may write into
-// them after that (its peer was given up), the pool is never freed.
+// The pool's buffers are the engine's own, and a message's alone until it has ended and the GPU is through with it. A
+// message that ends before that keeps its buffer, and `in_use` keeps its tensor; the lane outlives its engine then
+// (lanes/leftovers.h). Where a network card may write into a buffer after that (its peer was given up), the pool is never
+// freed.
 #pragma once
 
 #include <memory>
@@ -55,7 +59,8 @@ public:
     void expect(const OperationPtr& receive, Message& message) override;
     void start(const OperationPtr& send, const Message& ready) override;
     bool progress() override;
-    bool polled() const override { return !moving_.empty(); }
+    bool polled() const override { return !moving_.empty() || !late_.empty(); }
+    bool settle() override;
     void release() override { abandoned_ = host_.writes_late() && !staged_.empty(); }
     void ended(Operation& operation) override;
     Stop stop(const OperationPtr& send) override;
@@ -67,7 +72,7 @@ public:
     void follow(const OperationPtr& operation, void* stream);
     // The host's lane has brought it: it ends when it is in the GPU's memory. False: it is there already.
     bool lands(const OperationPtr& receive);
-    // Sends that are not copied out yet.
+    // Sends whose copy the GPU does not know of.
     bool holds_back() const;
 
 private:
@@ -79,12 +84,20 @@ private:
         char* host;
         Where where;
         bool brought = false;     // for the `cuda` lane
+        bool queued = false;      // the copy is given to a stream, which then writes the operation's flag
         void* copied = nullptr;   // event
         OperationPtr matched = {};  // a send, before it is copied
     };
 
     Staging& stage(Operation& operation, CudaAddress device, Where where);
+    OperationFlags& flags();
+    void* side_stream(void* producer);
+    void queue_send(Staging& staging, void* stream);
+    void queue_receive(Staging& staging, void* stream);
     bool may_copy(const Staging& staging) const;
+    bool copied(const Staging& staging) const;
+    void write(const Flag& flag, void* stream);
+    void wait(const Flag& flag, void* stream);
     bool advance(Staging& staging);
     void there(Staging& staging);
     void enter() const { events_->enter(); }
@@ -100,6 +113,12 @@ private:
     std::optional<OperationFlags> flags_;  // once a stream waits
     std::unordered_map<std::uint64_t, Staging> staged_;  // by the operation's id
     std::vector<std::uint64_t> moving_;  // those that are due or copied
+    std::unordered_map<void*, void*> side_streams_;  // by the producers' streams: what one produces comes in its order
+    struct Late {
+        OperationPtr operation;
+        char* host;
+    };
+    std::vector<Late> late_;  // have ended before the GPU was through with them
 };
 
 }  // namespace megatronapp::rdma

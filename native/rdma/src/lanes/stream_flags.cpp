@@ -102,18 +102,22 @@ bool OperationFlags::take(Operation& operation) {
     }
     const std::optional<std::size_t> slot = slots_.take();
     if (slot) {
-        taken_[operation.id] = *slot;
-        operation.flag = flags_.next(*slot).done;
+        const OwnFlags::Pair pair = flags_.next(*slot);
+        slots_of_[operation.id] = {*slot, pair.ready};
+        operation.flag = pair.done;
     }
     return slot.has_value();
 }
 
+Flag OperationFlags::ready(const Operation& operation) const { return slots_of_.at(operation.id).ready; }
+
 void OperationFlags::give_back(Operation& operation) {
-    const auto found = taken_.find(operation.id);
-    if (found != taken_.end()) {
+    const auto found = slots_of_.find(operation.id);
+    if (found != slots_of_.end()) {
+        reach(found->second.ready);
         reach(operation.flag);
-        slots_.give_back(found->second);
-        taken_.erase(found);
+        slots_.give_back(found->second.slot);
+        slots_of_.erase(found);
     }
 }
 

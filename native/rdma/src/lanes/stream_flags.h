@@ -77,13 +77,19 @@ public:
 
     // Sets the operation's flag. False: all are taken.
     bool take(Operation& operation);
+    // The other flag of such an operation.
+    Flag ready(const Operation& operation) const;
     // It has ended: streams go on.
     void give_back(Operation& operation);
 
 private:
     OwnFlags flags_;
     FlagSlots slots_;
-    std::unordered_map<std::uint64_t, std::size_t> taken_;  // by the operation's id
+    struct Taken {
+        std::size_t slot;
+        Flag ready;
+    };
+    std::unordered_map<std::uint64_t, Taken> slots_of_;  // by the operation's id
 };
 
 }  // namespace megatronapp::rdma
