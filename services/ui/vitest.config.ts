@@ -5,5 +5,5 @@ import { defineConfig } from 'vitest/config'
 export default defineConfig({
   plugins: [vue()],
   resolve: { alias: { '@': fileURLToPath(new URL('./src', import.meta.url)) } },
-  test: { include: ['test/**/*.test.ts'], restoreMocks: true, setupFiles: ['test/setup.ts'] },
+  test: { include: ['test/**/*.test.ts'], restoreMocks: true, testTimeout: 30_000, setupFiles: ['test/setup.ts'] },
 })

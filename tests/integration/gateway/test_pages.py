@@ -59,7 +59,7 @@ async def test_a_used_sign_in_link_is_told_in_words_where_no_page_is_built(start
     async with served.client("", headers=HTML) as client:
         answer = await client.get("/", params={"token": "used"})
 
-    assert (answer.status_code, answer.text) == (401, "This sign-in link has expired or was used already.\n")
+    assert (answer.status_code, answer.text) == (401, "This link has expired or was already used.\n")
 
 
 async def test_a_file_that_is_missing_is_not_the_page(with_page: Served) -> None:

@@ -132,7 +132,7 @@ def link_refused(folder: Path | None) -> Response:
     index = (folder or UI) / "index.html"
     headers = {"Cache-Control": "no-store"}
     if not index.is_file():
-        return PlainTextResponse("This sign-in link has expired or was used already.\n", 401, headers)
+        return PlainTextResponse("This link has expired or was already used.\n", 401, headers)
     return HTMLResponse(index.read_text("utf-8"), 401, headers)
 
 

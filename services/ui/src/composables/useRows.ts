@@ -1,7 +1,6 @@
 import { watchDebounced } from '@vueuse/core'
-import type { ComputedRef, Ref, ShallowRef } from 'vue'
+import type { ComputedRef, Ref } from 'vue'
 import { computed, shallowRef, watch } from 'vue'
-import type { Rank } from '@/api/types'
 import type { Address } from '@/composables/useAddress'
 import type { StepGrid } from '@/draw/timeline/grid'
 import type { Quantity } from '@/draw/timeline/heat'
@@ -23,13 +22,12 @@ export interface Rows {
   readonly filter: ComputedRef<string>
   readonly bars: ComputedRef<boolean>
   readonly groups: ComputedRef<readonly RowGroup[]>
-  readonly placeOf: ComputedRef<(rank: number) => RankPlace>
   readonly change: (patch: { group?: Grouping; sort?: Sorting; colour?: Quantity; q?: string; rows?: 'bars' }) => void
 }
 
 export function useRows(
   grid: Ref<StepGrid | null>,
-  ranks: ShallowRef<readonly Rank[] | undefined>,
+  placeOf: Ref<(rank: number) => RankPlace>,
   address: Address,
   view: { readonly axis: Ref<Axis>; readonly window: Ref<Window>; readonly following: Ref<boolean> },
 ): Rows {
@@ -41,12 +39,6 @@ export function useRows(
   // What is typed is seen at once, and in the address a moment later.
   const typed = shallowRef(String(address.query.value.q ?? ''))
   watch(() => address.query.value.q, (text) => (typed.value = String(text ?? '')))
-
-  const places = computed(() => new Map((ranks.value ?? []).map((rank) => [rank.rank, placeOfRank(rank)])))
-  const placeOf = computed(() => {
-    const known = places.value
-    return (rank: number): RankPlace => known.get(rank) ?? { rank, node: '', device: '', stage: 0, replica: 0 }
-  })
 
   /** Rows don't hop while they are looked at: they are sorted again when another stretch is shown. */
   const slowness = shallowRef<Float32Array>()
@@ -69,7 +61,6 @@ export function useRows(
     filter: computed(() => typed.value),
     bars: computed(() => address.query.value.rows === 'bars'),
     groups,
-    placeOf,
     change: (patch) => {
       if ('q' in patch) typed.value = patch.q ?? ''
       // What is as it is at first is not in the address.
@@ -83,8 +74,4 @@ export function useRows(
       })
     },
   }
-}
-
-function placeOfRank({ rank, node, gpu_uuid, placement }: Rank): RankPlace {
-  return { rank, node, device: gpu_uuid, stage: placement.pipeline, replica: placement.data }
 }

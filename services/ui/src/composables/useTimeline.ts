@@ -148,7 +148,7 @@ export function useTimeline(
     { immediate: true },
   )
   watch(groupOf, () => {
-    for (const grid of [overview.value, detail.value]) if (grid) changed(grouped(grid), grid.first)
+    for (const grid of [overview.value, detail.value]) if (grid?.setGroups(groupOf.value)) changed(grid, grid.first)
   })
   watchDebounced([wanted, overview], () => void look(wanted.value), { debounce: WINDOW_MS, immediate: true })
   // A collector that is away comes back.

@@ -13,9 +13,17 @@ export type Hatch = 'diagonal' | 'dots'
 
 const TILE = 6
 
-/** A small repeated texture, so that parts differ in shape and not in colour alone. */
+const hatches = new Map<string, CanvasPattern | null>()
+
+/** A small repeated texture, so that parts differ in shape and not in colour alone; made once for each screen and ink. */
 export function hatch(context: CanvasRenderingContext2D, kind: Hatch, ink: string): CanvasPattern | null {
   const density = window.devicePixelRatio || 1
+  const key = `${kind} ${ink} ${density}`
+  if (!hatches.has(key)) hatches.set(key, makeHatch(context, kind, ink, density))
+  return hatches.get(key) ?? null
+}
+
+function makeHatch(context: CanvasRenderingContext2D, kind: Hatch, ink: string, density: number): CanvasPattern | null {
   const tile = document.createElement('canvas')
   tile.width = tile.height = Math.round(TILE * density)
   const pen = tile.getContext('2d')

@@ -6,14 +6,11 @@ const VIEWER = '/perfetto/#!/viewer?mode=embedded'
 /** Where Perfetto keeps what a person has set. */
 const SETTINGS = 'perfettoSettings'
 
-/** The viewer's address: it opens the tracks of these ranks when the trace is there. */
+/** The viewer's address: it opens the tracks of these ranks, or of all, when the trace is there. */
 export function perfettoUrl(ranks: readonly number[]): string {
-  if (ranks.length === 0) return `${VIEWER}&startupCommands=${commands('dev.perfetto.ExpandAllGroups')}`
-  return `${VIEWER}&startupCommands=${commands('dev.perfetto.ExpandTracksByRegex', `rank (${ranks.join('|')})\\b`)}`
-}
-
-function commands(id: string, ...args: string[]): string {
-  return encodeURIComponent(JSON.stringify([{ id, args }]))
+  const tracks = ranks.length ? `rank (${ranks.join('|')})\\b` : 'rank \\d'
+  const commands = [{ id: 'dev.perfetto.ExpandTracksByRegex', args: [tracks] }]
+  return `${VIEWER}&startupCommands=${encodeURIComponent(JSON.stringify(commands))}`
 }
 
 /** Perfetto comes in the page's theme; it reads it when it starts. */
@@ -25,6 +22,21 @@ export function setPerfettoTheme(storage: Storage, theme: 'light' | 'dark'): voi
     // Not ours: written anew.
   }
   storage.setItem(SETTINGS, JSON.stringify({ ...settings, theme }))
+}
+
+const OPENED = 'local_cache_key'
+const OPEN_PING_MS = 200
+
+/** Resolves when the frame's Perfetto has opened the trace: its address then names it. Not before, it forgets what it is asked for. */
+export function waitForTrace(frame: Window, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const look = setInterval(() => {
+      if (signal.aborted) reject(new DOMException('closed', 'AbortError'))
+      else if (frame.location.hash.includes(OPENED)) resolve()
+      else return
+      clearInterval(look)
+    }, OPEN_PING_MS)
+  })
 }
 
 /** Moves the view to a stretch of job time, in seconds since 1970. */

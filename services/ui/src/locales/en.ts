@@ -99,6 +99,7 @@ export const en = {
   'ranks.ended': 'ended',
   'ranks.none': 'No rank has reported yet.',
   'ranks.aligned': '{aligned} of {ranks} clocks aligned, ±{error}',
+  'ranks.alignedOnly': '{aligned} of {ranks} clocks aligned',
   'ranks.unfitted': 'Single host clock',
 
   'trace.title': 'Detailed tracing',

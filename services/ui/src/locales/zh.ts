@@ -100,6 +100,7 @@ export const zh: Messages = {
   'ranks.ended': '已结束',
   'ranks.none': '还没有 rank 上报。',
   'ranks.aligned': '{ranks} 个时钟中 {aligned} 个已对齐，±{error}',
+  'ranks.alignedOnly': '{ranks} 个时钟中 {aligned} 个已对齐',
   'ranks.unfitted': '单机时钟',
 
   'trace.title': '详细追踪',

@@ -29,7 +29,7 @@ export class FakeGateway {
     const path = url.pathname
     this.asked.push(`${method} ${path}${url.search}`)
     for (const [below, status] of this.failing) if (path.startsWith(below)) return failure(status)
-    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', expires_unix_seconds: null })
+    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', name: '', expires_unix_seconds: null })
     if (path === '/api/v1/jobs') return json(this.worlds.map((world) => world.job(this.now())))
     if (path === '/api/v1/findings') return json(this.worlds.flatMap((world) => world.findings(this.now())))
     if (path === '/api/v1/report') return json(REPORT)

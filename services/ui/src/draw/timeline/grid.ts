@@ -60,6 +60,7 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
   oldestStep = 0
   newestStep = 0
   private groups: Int32Array
+  private readonly scratch: Float32Array
 
   constructor(columns: GridColumns, capacity: number, origin = columns.origin_unix_seconds) {
     this.bucketSteps = columns.bucket_steps
@@ -81,6 +82,7 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     this.slowest = new Float32Array(this.capacity)
     this.traced = new Uint8Array(this.capacity)
     this.groups = new Int32Array(this.ranks.length)
+    this.scratch = new Float32Array(this.capacity)
     this.first = this.end = columns.first_step / this.bucketSteps
     this.put(columns)
   }
@@ -105,12 +107,13 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     return Math.max(begin, this.first)
   }
 
-  /** Whose compute is compared with whose: ranks of one group. */
-  setGroups(groupOf: (rank: number) => number): void {
+  /** Whose compute is compared with whose: ranks of one group. Returns whether that is another than before. */
+  setGroups(groupOf: (rank: number) => number): boolean {
     const groups = Int32Array.from(this.ranks, groupOf)
-    if (groups.every((group, row) => group === this.groups[row])) return
+    if (groups.every((group, row) => group === this.groups[row])) return false
     this.groups = groups
     for (let bucket = this.first; bucket < this.end; bucket += 1) this.compare(bucket)
+    return true
   }
 
   slot(bucket: number): number {
@@ -139,15 +142,15 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
 
   /** Median of a row's ratios over buckets [first, end). */
   medianRatio(row: number, first: number, end: number): number {
-    const values: number[] = []
+    let count = 0
     for (let bucket = Math.max(first, this.first); bucket < Math.min(end, this.end); bucket += 1) {
       const value = this.ratio[this.cell(bucket, row)]
-      if (value > 0) values.push(value)
+      if (value > 0) this.scratch[count++] = value
     }
-    if (values.length === 0) return NaN
-    const sorted = Float32Array.from(values).sort()
-    const middle = sorted.length >> 1
-    return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2
+    if (count === 0) return NaN
+    const sorted = this.scratch.subarray(0, count).sort()
+    const middle = count >> 1
+    return count % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2
   }
 
   private putBucket(columns: GridColumns, i: number, slot: number): void {

@@ -17,7 +17,7 @@ import { bucketSpan, span, timeOf, visibleBuckets } from './view'
 export const GUTTER = 148
 export const RULER = 30
 /** Pixels kept free beside a flag, so that no tick's label sticks out behind it. */
-const LABEL_AIR = 20
+const LABEL_AIR = 36
 /** Rows lower than this have no label of their own. */
 const LABEL_HEIGHT = 14
 

@@ -1,0 +1,140 @@
+// What the page costs in Chromium: node bench/page.mjs [RANKS [STEPS]], after `npm ci` and `npm run build` in services/ui.
+// The timeline of a made-up run (services/ui/test/support): first paint, bytes, frames while panning and zooming, updates.
+import { readdirSync, readFileSync } from 'node:fs'
+import { cpus } from 'node:os'
+import { gzipSync } from 'node:zlib'
+import { BUILT, FakeGateway, serve, World } from '../services/ui/test/support/load.mjs'
+import { launch } from '../tests/e2e/browser/browser.mjs'
+
+const [ranks = 512, steps = 10_000] = process.argv.slice(2).map(Number)
+const GESTURES = 120
+const UPDATES = 20
+
+const world = new World({ run: 'run', name: 'team/run', ranks, steps, pipeline: 4, faults: [{ ranks: [Math.floor(ranks * 0.61)], since: Math.floor(steps * 0.97), effect: 1.22 }] })
+const gateway = new FakeGateway([world])
+const { server, url } = await serve(gateway, BUILT)
+const browser = await launch()
+
+const quantile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.ceil(share * values.length) - 1)] ?? NaN
+const gzipped = (names) => names.reduce((sum, name) => sum + gzipSync(readFileSync(`${BUILT}/assets/${name}`)).length, 0)
+
+/** Milliseconds from the navigation to a picture of rows on the canvas, and the bytes that came until then. */
+async function firstPaint(page) {
+  let bytes = 0
+  page.on('response', async (response) => (bytes += (await response.request().sizes().catch(() => ({ responseBodySize: 0 }))).responseBodySize))
+  await page.goto(`${url}/jobs/run/timeline`, { waitUntil: 'commit' })
+  await page.waitForFunction(() => performance.getEntriesByName('timeline-painted').length > 0, null, { polling: 20 })
+  const milliseconds = await page.evaluate(() => performance.getEntriesByName('timeline-painted')[0].startTime)
+  await page.waitForTimeout(1500)
+  return { milliseconds, bytes }
+}
+
+/** Main thread time of each frame in which something was drawn, from the tasks that the tracing of Chromium tells. */
+async function mainThread(page, act) {
+  const client = await page.context().newCDPSession(page)
+  const events = []
+  client.on('Tracing.dataCollected', ({ value }) => events.push(...value))
+  await client.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig: { includedCategories: (process.env.DETAIL ? ['disabled-by-default-devtools.timeline', 'devtools.timeline', 'toplevel', 'disabled-by-default-v8.cpu_profiler'] : ['disabled-by-default-devtools.timeline', 'toplevel']) } })
+  await act()
+  const done = new Promise((resolve) => client.once('Tracing.tracingComplete', resolve))
+  await client.send('Tracing.end')
+  await done
+  const names = new Map(events.filter(({ name }) => name === 'thread_name').map(({ pid, tid, args }) => [`${pid}/${tid}`, args.name]))
+  // Thread time: what others do on the machine meanwhile is no cost of the page's.
+  const tasks = events.filter(({ name, ph, pid, tid }) => name === 'RunTask' && ph === 'X' && names.get(`${pid}/${tid}`) === 'CrRendererMain')
+  if (process.env.DETAIL) {
+    const sums = new Map()
+    for (const e of events) if (e.ph === 'X' && names.get(`${e.pid}/${e.tid}`) === 'CrRendererMain') sums.set(e.name, (sums.get(e.name) ?? 0) + (e.tdur ?? 0) / 1000)
+    console.log([...sums].sort((x, y) => y[1] - x[1]).slice(0, 14).map(([n, v]) => `${n} ${v.toFixed(0)}`).join(', '), tasks.length)
+  }
+  return tasks
+}
+
+/** Tasks between one animation frame and the next are that frame's. */
+function perFrame(tasks, frameMicroseconds = 16_667) {
+  const frames = new Map()
+  for (const { ts, tdur = 0 } of tasks) {
+    const frame = Math.floor(ts / frameMicroseconds)
+    frames.set(frame, (frames.get(frame) ?? 0) + tdur / 1000)
+  }
+  return [...frames.values()].filter((milliseconds) => milliseconds > 0.5)
+}
+
+const context = await browser.newContext({ viewport: { width: 1440, height: 900 } })
+await context.addInitScript(() => {
+  // The first time that a row's picture is copied or a bar is filled on the large canvas.
+  for (const name of ['drawImage', 'fill']) {
+    const draw = CanvasRenderingContext2D.prototype[name]
+    CanvasRenderingContext2D.prototype[name] = function (...args) {
+      if (this.canvas.height > 200 && !performance.getEntriesByName('timeline-painted').length) requestAnimationFrame(() => performance.mark('timeline-painted'))
+      return draw.apply(this, args)
+    }
+  }
+})
+const page = await context.newPage()
+// What a server computes of a made-up run is no page's cost: it is asked for once before.
+for (const query of ['from_step=0&to_step=0&buckets=512&cells=262144']) gateway.answer('GET', new URL(`/api/v1/jobs/run/timeline/grid?${query}`, url))
+const paint = await firstPaint(page)
+
+const canvas = page.getByRole('application')
+const box = await canvas.boundingBox()
+const middle = { x: box.x + 150 + (box.width - 150) / 2, y: box.y + box.height / 2 }
+await page.keyboard.press('0')
+await page.waitForTimeout(1500)
+const zooming = await mainThread(page, async () => {
+  await page.mouse.move(middle.x, middle.y)
+  await page.keyboard.down('Control')
+  for (let i = 0; i < GESTURES; i += 1) {
+    await page.mouse.wheel(0, i % 60 < 30 ? -60 : 60)
+    await page.waitForTimeout(16)
+  }
+  await page.keyboard.up('Control')
+})
+await page.mouse.move(middle.x, middle.y)
+for (let i = 0; i < 6; i += 1) await page.keyboard.press('w')
+await page.waitForTimeout(1500)
+const panning = await mainThread(page, async () => {
+  await page.mouse.down()
+  for (let i = 0; i < GESTURES; i += 1) {
+    await page.mouse.move(middle.x + 300 * Math.sin(i / 12), middle.y)
+    await page.waitForTimeout(16)
+  }
+  await page.mouse.up()
+})
+await page.keyboard.press('f')
+await page.waitForTimeout(1500)
+const updating = await mainThread(page, async () => {
+  for (let i = 0; i < UPDATES; i += 1) {
+    gateway.advance(world)
+    await page.waitForTimeout(1050)
+  }
+})
+await browser.close()
+server.closeAllConnections()
+server.close()
+
+const scripts = readdirSync(`${BUILT}/assets`).filter((name) => name.endsWith('.js'))
+const index = readFileSync(`${BUILT}/index.html`, 'utf8')
+const initial = scripts.filter((name) => index.includes(name) || name.startsWith('JobsView') || name.startsWith('en-'))
+const longest = (tasks) => tasks.map(({ tdur = 0 }) => tdur / 1000)
+const row = (name, value, goal) => console.log(`${name.padEnd(52)} ${value.padStart(12)}   ${goal}`)
+console.log(`${ranks} ranks × ${steps} steps, ${cpus().length} cores, ${cpus()[0].model.trim()}`)
+row('first paint of the timeline', `${(paint.milliseconds / 1000).toFixed(2)} s`, '≤ 1.5 s')
+row('received until it is drawn in full', `${(paint.bytes / 1e6).toFixed(2)} MB`, '≤ 5 MB')
+row('zooming: main thread per frame, p95', `${quantile(perFrame(zooming), 0.95).toFixed(1)} ms`, '≤ 16 ms')
+row('panning: main thread per frame, p95', `${quantile(perFrame(panning), 0.95).toFixed(1)} ms`, '≤ 16 ms')
+row('an update: longest task, median of one a second', `${updateCost(updating).toFixed(1)} ms`, '≤ 8 ms')
+row('initial script, gzip', `${(gzipped(initial) / 1000).toFixed(0)} kB`, '≤ 180 kB')
+row('all pages, gzip', `${(gzipped(scripts) / 1000).toFixed(0)} kB`, '≤ 450 kB')
+process.exit(0)
+
+/** The longest task of each second; the median over the seconds. */
+function updateCost(tasks) {
+  const first = Math.min(...tasks.map(({ ts }) => ts))
+  const seconds = new Map()
+  tasks.forEach(({ ts }, i) => {
+    const second = Math.floor((ts - first) / 1_050_000)
+    seconds.set(second, Math.max(seconds.get(second) ?? 0, longest(tasks)[i]))
+  })
+  return quantile([...seconds.values()], 0.5)
+}
