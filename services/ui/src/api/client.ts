@@ -19,11 +19,11 @@ export class ApiError extends Error {
 }
 
 // The page's fetch of the moment: tests put their own in its place.
-const client = createClient<paths>({ baseUrl: '/', credentials: 'same-origin', fetch: (request) => fetch(request) })
+export const client = createClient<paths>({ baseUrl: '/', credentials: 'same-origin', fetch: (request) => fetch(request) })
 
 type Answer<T> = Promise<{ data?: T; error?: unknown; response: Response }>
 
-async function expect<T>(answer: Answer<T>): Promise<T> {
+export async function expect<T>(answer: Answer<T>): Promise<T> {
   const { data, error, response } = await answer
   if (response.ok && data !== undefined) return data
   throw toError(response.status, error)
@@ -84,6 +84,9 @@ export const getTraceControl = (run: string, signal?: AbortSignal): Promise<Trac
 
 export const putTraceControl = (run: string, body: TraceControl): Promise<TraceControlStatus> =>
   expect(client.PUT('/api/v1/jobs/{run}/trace-control', { params: of(run), body }))
+
+export const getFindings = (run: string, signal?: AbortSignal): Promise<Finding[]> =>
+  expect(client.GET('/api/v1/findings', { params: { query: { run } }, signal }))
 
 export const refuteFinding = (id: string): Promise<Finding> =>
   expect(client.POST('/api/v1/findings/{id}/refute', { params: { path: { id } } }))

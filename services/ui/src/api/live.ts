@@ -3,7 +3,7 @@ import type { InjectionKey, Ref } from 'vue'
 import { computed, inject, shallowReactive, shallowRef } from 'vue'
 import { backoffMs } from '@/lib/backoff'
 import { isOver } from '@/lib/jobs'
-import type { Finding, Job, LiveEvent } from './types'
+import type { Annotation, Finding, Job, LiveEvent } from './types'
 
 /** The gateway says something at least every 2 seconds; a longer silence means that the picture is old. */
 const STALE_SECONDS = 4.5
@@ -19,6 +19,8 @@ export type StepListener = (event: Extract<LiveEvent, { type: 'step' }>) => void
 export interface Live {
   readonly jobs: ReadonlyMap<string, Job>
   readonly findings: ReadonlyMap<string, Finding>
+  /** What people said of these findings, by finding, the oldest first. */
+  readonly annotations: ReadonlyMap<string, readonly Annotation[]>
   readonly state: Readonly<Ref<LiveState>>
   /** Seconds since the gateway was heard last; null: never. */
   readonly silence: Readonly<Ref<number | null>>
@@ -47,6 +49,7 @@ export function useLive(): Live {
 export function createLive(url: string): Live {
   const jobs = shallowReactive(new Map<string, Job>())
   const findings = shallowReactive(new Map<string, Finding>())
+  const annotations = shallowReactive(new Map<string, readonly Annotation[]>())
   const listeners = new Set<StepListener>()
   const snapshots = shallowRef(0)
   const ready = computed(() => snapshots.value > 0)
@@ -72,11 +75,18 @@ export function createLive(url: string): Live {
     },
   })
 
+  function say(annotation: Annotation): void {
+    const known = annotations.get(annotation.finding) ?? []
+    if (known.every(({ id }) => id !== annotation.id)) annotations.set(annotation.finding, [...known, annotation])
+  }
+
   function receive(event: LiveEvent): void {
     switch (event.type) {
       case 'snapshot':
         replace(jobs, event.jobs, (job) => job.run)
         replace(findings, event.findings, (finding) => finding.id)
+        annotations.clear()
+        for (const annotation of event.annotations) say(annotation)
         snapshots.value += 1
         break
       case 'job':
@@ -87,6 +97,9 @@ export function createLive(url: string): Live {
         break
       case 'finding':
         findings.set(event.finding.id, event.finding)
+        break
+      case 'annotation':
+        say(event.annotation)
         break
       case 'step':
         for (const listener of listeners) listener(event)
@@ -117,7 +130,7 @@ export function createLive(url: string): Live {
     listeners.add(listener)
     return () => listeners.delete(listener)
   }
-  return { jobs, findings, state, silence, lostSince, collectorLostSince, quietFor, ready, snapshots, onStep }
+  return { jobs, findings, annotations, state, silence, lostSince, collectorLostSince, quietFor, ready, snapshots, onStep }
 }
 
 function replace<T>(map: Map<string, T>, values: readonly T[], key: (value: T) => string): void {

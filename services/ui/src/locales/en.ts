@@ -1,3 +1,5 @@
+import { runsEn } from './runs.en'
+
 /** English. Other languages have the same keys; `{name}` is filled in. */
 export const en = {
   'shell.navigation': 'Pages',
@@ -373,4 +375,5 @@ export const en = {
   'signal.data_wait': 'Waiting for data',
   'signal.frontier': 'Progress',
   'signal.telemetry': 'Telemetry',
+  ...runsEn,
 } as const

@@ -1,3 +1,4 @@
+import { runsZh } from './runs.zh'
 import type { Messages } from '@/composables/useText'
 
 export const zh: Messages = {
@@ -374,4 +375,5 @@ export const zh: Messages = {
   'signal.data_wait': '等待数据',
   'signal.frontier': '进度',
   'signal.telemetry': '遥测',
+  ...runsZh,
 }

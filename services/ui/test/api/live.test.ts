@@ -54,7 +54,7 @@ describe('createLive', () => {
     const socket = Socket.all[0]
     socket.open()
     expect(live.ready.value).toBe(false)
-    socket.say({ type: 'snapshot', jobs: [{ run: 'a' }, { run: 'b' }], findings: [{ id: 'f', state: 'open' }] })
+    socket.say({ type: 'snapshot', jobs: [{ run: 'a' }, { run: 'b' }], findings: [{ id: 'f', state: 'open' }], annotations: [] })
     socket.say({ type: 'job', job: { run: 'a', step: 7 } })
     socket.say({ type: 'job_gone', run: 'b' })
     socket.say({ type: 'finding', finding: { id: 'f', state: 'resolved' } })
@@ -126,7 +126,7 @@ describe('createLive', () => {
   it('comes back after a cut, and a new snapshot replaces the old', () => {
     const { live, end } = scope()
     Socket.all[0].open()
-    Socket.all[0].say({ type: 'snapshot', jobs: [{ run: 'old' }], findings: [] })
+    Socket.all[0].say({ type: 'snapshot', jobs: [{ run: 'old' }], findings: [], annotations: [] })
     Socket.all[0].close()
     expect(live.state.value).toBe('offline')
     expect(live.lostSince.value).toBe(Date.now())
@@ -134,7 +134,7 @@ describe('createLive', () => {
     vi.advanceTimersByTime(1000)
     expect(Socket.all).toHaveLength(2)
     Socket.all[1].open()
-    Socket.all[1].say({ type: 'snapshot', jobs: [{ run: 'new' }], findings: [] })
+    Socket.all[1].say({ type: 'snapshot', jobs: [{ run: 'new' }], findings: [], annotations: [] })
     expect([...live.jobs.keys()]).toEqual(['new'])
     expect(live.lostSince.value).toBe(null)
     expect(live.state.value).toBe('live')

@@ -1,5 +1,6 @@
-import type { LiveEvent, Report } from '@/api/types'
+import type { Annotation, Finding, LiveEvent, Report } from '@/api/types'
 import { COLUMNS_TYPE, gridBytes } from './grid'
+import { differenceOf, historyOf, markersOf, timeSpentOf } from './runs'
 import { chromeTrace } from './spans'
 import type { World } from './world'
 
@@ -18,6 +19,12 @@ export class FakeGateway {
   readonly failing = new Map<string, number>()
   readonly asked: string[] = []
   collectorLost: number | null = null
+  canSilence = true
+  /** Findings that only the store still has. */
+  readonly archived: Finding[] = []
+  readonly annotations: Annotation[] = []
+  /** Runs that are known and no longer listed. */
+  readonly unlisted = new Set<string>()
   /** Seconds since 1970. */
   now = (): number => Date.now() / 1000
   private readonly listeners = new Set<(event: LiveEvent) => void>()
@@ -25,14 +32,19 @@ export class FakeGateway {
 
   constructor(readonly worlds: readonly World[]) {}
 
-  answer(method: string, url: URL): Answer {
+  answer(method: string, url: URL, body?: unknown): Answer {
     const path = url.pathname
     this.asked.push(`${method} ${path}${url.search}`)
     for (const [below, status] of this.failing) if (path.startsWith(below)) return failure(status)
-    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', name: '', expires_unix_seconds: null })
-    if (path === '/api/v1/jobs') return json(this.worlds.map((world) => world.job(this.now())))
-    if (path === '/api/v1/findings') return json(this.worlds.flatMap((world) => world.findings(this.now())))
+    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', name: 'ann', can_silence: this.canSilence, expires_unix_seconds: null })
+    if (path === '/api/v1/jobs') return json(this.listed().map((world) => world.job(this.now())))
+    if (path === '/api/v1/findings') {
+      const run = url.searchParams.get('run')
+      return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))
+    }
     if (path === '/api/v1/report') return json(REPORT)
+    if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
+    if (path.startsWith('/api/v1/findings/')) return this.ofFinding(method, path.slice('/api/v1/findings/'.length), url.searchParams, body)
     const [, run, rest = ''] = /^\/api\/v1\/jobs\/([^/]+)(?:\/(.*))?$/.exec(path) ?? []
     const world = this.worlds.find((one) => one.run === decodeURIComponent(run ?? ''))
     return world ? this.ofJob(world, rest, url.searchParams) : failure(404)
@@ -45,7 +57,11 @@ export class FakeGateway {
     if (attempt && attempt !== world.attempt) return failure(404)
     switch (what) {
       case '':
-        return json({ ...world.job(this.now()), recipe: null, evaluations: [] })
+        return json({ ...world.job(this.now()), recipe: world.recipe, evaluations: [] })
+      case 'time-spent':
+        return json(timeSpentOf(world))
+      case 'markers':
+        return json(markersOf(world))
       case 'ranks':
         return json(Array.from({ length: world.ranks }, (_, rank) => world.rank(rank)))
       case 'clocks':
@@ -69,11 +85,52 @@ export class FakeGateway {
     return failure(404)
   }
 
+  private listed(): World[] {
+    return this.worlds.filter(({ run }) => !this.unlisted.has(run))
+  }
+
+  private findings(now: number): Finding[] {
+    return this.listed().flatMap((world) => world.findings(now))
+  }
+
+  private ofRuns(path: string, query: URLSearchParams): Answer {
+    const asked = query.getAll('run')
+    const worlds = asked.map((run) => this.worlds.find((world) => world.run === run))
+    if (worlds.some((world) => !world)) return failure(404)
+    const known = worlds as World[]
+    if (path.endsWith('/recipe-difference')) return json(differenceOf(known))
+    const number = (name: string, otherwise: number): number => Number(query.get(name) ?? otherwise)
+    return json(known.map((world) => historyOf(world, { from: number('from_step', 0), to: number('to_step', 0), points: number('points', 600) })))
+  }
+
+  private ofFinding(method: string, rest: string, query: URLSearchParams, body: unknown): Answer {
+    const all = [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived]
+    if (rest === 'history') {
+      const [job, rank, node, device] = ['job', 'rank', 'node', 'device'].map((name) => query.get(name) ?? '')
+      const chosen = all.filter((one) => (!job || one.job === job) && (!rank || one.ranks.includes(Number(rank))) && (!node || one.node === node) && (!device || one.gpu_uuid === device || one.devices.includes(device)))
+      return json(chosen.map((one) => ({ ...one, evidence: [] })).sort((a, b) => b.opened_unix_ns - a.opened_unix_ns))
+    }
+    const [id, what = ''] = rest.split('/')
+    const finding = all.find((one) => one.id === decodeURIComponent(id))
+    if (!finding) return failure(404)
+    if (what === '') return json(finding)
+    if (method === 'GET') return json(this.annotations.filter((one) => one.finding === finding.id))
+    const said = (body ?? {}) as { kind?: Annotation['kind']; text?: string; seconds?: number }
+    const kind = what === 'silence' ? (method === 'DELETE' ? 'unsilence' : 'silence') : (said.kind ?? 'comment')
+    const annotation: Annotation = {
+      id: `said-${this.annotations.length}`, finding: finding.id, kind, by: 'ann', text: said.text ?? '', silence: '',
+      unix_ns: this.now() * 1e9, until_unix_ns: kind === 'silence' ? (this.now() + (said.seconds ?? 0)) * 1e9 : 0,
+    }
+    this.annotations.push(annotation)
+    this.say({ type: 'annotation', annotation })
+    return { ...json(annotation), status: method === 'POST' ? 201 : 200 }
+  }
+
   /** What a viewer hears first. */
   greeting(): LiveEvent[] {
     const now = this.now()
     return [
-      { type: 'snapshot', jobs: this.worlds.map((world) => world.job(now)), findings: this.worlds.flatMap((world) => world.findings(now)), annotations: [] },
+      { type: 'snapshot', jobs: this.listed().map((world) => world.job(now)), findings: this.findings(now), annotations: this.annotations },
       this.ping(),
     ]
   }

@@ -47,8 +47,9 @@ export async function mountPage(page: Component, gateway: FakeGateway, address: 
 
 async function respond(gateway: FakeGateway, input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
   const request = input instanceof Request ? input : new Request(new URL(String(input), 'http://fake'), init)
-  const { status, type, body } = gateway.answer(request.method, new URL(request.url))
-  return Promise.resolve(new Response(body, { status, headers: { 'Content-Type': type } }))
+  const sent: unknown = request.method === 'POST' ? await request.json().catch(() => undefined) : undefined
+  const { status, type, body } = gateway.answer(request.method, new URL(request.url), sent)
+  return new Response(body, { status, headers: { 'Content-Type': type } })
 }
 
 function socketOf(gateway: FakeGateway): unknown {

@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import type { Server } from 'node:http'
+import type { IncomingMessage, Server } from 'node:http'
 import { createServer } from 'node:http'
 import { extname, join, normalize } from 'node:path'
 import { gzipSync } from 'node:zlib'
@@ -15,8 +15,10 @@ export async function serve(gateway: FakeGateway, folder: string, port = 0): Pro
   const server = createServer((request, response) => {
     const url = new URL(request.url ?? '/', 'http://fake')
     if (url.pathname.startsWith('/api/')) {
-      const { status, type, body } = gateway.answer(request.method ?? 'GET', url)
-      response.writeHead(status, { 'Content-Type': type }).end(body)
+      void bodyOf(request).then((sent) => {
+        const { status, type, body } = gateway.answer(request.method ?? 'GET', url, sent)
+        response.writeHead(status, { 'Content-Type': type }).end(body)
+      })
       return
     }
     void file(folder, url.pathname).then(({ status, type, body }) => {
@@ -39,6 +41,12 @@ export async function serve(gateway: FakeGateway, folder: string, port = 0): Pro
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
   const address = server.address()
   return { server, url: `http://127.0.0.1:${typeof address === 'object' && address ? address.port : port}` }
+}
+
+async function bodyOf(request: IncomingMessage): Promise<unknown> {
+  const chunks: Buffer[] = []
+  for await (const chunk of request) chunks.push(chunk as Buffer)
+  return chunks.length ? JSON.parse(Buffer.concat(chunks).toString()) : undefined
 }
 
 /** A file of the page; whatever is none of them is the page itself. */

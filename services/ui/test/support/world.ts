@@ -1,4 +1,4 @@
-import type { Clock, Finding, Job, JobState, Metrics, Rank, Timeline } from '@/api/types'
+import type { Clock, Finding, Job, JobState, Metrics, Rank, Recipe, Timeline } from '@/api/types'
 
 /** What goes wrong in a made-up run. */
 export interface Fault {
@@ -22,6 +22,11 @@ export interface WorldOptions {
   /** Spans are stored of the first two of so many steps. */
   readonly tracedEvery?: number
   readonly state?: JobState
+  /** The step after which a second attempt went on. */
+  readonly restartedAt?: number
+  readonly settings?: Readonly<Record<string, string>>
+  /** Added to the loss. */
+  readonly worse?: number
 }
 
 export const STEP_SECONDS = 1
@@ -55,7 +60,10 @@ export class World {
   newestStep: number
   /** Ranks that say nothing any more. */
   silent = new Set<number>()
+  readonly restartedAt: number | null
+  readonly recipe: Recipe
   private readonly perNode: number
+  private readonly worse: number
 
   constructor(options: WorldOptions) {
     this.run = options.run ?? 'run-fake'
@@ -69,6 +77,9 @@ export class World {
     this.faults = options.faults ?? []
     this.tracedEvery = options.tracedEvery ?? 10
     this.state = options.state ?? 'running'
+    this.restartedAt = options.restartedAt ?? null
+    this.worse = options.worse ?? 0
+    this.recipe = { settings: { lr: '0.0003', seed: '1234', bf16: 'true', 'num-layers': '32', ...options.settings }, versions: { torch: '2.9.1', 'megatron-core': '0.16.1' } }
   }
 
   stageOf(rank: number): number {
@@ -92,6 +103,8 @@ export class World {
     return { compute, wait, host, duration: compute + wait + host }
   }
 
+  readonly lossOf = (step: number): number => loss(step) + this.worse
+
   startOf(step: number): number {
     return BEGIN + step * STEP_SECONDS
   }
@@ -109,8 +122,8 @@ export class World {
       step: this.newestStep,
       total_steps: Math.max(50_000, this.newestStep),
       step_seconds: STEP_SECONDS,
-      loss: loss(this.newestStep),
-      loss_trend: [],
+      loss: this.lossOf(this.newestStep),
+      loss_trend: Array.from({ length: 24 }, (_, i) => this.lossOf(1 + i * Math.floor(this.newestStep / 24))),
       learning_rate: 3e-4,
       grad_norm: 0.9,
       tokens_per_second: 16_384,
