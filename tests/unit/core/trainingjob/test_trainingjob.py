@@ -160,7 +160,7 @@ def test_trainer_args_carry_layout_and_tracing() -> None:
 
 def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
     assert " ".join(job(SERVE).spec.trainer_args()) == (
-        "--serve --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --require-plugins scope "
+        "--serve --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --require-plugins scope --scope "
         "--load /checkpoints/default/gpt"
     )
 

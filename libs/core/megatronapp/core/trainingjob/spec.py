@@ -328,7 +328,7 @@ class Spec(Model):
                 flags += [flag, str(size)]
         plugins = self.plugins
         if self.mode == "serve":
-            return ["--serve", *flags, "--require-plugins", "scope", *self.args]
+            return ["--serve", *flags, "--require-plugins", "scope", *plugins.scope.flags, *self.args]
         if "--trace" not in given:
             flags += plugins.scan.flags
         if scenario_file:

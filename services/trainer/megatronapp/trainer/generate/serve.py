@@ -98,15 +98,16 @@ def _parse(argv: Sequence[str], kinds: Sequence[type[Plugin]]) -> argparse.Names
     """Raises UsageError, and PluginMissingError for a plug-in that is asked for and has no port here."""
     parser = arguments.Parser(prog="python -m megatronapp.trainer --serve", allow_abbrev=False)
     parser.add_argument(SERVE, action="store_true", help="answer requests in place of training")
-    parser.add_argument(REQUIRE, nargs="+", action="extend", default=[], metavar="NAME")
     arguments.add_source(parser.add_argument_group("Model"), "--load", "--checkpoint")
     for kind in kinds:
         kind.add_arguments(parser)
-    options = parser.parse_args(argv)
-    missing = sorted(set(options.require_plugins) - {kind.name for kind in kinds})
+    required = arguments.Parser(add_help=False, allow_abbrev=False)  # first: flags of what is missing are unknown
+    required.add_argument(REQUIRE, nargs="+", action="extend", default=[], metavar="NAME")
+    asked, left = required.parse_known_args(argv)
+    missing = sorted(set(asked.require_plugins) - {kind.name for kind in kinds})
     if missing:
         raise PluginMissingError(f"{REQUIRE} {missing[0]}: no plug-in of this name that can serve is installed here")
-    return options
+    return parser.parse_args(left)
 
 
 def _context(
@@ -124,4 +125,5 @@ def _context(
         request_border=lambda: None,
         tokenizer=saved.tokenizer,
         max_positions=most,
+        store=store,
     )
