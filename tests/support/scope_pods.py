@@ -22,11 +22,15 @@ from megatronapp.core.scope.reduce import reduce_shard
 from megatronapp.core.scope.results import to_frame
 from megatronapp.core.scope.sites import Axis, Coordinates, Model, Site, standard_sites
 from megatronapp.core.scope.wire import site_to_proto
+from megatronapp.core.tls import ClientTls, open_channel
 from megatronapp.v1 import scope_pb2, scope_pb2_grpc, trace_pb2
 
 MODEL = Model(
     layers=4, hidden=16, heads=4, head_channels=4, mlp_channels=32, vocabulary=40, query_groups=2, batch=2, tokens=8
 )
+
+
+CLEAR_TEXT = ClientTls()
 
 
 def values_of(site: Site, layer: int | None, step: int) -> npt.NDArray[np.float32]:
@@ -180,9 +184,11 @@ def whole_site(name: str) -> Site:
 
 
 @asynccontextmanager
-async def attached(address: str, pods: Sequence[FakeRank]) -> AsyncIterator[Sequence[FakeRank]]:
+async def attached(
+    address: str, pods: Sequence[FakeRank], tls: ClientTls = CLEAR_TEXT
+) -> AsyncIterator[Sequence[FakeRank]]:
     """The ranks connected, until the block ends."""
-    async with aio.insecure_channel(address) as channel:
+    async with open_channel(address, tls) as channel:
         listening = []
         try:
             for rank in pods:

@@ -1,6 +1,7 @@
 """A pod speaks for its own job and run alone, and what it says is checked."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -9,9 +10,11 @@ from grpc import aio
 from megatronapp.core.auth import PodClaim, PodGrant, Role
 from megatronapp.core.errors import AuthError
 from megatronapp.core.scope.sites import Axis, Rule, Site, Split
+from megatronapp.core.tls import ClientTls
 from megatronapp.v1 import scope_pb2, scope_pb2_grpc
 from tests.integration.gateway.conftest import Served, Start
 from tests.integration.gateway.scope.conftest import address, sample, with_pods
+from tests.support.certificates import Authority
 from tests.support.scope_pods import attached, ranks, refusal
 
 
@@ -91,6 +94,25 @@ async def test_a_stream_begins_with_a_hello(scope: Served) -> None:
         await call.write(scope_pb2.ScopeUp(ack=scope_pb2.ScopeAck()))
 
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_ranks_come_by_tls_where_the_gateway_has_a_certificate(
+    start: Start, tmp_path: Path, mutual: bool
+) -> None:
+    authority = Authority(tmp_path / "tls")
+    certificate, key = authority.certify("localhost", "server")
+    own = [str(file) for file in authority.certify("rank", "rank")] if mutual else []
+    clients = authority.ca_file if mutual else None
+    served = await with_pods(start, tls_certificate_file=certificate, tls_key_file=key, tls_client_ca_file=clients)
+    at = f"localhost:{served.gateway.grpc_port}"
+
+    async with attached(at, ranks(), ClientTls(str(authority.ca_file), *own)):
+        pass
+    with pytest.raises(aio.AioRpcError) as caught:
+        await refusal(at, ranks()[0])
+
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_more_ranks_than_are_served_are_refused(start: Start) -> None:

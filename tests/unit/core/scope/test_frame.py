@@ -101,6 +101,13 @@ def _read(data: bytes) -> None:
         pass
 
 
+@given(section=st.sampled_from(Section), data=st.binary(max_size=40), name=st.sampled_from(sorted(FRAMES)))
+def test_a_section_of_any_bytes_is_one_or_refused(section: Section, data: bytes, name: str) -> None:
+    frame = unpack(FRAMES[name])
+
+    _read(pack(replace(frame, sections={**frame.sections, section: data})))
+
+
 def test_dims_that_multiply_to_nothing_claim_no_memory() -> None:
     frame = Frame(dims=(0, 1 << 31, 1 << 31), codec=Codec.TRIANGLE)
 

@@ -359,9 +359,7 @@ def _check_sections(frame: Frame) -> None:
     }
     if len(sections.get(Section.SCALES, b"")) != 8 * scales.get(frame.quantizer, 0):
         raise FrameError("the table of scales has another size")
-    outliers = np.frombuffer(sections.get(Section.OUTLIERS, b""), "<u4")
-    if len(outliers) % 2 or len(outliers) > 2 * MAX_OUTLIERS or (outliers[::2] >= max(frame.elements, 1)).any():
-        raise FrameError("outliers that are none of its values")
+    _check_outliers(sections.get(Section.OUTLIERS, b""), frame.elements)
     if len(sections.get(Section.FIRST_NONFINITE, bytes(8))) != 8:
         raise FrameError("the index of the first non-finite value has another size")
     rows = 4 * math.prod(frame.dims[:-1]) if frame.kind is Kind.TOPK else 0
@@ -369,6 +367,13 @@ def _check_sections(frame: Frame) -> None:
         raise FrameError("log-sum-exp of another number of rows")
     if len(sections.get(Section.REQUEST, b"")) > 128 or not _is_text(sections.get(Section.REQUEST, b"")):
         raise FrameError("a generation's name has at most 128 bytes of UTF-8")
+
+
+def _check_outliers(data: bytes, elements: int) -> None:
+    if len(data) % 8 or len(data) > 8 * MAX_OUTLIERS:
+        raise FrameError(f"{len(data)} bytes of outliers; at most {MAX_OUTLIERS} pairs")
+    if (np.frombuffer(data, "<u4")[::2] >= elements).any():
+        raise FrameError("outliers that are none of its values")
 
 
 def _is_text(data: bytes) -> bool:

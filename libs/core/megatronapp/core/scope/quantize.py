@@ -178,8 +178,8 @@ def _decoded(array: Array, frame: Frame) -> Values:
     raw = array.astype(np.float64)
     scale: Any = frame.scale
     bias: Any = frame.bias
-    if Section.SCALES in frame.sections:
-        table = np.frombuffer(frame.sections[Section.SCALES], "<f4").astype(np.float64).reshape(-1, 2)
+    if frame.quantizer in (Quantizer.AFFINE_ROW, Quantizer.AFFINE_COLUMN):
+        table = np.frombuffer(frame.sections.get(Section.SCALES, b""), "<f4").astype(np.float64).reshape(-1, 2)
         shape = (-1,) if frame.quantizer is Quantizer.AFFINE_COLUMN else (*frame.dims[:-1], 1)
         scale, bias = table[:, 0].reshape(shape), table[:, 1].reshape(shape)
     with np.errstate(over="ignore", invalid="ignore"):

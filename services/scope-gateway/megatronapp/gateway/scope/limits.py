@@ -19,7 +19,6 @@ MAX_REASON = 500
 class Close(IntEnum):
     BAD_MESSAGE = 4400
     TICKET = 4401
-    FORBIDDEN = 4403
     IDLE = 4408
     TOO_BIG = 4413
     RATE = 4429
