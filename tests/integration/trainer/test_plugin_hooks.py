@@ -142,7 +142,9 @@ def context_of() -> PluginContext:
     context = contexts[0]
     context.timers.listeners.clear()
     assert context.pipeline is not None
-    return replace(context, pipeline=None, request_border=print)  # what a pipe can take
+    assert context.store is not None
+    assert context.channel.line is None  # without scan
+    return replace(context, pipeline=None, request_border=print, store=None, stopping=all)  # what a pipe can take
 
 
 def test_the_context_tells_who_and_where_each_rank_is() -> None:

@@ -166,7 +166,7 @@ TAPS = st.fixed_dictionaries(
 
 
 @given(st.fixed_dictionaries({"taps": JSON | st.lists(TAPS | JSON, max_size=4)}, optional={"max_overhead_ratio": JSON}))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_is_asked_for_a_step_goes_on(demand: dict[str, Any]) -> None:
     rank = Rank()
 

@@ -235,7 +235,7 @@ def _of_rows(operation: Any) -> bool:
 
 def _chosen(tap: Tap, axis: Axis) -> tuple[Positions, Positions]:
     """Of this part of an axis the indexes that the tap's slices leave, and their positions in what is left of it."""
-    held = positions = pieces(axis)[piece_index(axis)]
+    held = positions = pieces(axis)[piece_index(axis)].copy()
     left, size = np.arange(len(held)), axis.size
     for take in resolved(tap.operations[:-1], (axis,)):
         if isinstance(take, Take) and take.axis == axis.name:

@@ -38,6 +38,9 @@ class Place:
     method: str = ""
     half: int | None = None
     """Of the last dimension: a gated MLP's fc1 holds the gate's and the linear one's channels of this rank."""
+    computed: bool = False
+    """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
+    and keys, as far as somebody asks for them. They can be shown, not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -57,6 +60,9 @@ OF_LAYER: dict[str, Place] = {
     "mlp.out": Place("mlp", BIASED, STREAM),
     "router.logits": Place("mlp.router", OUTPUT, (("token",), ("batch",), ("expert",)), method="gating"),
     "resid_post": Place("", OUTPUT, STREAM),
+}
+OF_FUSED: dict[str, Place] = {
+    site: Place("self_attention.core_attention", INPUT, MATRIX, computed=True) for site in ("attn.scores", "attn.probs")
 }
 OF_CHUNK: dict[str, Place] = {
     "embed": Place("embedding", OUTPUT, STREAM),
@@ -79,7 +85,7 @@ class Spot:
 
 
 def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
-    """All that these chunks have, in the order of a forward pass. A fused attention has no softmax to hook."""
+    """All that these chunks have, in the order of a forward pass."""
     for chunk in chunks:
         for site, place in OF_CHUNK.items():
             if site == "embed":
@@ -88,6 +94,8 @@ def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
         for layer in layers:
             gated = bool(layer.config.gated_linear_unit)
             for site, place in OF_LAYER.items():
+                if site in OF_FUSED and find(layer, place.path) is None:
+                    place = OF_FUSED[site]
                 if place.half is None or gated:
                     yield from _spot(site, int(layer.layer_number) - 1, place, layer, chunk)
         for site, place in OF_CHUNK.items():

@@ -95,6 +95,51 @@ def reduce_shard(
         raise DataError(f"values of {tuple(values.shape)}; this part has {[len(axis.positions) for axis in local]}")
     valid = torch.ones((), dtype=torch.bool, device=values.device) if masked is None else ~masked
     shard = _Shard(values, valid.expand(values.shape), local)
+    return _reduced(shard, operations, partial=partial, any_masked=masked is not None)
+
+
+def reduce_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    axes: Sequence[Axis],
+    operations: Sequence[Operation],
+    *,
+    scale: float,
+    softmax: bool,
+    partial: bool = False,
+) -> Reduced | None:
+    """As `reduce_shard` of scores or, with softmax, probabilities, which are made of no more batch entries, heads and
+    queries than the first slices leave. Causal. query: [batch, head, query, chan], key: [batch, group, key, chan] of
+    this rank; `axes` are the site's: batch, head, query, key."""
+    batch, head, rows, columns = (_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
+    channels = np.arange(query.shape[-1])
+    valid = torch.ones((), dtype=torch.bool, device=query.device)
+    asked = _Shard(query, valid.expand(query.shape), (batch, head, rows, _Local("chan", len(channels), channels)))
+    group = torch.arange(query.shape[1], device=query.device) // (query.shape[1] // key.shape[1])
+    left = list(operations)
+    entries, heads = np.arange(query.shape[0]), np.arange(query.shape[1])
+    queries = rows.positions.copy()
+    while left and isinstance(take := left[0], Take) and take.axis in {"batch", "head", "query"}:
+        left.pop(0)
+        axis = asked.axes[asked.index(take.axis)]
+        index, _ = picked(axis.positions, axis.size, take)
+        entries = entries[index] if take.axis == "batch" else entries
+        heads = heads[index] if take.axis == "head" else heads
+        queries = queries[index] if take.axis == "query" else queries
+        asked = _take(asked, take)
+    if not asked.array.numel():
+        return None
+    chosen = _selected(_selected(key, 0, entries), 1, group.cpu().numpy()[heads])
+    scores = asked.array.float() @ chosen.float().transpose(-1, -2) * scale
+    first = key.shape[2] - rows.size  # with a cache the keys begin before the queries
+    last_seen = torch.from_numpy(queries + first).to(query.device)
+    future = torch.arange(key.shape[2], device=query.device) > last_seen.unsqueeze(-1)
+    values = scores.masked_fill(future, -math.inf).softmax(-1) if softmax else scores
+    shard = _Shard(values, (~future).expand(values.shape), (*asked.axes[:3], columns))
+    return _reduced(shard, left, partial=partial, any_masked=True)
+
+
+def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool, any_masked: bool) -> Reduced | None:
     for at, operation in enumerate(operations):
         if not shard.array.numel():
             return None
@@ -102,7 +147,7 @@ def reduce_shard(
         if not isinstance(step, _Shard):
             return step
         shard = step
-    return _values(shard, any_masked=masked is not None) if shard.array.numel() else None
+    return _values(shard, any_masked=any_masked) if shard.array.numel() else None
 
 
 def _values(shard: _Shard, *, any_masked: bool) -> Reduced:

@@ -40,6 +40,9 @@ class Capture:
     microbatch: int
     first_token: int
     gradient: bool = False
+    key: torch.Tensor | None = None
+    """Of scores and probabilities that are to be computed: the value is the query, and this the key, both as core
+    attention is given them."""
 
 
 Reader = Callable[[Capture], None]
@@ -92,6 +95,8 @@ class Taps:
         place, module = spot.place, spot.module
         if place.method:
             self._patches.set(module, place.method, _around(getattr(module, place.method), place.take, tap))
+        elif place.computed:
+            self._handles.append(module.register_forward_pre_hook(_computed(tap)))
         elif place.take == INPUT:
             hook = _before(tap, place.argument, place.keyword)
             self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
@@ -118,6 +123,18 @@ class _Tap:
             if known.requires_grad:
                 known.register_hook(self._on_gradient(self._position.microbatch))
         return value
+
+    def show_inputs(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Of a computed site."""
+        position = self._position
+        if not position.enter() or position.recomputing:
+            return
+        capture = Capture(
+            self._spot, query.detach(), position.step, position.microbatch, position.first_token, key=key.detach()
+        )
+        with torch.no_grad():
+            for reader in self._demand.readers:
+                reader(capture)
 
     def _changed(self, value: torch.Tensor) -> torch.Tensor:
         part = self._part(value)
@@ -164,6 +181,13 @@ class _Tap:
             self._show(self._demand.gradient_readers, gradient, gradient=True, microbatch=microbatch)
 
         return gradient_is_there
+
+
+def _computed(tap: _Tap) -> Callable[..., Any]:
+    def hook(_: Any, args: tuple[Any, ...]) -> None:
+        tap.show_inputs(args[0], args[1])
+
+    return hook
 
 
 def _before(tap: _Tap, argument: int, keyword: str) -> Callable[..., Any]:

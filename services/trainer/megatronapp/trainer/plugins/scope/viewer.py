@@ -70,7 +70,7 @@ class Viewer:
         layers = self._shard.model.layers
         chosen = [reader for reader in self.readers if reader.tap.chooses(spot, layers)]
         values: list[Reader] = [reader.read for reader in chosen if not reader.tap.gradient]
-        gradients: list[Reader] = [reader.read for reader in chosen if reader.tap.gradient]
+        gradients: list[Reader] = [reader.read for reader in chosen if reader.tap.gradient and not spot.place.computed]
         return values, gradients
 
     def due(self, step: int) -> bool:
@@ -104,7 +104,8 @@ class Viewer:
     def described(self) -> dict[str, Any]:
         """What can be looked at here (`ScopeHello`), as plain values."""
         here = {spot.site for spot in self._spots}
-        sites = [site for name, site in self._shard.sites.items() if name.removeprefix(GRADIENT) in here]
+        here |= {GRADIENT + spot.site for spot in self._spots if not spot.place.computed}
+        sites = [site for name, site in self._shard.sites.items() if name in here]
         model = self._shard.model
         return {
             "sites": [

@@ -17,7 +17,7 @@ from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
-from megatronapp.trainer.plugins.scope.reduce import reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
@@ -136,11 +136,31 @@ class TapReader:
         self.seconds += time.perf_counter() - begin
 
     def _reduce(self, capture: Capture) -> None:
-        values, axes = in_axes(capture, self._shard)
-        operations = resolved(self.tap.operations, axes)
-        reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
+        if capture.key is not None:
+            axes, reduced = self._attention(capture, capture.key)
+        else:
+            values, axes = in_axes(capture, self._shard)
+            operations = resolved(self.tap.operations, axes)
+            reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
         if reduced is not None:
-            self._queue.put(self._address(capture, axes, operations), reduced)
+            self._queue.put(self._address(capture, axes, resolved(self.tap.operations, axes)), reduced)
+
+    def _attention(self, capture: Capture, key: torch.Tensor) -> tuple[tuple[Axis, ...], Reduced | None]:
+        """Scores or probabilities of a fused attention, given [token, batch, head, chan]."""
+        spot, query = capture.spot, capture.value
+        shape = (query.shape[1], query.shape[2], query.shape[0], key.shape[0])
+        axes = self._shard.axis_sizes(spot.site, spot.place.dims, shape)
+        scale = getattr(spot.module, "softmax_scale", None) or query.shape[-1] ** -0.5
+        reduced = reduce_attention(
+            query.permute(1, 2, 0, 3),
+            key.permute(1, 2, 0, 3),
+            axes,
+            resolved(self.tap.operations, axes),
+            scale=float(scale),
+            softmax=spot.site == "attn.probs",
+            partial=self.tap.partial,
+        )
+        return axes, reduced
 
     def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
         names, about = [axis.name for axis in axes], replace(capture, value=NOTHING)

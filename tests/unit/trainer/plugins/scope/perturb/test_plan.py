@@ -100,7 +100,7 @@ PLANS = st.fixed_dictionaries(
 
 
 @given(PLANS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whatever_comes_is_a_plan_or_refused(document: dict[str, Any]) -> None:
     try:
         plan = Plan.parse(document)

@@ -41,7 +41,7 @@ class SiteChange:
 
     def _fits(self, site: str, place: Place) -> bool:
         wish = self._wish
-        if wish.place == "storage" or site == LOSS or not fnmatchcase(site, wish.site):
+        if wish.place == "storage" or site == LOSS or place.computed or not fnmatchcase(site, wish.site):
             return False
         axes = {axis for dim in place.dims for axis in dim}
         if wish.kind == SWAP_HEADS and ("head" not in axes and not self._whole_groups(axes)):
