@@ -163,17 +163,22 @@ def test_a_frontier_that_can_t_be_understood_hides_its_own_rank_s_place_and_no_o
     assert progress.lags() == {"dp": 0}
 
 
-def test_who_is_to_blame_is_looked_for_once_a_second_however_many_ranks_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_is_looked_at_once_a_second_and_each_rank_s_frontiers_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ranks, seconds = 50, 20
-    progress, members, looked = Progress(5.0), [member(rank) for rank in range(ranks)], list[int]()
-    by_communicator = Positions.by_communicator
+    progress, members = Progress(5.0), [member(rank) for rank in range(ranks)]
+    looked, read = list[int](), list[int]()
+    by_communicator, placed = Positions.by_communicator, Positions._placed
     monkeypatch.setattr(Positions, "by_communicator", lambda own: looked.append(own.rank) or by_communicator(own))
+    monkeypatch.setattr(Positions, "_placed", lambda own: read.append(own.rank) or placed(own))
 
     for second in range(seconds):
         for rank in range(ranks):
-            now_ns = second * NS + rank * NS // ranks + 1
-            progress.beat(members[rank], trace_pb2.SentHeartbeat(phase=trace_pb2.PHASE_START), now_ns)
+            beat = trace_pb2.Heartbeat(phase=trace_pb2.PHASE_START, frontiers=[trace_pb2.Frontier(communicator=1)])
+            progress.beat(members[rank], sent(beat), second * NS + rank * NS // ranks + 1)
             progress.stall()
 
     assert progress.stalled_seconds > seconds - 3
     assert ranks < len(looked) <= ranks * seconds
+    assert sorted(read) == list(range(ranks))

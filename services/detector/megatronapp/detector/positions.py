@@ -27,21 +27,35 @@ class Positions:
     """Its communicators by its own indices."""
     frontiers: Sequence[bytes] = ()
     """As they were sent. Where one can't be understood, none of them tells anything."""
+    _known: tuple[dict[str, Position], dict[str, Ranks]] | None = None
+    """Kept for as long as the rank tells the same: a stall is looked at once a second."""
 
-    def by_communicator(self) -> dict[str, Position]:
+    def update(self, groups: Mapping[int, Group], frontiers: Sequence[bytes]) -> None:
+        """What the rank's next heartbeat tells."""
+        self.groups, self.frontiers, self._known = groups, frontiers, None
+
+    def by_communicator(self) -> Mapping[str, Position]:
         """By the communicator's id."""
-        return {
-            name: Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open))
-            for name, _, f in self._placed()
-        }
+        return self._worked_out()[0]
 
-    def members(self) -> dict[str, Ranks]:
+    def members(self) -> Mapping[str, Ranks]:
         """The ranks of these communicators."""
-        return {name: ranks for name, ranks, _ in self._placed()}
+        return self._worked_out()[1]
 
     def completed(self) -> dict[str, int]:
         """By the communicator's id: operations that are complete."""
+        if self._known is not None:
+            return {name: position.completed for name, position in self._known[0].items()}
         return {name: f.completed for name, _, f in self._placed()}
+
+    def _worked_out(self) -> tuple[dict[str, Position], dict[str, Ranks]]:
+        if self._known is None:
+            self._known = {}, {}
+            for name, ranks, f in self._placed():
+                opened = _open(f.open)
+                position = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened)
+                self._known[0][name], self._known[1][name] = position, ranks
+        return self._known
 
     def _placed(self) -> Iterator[tuple[str, Ranks, trace_pb2.Frontier]]:
         """Each frontier with its communicator's id and ranks, without those of communicators that have no name."""

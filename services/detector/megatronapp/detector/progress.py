@@ -123,14 +123,11 @@ class Progress:
         state = self._ranks.get(process.rank) or self._known(process.rank)
         step, phase, frontiers = heartbeat.step, _phase(heartbeat, member), heartbeat.frontiers
         known = state.positions
-        moved = (
-            step != state.step
-            or frontiers != known.frontiers
-            # A goodbye moves nobody who waits.
-            or (phase != state.phase and not process.closed)
-            or not state.heard_unix_ns
-        )
-        known.groups, known.frontiers = member.groups, frontiers
+        stands = step == state.step and frontiers == known.frontiers
+        # A goodbye moves nobody who waits.
+        moved = not stands or (phase != state.phase and not process.closed) or not state.heard_unix_ns
+        if not stands or known.groups is not member.groups:
+            known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity = step, heartbeat.activity
         self._stands(state, phase, closing=process.closed, lost=process.lost)

@@ -21,7 +21,9 @@ from megatronapp.detector.steps import Floats, Ints
 
 AGREE = 0.3
 """Of what a rank is slower than others it must have become slower itself by at least this share, and the other way
-round."""
+round. All of it is shown by a rank that has become slower, none by one that was outrun; with 0.1 and 0.2 the same 12
+simulated jobs are judged alike (`python -m bench.scale.constants --only AGREE --trials 2`; larger values were not
+tried)."""
 KNOWN_STEPS = 3
 """Before the onset that tell what was usual: their median is no outlier."""
 
