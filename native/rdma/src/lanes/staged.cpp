@@ -67,11 +67,12 @@ StagedLane::StagedLane(Matcher& core, Lane& host, std::shared_ptr<GpuEvents> eve
 
 StagedLane::~StagedLane() {
     enter();
-    side_streams_[nullptr] = stream_;
     for (const auto& [producer, stream] : side_streams_) {
         driver_.stream_synchronize(stream);
         driver_.stream_destroy(stream);
     }
+    driver_.stream_synchronize(stream_);
+    driver_.stream_destroy(stream_);
     if (abandoned_) {
         static_cast<void>(pool_.release());  // a peer that was given up may still write into it
     }

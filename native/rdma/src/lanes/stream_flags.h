@@ -85,11 +85,11 @@ public:
 private:
     OwnFlags flags_;
     FlagSlots slots_;
-    struct Taken {
+    struct Slot {
         std::size_t slot;
         Flag ready;
     };
-    std::unordered_map<std::uint64_t, Taken> slots_of_;  // by the operation's id
+    std::unordered_map<std::uint64_t, Slot> slots_of_;  // by the operation's id
 };
 
 }  // namespace megatronapp::rdma
