@@ -25,8 +25,6 @@ export interface TimelineFeed {
   readonly detail: ShallowRef<StepGrid | null>
   /** Grows with each change of a grid. */
   readonly version: Ref<number>
-  /** First bucket of a grid that the newest change has touched. */
-  readonly changedFrom: (grid: StepGrid) => number
   readonly loaded: ShallowRef<boolean>
   readonly error: ShallowRef<Error | undefined>
   readonly refresh: () => Promise<void>
@@ -48,7 +46,6 @@ export function useTimeline(
   const version = shallowRef(0)
   const loaded = shallowRef(false)
   const error = shallowRef<Error>()
-  const changes = new WeakMap<StepGrid, number>()
   let stop = new AbortController()
   let asking: AbortController | undefined
 
@@ -60,10 +57,7 @@ export function useTimeline(
     grid.setGroups(groupOf.value)
     return grid
   }
-  const changed = (grid: StepGrid, from: number): void => {
-    changes.set(grid, from)
-    version.value += 1
-  }
+  const changed = (): void => void (version.value += 1)
 
   /** Puts what is new behind a grid; false: it has to be asked for anew. */
   async function grow(grid: StepGrid, signal: AbortSignal): Promise<boolean> {
@@ -71,7 +65,8 @@ export function useTimeline(
     const fresh = await getTimelineGrid(run, { attempt: attempt.value, from, bucketSteps: grid.bucketSteps }, signal)
     if (signal.aborted) return true
     if (!grid.fits(fresh) || bucketsBehind(grid, fresh) > grid.capacity) return false
-    changed(grid, grid.put(fresh))
+    grid.put(fresh)
+    changed()
     return true
   }
 
@@ -83,7 +78,7 @@ export function useTimeline(
       if (signal.aborted) return
       const made = columns.rank.length ? grouped(new StepGrid(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS))) : null
       overview.value = made
-      if (made) changed(made, made.first)
+      if (made) changed()
     }
     const close = detail.value
     if (close && overview.value && close.end * close.bucketSteps > close.newestStep && !(await grow(close, signal))) detail.value = null
@@ -125,7 +120,7 @@ export function useTimeline(
       // As much room again, for what comes while the newest step is followed.
       const made = grouped(new StepGrid(columns, columns.start_seconds.length + buckets, whole.origin))
       detail.value = made
-      changed(made, made.first)
+      changed()
     } catch (failure) {
       fail(failure, signal)
     }
@@ -148,7 +143,7 @@ export function useTimeline(
     { immediate: true },
   )
   watch(groupOf, () => {
-    for (const grid of [overview.value, detail.value]) if (grid?.setGroups(groupOf.value)) changed(grid, grid.first)
+    for (const grid of [overview.value, detail.value]) if (grid?.setGroups(groupOf.value)) changed()
   })
   watchDebounced([wanted, overview], () => void look(wanted.value), { debounce: WINDOW_MS, immediate: true })
   // A collector that is away comes back.
@@ -158,7 +153,7 @@ export function useTimeline(
     stop.abort()
     asking?.abort()
   })
-  return { overview, detail, version, changedFrom: (grid) => changes.get(grid) ?? grid.first, loaded, error, refresh }
+  return { overview, detail, version, loaded, error, refresh }
 }
 
 const bucketsBehind = (grid: StepGrid, fresh: GridColumns): number => fresh.first_step / fresh.bucket_steps - grid.end

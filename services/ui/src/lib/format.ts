@@ -11,13 +11,16 @@ export function formatNumber(value: Maybe, digits = 3): string {
   if (!known(value)) return UNKNOWN
   const magnitude = Math.abs(value)
   if (magnitude !== 0 && (magnitude < 1e-3 || magnitude >= 1e9)) return value.toExponential(digits - 1)
-  if (magnitude >= 10 ** (digits - 1)) return Math.round(value).toLocaleString('en-US')
+  if (magnitude >= 10 ** (digits - 1)) return INTEGERS.format(Math.round(value))
   const decimals = magnitude === 0 ? 0 : Math.max(0, digits - 1 - Math.floor(Math.log10(magnitude)))
   return value.toFixed(decimals)
 }
 
+// Made once: toLocaleString makes one each time.
+const INTEGERS = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
+
 export function formatInteger(value: Maybe): string {
-  return known(value) ? Math.round(value).toLocaleString('en-US') : UNKNOWN
+  return known(value) ? INTEGERS.format(Math.round(value)) : UNKNOWN
 }
 
 /** 1234567 → "1.23 M". */

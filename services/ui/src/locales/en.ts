@@ -270,7 +270,7 @@ export const en = {
   'inspector.traced': 'Spans of this step are stored.',
   'inspector.untraced': 'No spans of this step are stored; Perfetto opens those in view, or the nearest.',
   'inspector.hint': 'Select a step: click it, or focus the picture and use the arrow keys. Dragging moves; the wheel zooms where there is nothing to scroll, with Ctrl always.',
-  'inspector.heights': 'A bar’s parts are shares of the step, summed over it; they don’t say when in the step something ran. Percentages beside the ranks compare compute with the other ranks of the stage: the median over the steps in view. A blue line on the ruler marks steps with stored spans.',
+  'inspector.heights': 'A bar’s parts are shares of the step, summed over it; they don’t say when in the step something ran. Percentages beside the ranks compare compute with the other ranks of the stage: the median over the steps in view, of a slow rank over those since it became so. A blue line on the ruler marks steps with stored spans.',
   'inspector.announce': 'Rank {rank}, step {step}: compute {compute}, {peers} against its peers; wait {wait}',
 
   'table.title': 'Steps in view',

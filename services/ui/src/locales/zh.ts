@@ -270,7 +270,7 @@ export const zh: Messages = {
   'inspector.traced': '这一步保存了明细。',
   'inspector.untraced': '这一步没有保存明细；Perfetto 将打开视野内或最近的明细。',
   'inspector.hint': '选择一步：点击它，或聚焦图形后用方向键。拖动平移；无可滚动内容时滚轮缩放，按住 Ctrl 时总是缩放。',
-  'inspector.heights': '条形各部分的高度是该步时间的占比（整步合计），不表示步内先后。rank 旁的百分比是视野内计算时间与同级其他 rank 之比的中位数。刻度上的蓝线标出保存了明细的步。',
+  'inspector.heights': '条形各部分的高度是该步时间的占比（整步合计），不表示步内先后。rank 旁的百分比是视野内计算时间与同级其他 rank 之比的中位数（变慢的 rank 从变慢时算起）。刻度上的蓝线标出保存了明细的步。',
   'inspector.announce': 'Rank {rank}，第 {step} 步：计算 {compute}，与同级相比 {peers}；等待 {wait}',
 
   'table.title': '视野内的步',

@@ -60,6 +60,7 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
   oldestStep = 0
   newestStep = 0
   private groups: Int32Array
+  private changedFrom = Infinity
   private readonly scratch: Float32Array
 
   constructor(columns: GridColumns, capacity: number, origin = columns.origin_unix_seconds) {
@@ -93,8 +94,15 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     return same && columns.bucket_steps === this.bucketSteps
   }
 
-  /** Takes in buckets at the end, over what was known of them; returns the first that has changed. */
-  put(columns: GridColumns): number {
+  /** The first bucket that has changed since this was asked last; Infinity: none. Its picture asks, and nobody else. */
+  takeChanged(): number {
+    const from = this.changedFrom
+    this.changedFrom = Infinity
+    return from
+  }
+
+  /** Takes in buckets at the end, over what was known of them. */
+  put(columns: GridColumns): void {
     const begin = columns.first_step / this.bucketSteps
     const count = columns.start_seconds.length
     for (let bucket = Math.max(this.end, begin + count - this.capacity); bucket < begin; bucket += 1) this.clear(bucket)
@@ -104,7 +112,7 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     this.oldestStep = columns.oldest_step
     this.newestStep = Math.max(this.newestStep, columns.newest_step)
     for (let bucket = Math.max(begin, this.first); bucket < begin + count; bucket += 1) this.compare(bucket)
-    return Math.max(begin, this.first)
+    this.changedFrom = Math.min(this.changedFrom, begin)
   }
 
   /** Whose compute is compared with whose: ranks of one group. Returns whether that is another than before. */
@@ -113,6 +121,7 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     if (groups.every((group, row) => group === this.groups[row])) return false
     this.groups = groups
     for (let bucket = this.first; bucket < this.end; bucket += 1) this.compare(bucket)
+    this.changedFrom = this.first
     return true
   }
 

@@ -22,8 +22,9 @@ export class HeatImage {
   private look?: HeatLook
   private end = 0
 
-  /** Brings the image up to date; `changedFrom` is the first bucket that may have changed since. */
-  update(grid: StepGrid, layout: Layout, look: HeatLook, changedFrom: number): void {
+  /** Brings the image up to date. */
+  update(grid: StepGrid, layout: Layout, look: HeatLook): void {
+    const changed = grid.takeChanged()
     const rows = layout.groups.flatMap(({ group }) => (group ? [...group.rows] : []))
     const same = this.grid === grid && this.layout === layout && this.look === look && this.image
     if (!same) {
@@ -33,7 +34,7 @@ export class HeatImage {
       this.image = new ImageData(this.canvas.width, this.canvas.height)
       ;[this.grid, this.layout, this.look] = [grid, layout, look]
     }
-    const from = same ? Math.min(changedFrom, this.end) : grid.first
+    const from = same ? Math.min(changed, this.end) : grid.first
     this.end = grid.end
     if (!this.image || !this.canvas || from >= grid.end) return
     const pixels = new Uint32Array(this.image.data.buffer)

@@ -221,7 +221,10 @@ function paintLabel(pen: Pen, scene: Scene, row: Row, top: number): void {
   pen.font = `${pages ? 600 : 400} 12px ${palette.font}`
   pen.fillStyle = suspicions.length || row.height >= LABEL_HEIGHT ? palette.text : palette.muted
   pen.fillText(`${pages ? '▲ ' : ''}${labels.rank(row.rank)}`, 12, middle)
-  const ratio = grid.medianRatio(row.index, ...visibleBuckets(grid, scene.axis, scene.window))
+  const [first, end] = visibleBuckets(grid, scene.axis, scene.window)
+  // Of a culprit since it has been one, where that is in view: not of the time before.
+  const onset = grid.bucketOf(suspicions.find((suspect) => suspect.pages)?.sinceStep ?? 0)
+  const ratio = grid.medianRatio(row.index, onset < end ? Math.max(first, onset) : first, end)
   if (Number.isNaN(ratio)) return
   pen.textAlign = 'right'
   pen.fillStyle = suspicions.length ? palette.text : palette.muted

@@ -19,8 +19,9 @@ describe('a grid of steps', () => {
     const grid = gridOf(run, { bucketSteps: 1 }, 32)
     const before = grid.cell(5, 0)
     run.newestStep = 12
-    const changed = grid.put(columnsOf(run, { from: 9, bucketSteps: 1 }))
-    expect(changed).toBe(9)
+    grid.takeChanged()
+    grid.put(columnsOf(run, { from: 9, bucketSteps: 1 }))
+    expect([grid.takeChanged(), grid.takeChanged()]).toEqual([9, Infinity])
     expect([grid.first, grid.end, grid.newestStep]).toEqual([1, 13, 12])
     expect(grid.cell(5, 0)).toBe(before)
     expect(grid.compute[grid.cell(12, 1)]).toBeCloseTo(run.values(1, 12).compute, 3)
