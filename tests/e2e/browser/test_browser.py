@@ -122,3 +122,9 @@ async def test_a_person_calls_a_finding_not_slow_and_no_other_changes() -> None:
         counted = running.registry.get_sample_value("megatronapp_findings_refuted_total", {"kind": "slow_gpu"})
     assert code == 0, report
     assert counted == 1
+
+
+async def test_a_person_compares_runs_and_opens_a_link_of_last_month() -> None:
+    """Over a made-up gateway; the page is the built one."""
+    code, report = await node("runs.test.mjs")
+    assert code == 0, report

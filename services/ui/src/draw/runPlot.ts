@@ -59,10 +59,10 @@ export function runPlotOptions(plot: RunPlot): Options {
     cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: false, dist: 6 }, sync: { key: plot.sync, setSeries: false } },
     scales: {
       x: { time: false, range: (_, low, high) => (plot.range() as [number, number] | null) ?? edges(low, high) },
-      y: log ? { distr: 3, log: 10 } : { range: paddedRange },
+      y: log ? { distr: 3, log: 10 } : { range: steadyRange },
     },
     axes: [
-      { ...axis, size: 30, space: 80, values: (_, values) => values.map(plot.formatX) },
+      { ...axis, size: 30, space: 64, values: (_, values) => values.map(plot.formatX) },
       { ...axis, size: 64, space: 32, values: (_, values) => values.map((value) => (value == null ? '' : withoutTrailingZeros(plot.format(value)))) },
     ],
     series,
@@ -79,6 +79,11 @@ export function runPlotOptions(plot: RunPlot): Options {
       ],
     },
   }
+}
+
+/** What differs by rounding alone is a flat line. */
+export function steadyRange(chart: unknown, low: number, high: number): [number, number] {
+  return high - low < 1e-6 * Math.abs(high) ? paddedRange(chart, high, high) : paddedRange(chart, low, high)
 }
 
 /** A single point stands in the middle. */
