@@ -40,7 +40,7 @@ from megatronapp.core.scope.sites import Axis
 ASSUMED_SIZE = 1024
 """Of an axis whose size changes, where nobody says what to expect."""
 LAUNCH_MICROSECONDS = 8.0
-"""Of one kernel: an H100's launch from Python, as seen."""
+"""Of one kernel, launched from Python: assumed, as the next two are."""
 BYTES_PER_MICROSECOND = 1e6
 """Read from a device's memory: 1 TB/s."""
 COPIED_BYTES_PER_MICROSECOND = 2e4
