@@ -127,9 +127,10 @@ def evidence(view: View, signal: str, item: int, text: str, *, logarithmic: bool
 
 
 def confidence(monitor: Monitor, item: int, *, disputed: bool = False) -> float:
-    """From the evidence of the test: at least 0.95 once it has alarmed. That no other signal can speak of the item is
-    no reason to doubt, only one that can and does not agree."""
-    certainty = 1.0 - float(np.exp(-monitor.log_evidence[item] / monitor.log_threshold * 3.0))
+    """From the evidence of the test: at least 0.95 once it has alarmed, 0 while it speaks against. That no other signal
+    can speak of the item is no reason to doubt, only one that can and does not agree."""
+    evidence = max(0.0, float(monitor.log_evidence[item]))
+    certainty = 1.0 - float(np.exp(-evidence / monitor.log_threshold * 3.0))
     return round(certainty * (DISPUTED if disputed else 1.0), 3)
 
 

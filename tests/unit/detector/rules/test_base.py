@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megatronapp.detector.rules.base import DISPUTED, confidence
+
+
+def monitor(log_evidence: float) -> Any:
+    return SimpleNamespace(log_evidence=np.array([log_evidence]), log_threshold=10.0)
+
+
+def test_an_alarm_is_at_least_95_percent_certain() -> None:
+    assert confidence(monitor(10.0), 0) >= 0.95
+
+
+def test_a_second_signal_that_does_not_agree_takes_some_of_it() -> None:
+    agreed = confidence(monitor(20.0), 0)
+
+    assert confidence(monitor(20.0), 0, disputed=True) == pytest.approx(agreed * DISPUTED, abs=1e-3)
+
+
+@pytest.mark.parametrize("evidence", [-1e-3, -5.0, -1e6, -np.inf])
+def test_evidence_against_it_is_no_confidence(evidence: float) -> None:
+    """A node's worst rank may be one that speaks for its health."""
+    assert confidence(monitor(evidence), 0) == 0.0
