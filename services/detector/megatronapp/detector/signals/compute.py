@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from megatronapp.detector.signals import experts, matrix, peers
 from megatronapp.detector.signals.microbatches import expected_share
+from megatronapp.detector.signals.replicas import with_work_of_replicas
 from megatronapp.detector.signals.work import WorkModel
 from megatronapp.detector.statistics.scale import location
 from megatronapp.detector.steps import Floats, Ints, Microbatches, StepTable
@@ -59,6 +60,7 @@ def effect(table: StepTable, compute: matrix.Compute, work: WorkModel, healthy: 
     seconds = np.nansum(compute.elapsed, axis=1)
     if table.detail is not None:
         return _of_microbatches(table, table.detail, seconds)
+    compute = with_work_of_replicas(compute, table.ranks)
     stage = table.ranks.pipeline
     load = experts.load(table)
     model = work.relative(compute, stage, load)
