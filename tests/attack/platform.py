@@ -295,8 +295,11 @@ class Stack:
         method = chance.choice(list(QUERIES))
         request = QUERIES[method]()
         hostile.scramble(request, chance, 0.4)
-        if "run" in request.DESCRIPTOR.fields_by_name and chance.random() < 0.8:
-            request.run, request.attempt = chance.choice(EVIL_RUNS), chance.choice((0, 0, 1, request.attempt))
+        fields = request.DESCRIPTOR.fields_by_name
+        if "run" in fields and chance.random() < 0.8:
+            request.run = chance.choice(EVIL_RUNS)
+            if "attempt" in fields:
+                request.attempt = chance.choice((0, 0, 1, request.attempt))
         call = Call(f"Bearer {VIEWER}" if chance.random() < 0.95 else chance.choice(TEXTS))
         answer = getattr(self.collector._query, method)(request, call)
         await self._expecting(method, _all(answer) if hasattr(answer, "__aiter__") else answer)

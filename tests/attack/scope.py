@@ -87,6 +87,7 @@ class ScopeDoors:
     async def check(self) -> None:
         """Its rank's next frame reaches its viewer, as it is."""
         self._step += 1
+        await asyncio.sleep(1.5 / self._settings.scope_max_fps)  # frames that follow faster are left out
         pod, producer = self._pods[0]
         pod.demand = await self._demand_of(producer, pod)
         for frame in pod.frames(self._step):

@@ -20,7 +20,7 @@ from tests.integration.collector.support import RankStream
 from tests.integration.gateway.conftest import Served, Start
 from tests.integration.gateway.support import SECOND_NS, finding
 
-BEGUN_NS = time.time_ns() + 100 * SECOND_NS
+BEGUN_NS = time.time_ns() + 3600 * SECOND_NS
 """After the first message: a run's steps come after its start."""
 STEPS = 40
 

@@ -93,7 +93,10 @@ def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
     ("flags", "says"),
     [
         ("--require-plugins scan dpp", "--require-plugins dpp asks for the plug-in dpp, which is not installed here"),
-        ("--use-dpp --workload 4096", "--use-dpp asks for the plug-in dpp, which is not installed here (scan, faults"),
+        (
+            "--use-dpp --workload 4096",
+            "--use-dpp asks for the plug-in dpp, which is not installed here (scan, scope, faults",
+        ),
     ],
 )
 @pytest.mark.parametrize("rank", ["0", "1"])

@@ -26,7 +26,7 @@ FLAGS_OF_PLUGINS = {
         "--trace-granularity",
         "--collector-address",
     ),
-    "scope": ("--training-ws-port", "--enable-ws-server"),
+    "scope": ("--scope", "--training-ws-port", "--enable-ws-server"),
     "dpp": ("--use-dpp", "--dpp-policy", "--dpp-transport"),
     "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
     "faults": ("--fault-scenario",),

@@ -194,14 +194,16 @@ class _Planner:
                 self._place(operation)
             case Elementwise():
                 self._place(operation)
-            case Pool(axis=axis, bins=bins):
+            case Pool(axis=axis, bins=bins, how=how):
                 track = self._track(axis)
                 self._downsampled |= bins < track.size
                 self._place(operation, merges=self._pools_across(track, bins))
+                self._send(reducers.component_count(how), self._with(axis, track.pool(bins)))
                 self._change(axis, track.pool(bins))
-            case Reduce(axis=axis):
+            case Reduce(axis=axis, how=how):
                 track = self._track(axis)
                 self._place(operation, merges=track.split)
+                self._send(reducers.component_count(how), self._with(axis, track.pool(1)))
                 self._change(axis, replace(track.pool(1), dropped=True))
             case Stats() | Hist():
                 self._distribution(operation)
@@ -248,8 +250,25 @@ class _Planner:
         self._rank.append(operation)
         self._partial = merges
 
+    def _send(self, components: int, tracks: Sequence[Track]) -> None:
+        """Mergeable parts are float64, several a cell: a rank's frame of them may be too large where the picture is
+        not."""
+        if self._held is not None or not self._partial:
+            return
+        size = HEADER_BYTES + components * ITEM_BYTES[Dtype.F64] * math.prod(max(map(len, t.pieces)) for t in tracks)
+        if size > MAX_FRAME_BYTES:
+            raise PlanError(
+                "too_large",
+                f"a rank's part would have {size} bytes, as {self._rank[-1]} goes over several ranks; at most "
+                f"{MAX_FRAME_BYTES}",
+                "slice it before",
+            )
+
+    def _with(self, name: str, track: Track) -> tuple[Track, ...]:
+        return tuple(track if each.name == name else each for each in self._tracks)
+
     def _change(self, name: str, track: Track) -> None:
-        self._tracks = tuple(track if each.name == name else each for each in self._tracks)
+        self._tracks = self._with(name, track)
         if self._partial:
             self._hold()
 
@@ -285,9 +304,13 @@ class _Planner:
     def _distribution(self, operation: Stats | Hist) -> None:
         over = operation.over if isinstance(operation, Stats) else ""
         gone = [self._track(over)] if over else list(self._tracks)
-        self._place(operation, merges=any(track.split for track in gone))
-        self._hold()
         names = {track.name for track in gone}
+        self._place(operation, merges=any(track.split for track in gone))
+        if isinstance(operation, Stats):
+            self._send(
+                reducers.statistics_count(operation), [track for track in self._tracks if track.name not in names]
+            )
+        self._hold()
         kept = [track for track in self._tracks if track.name not in names]
         if isinstance(operation, Stats):
             self._end(operation, Kind.TENSOR, [*kept, Track.of(Axis("statistic", len(operation.names)))])
