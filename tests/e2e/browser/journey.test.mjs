@@ -62,7 +62,7 @@ test('its timeline marks the slow rank and compares it with its peers', async ()
   assert.deepEqual(await unpainted(canvas, ['--compute', '--wait', '--culprit']), [])
   assert.match(await canvas.getAttribute('aria-label'), new RegExp(`Slow: rank ${slowRank}\\.`))
   await page.locator('.legend').getByText('slow', { exact: true }).waitFor()
-  await inspector.getByText(/since step \d+: \+\d/).waitFor(PATIENCE)
+  await inspector.getByText(/\+\d.* since step \d+/).waitFor(PATIENCE)
   const difference = await inspector.getByRole('row', { name: /Compute/ }).getByRole('cell').last().textContent()
   // One step of a real CPU rank may show anything.
   assert.match(difference, process.env.SHORT_WALK ? /^[+−±]\d/ : /^\+\d/)
@@ -145,7 +145,7 @@ test('the weekly report counts incidents and names who comes back', { skip: proc
 
 test('the page speaks Chinese', async () => {
   await page.getByRole('button', { name: '中文' }).click()
-  await page.getByRole('heading', { name: '任务' }).waitFor()
+  await page.getByRole('heading', { name: '任务', exact: true }).waitFor()
   assert.equal(await page.locator('html').getAttribute('lang'), 'zh')
   await page.getByRole('button', { name: 'English' }).click()
 })
