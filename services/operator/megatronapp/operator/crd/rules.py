@@ -77,11 +77,6 @@ SPEC_RULES = [
         "mode serve needs plugins.scope.enabled, by which people ask, and no dpp, fbd or faults",
     ),
     (
-        "self.mode != 'serve' || (has(self.args) && self.args.exists(a, a == '--load' || a.startsWith('--load=') || "
-        "a == '--checkpoint' || a.startsWith('--checkpoint=')))",
-        "mode serve needs a checkpoint: give args --load with a folder in one of storage",
-    ),
-    (
         f"self.mode != 'serve' || (!has(self.elastic) && {WORLD} == self.parallelism.tensor * "
         "self.parallelism.pipeline)",
         "mode serve runs one replica: nodes x procPerNode must be parallelism.tensor x pipeline, without context, "
