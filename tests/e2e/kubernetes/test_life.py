@@ -43,10 +43,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "ucx": ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "needs rdma"),
     "plug-in": ({"plugins": {"scope": {"enabled": True}}}, "need the platform's own launcher: leave out command"),
     "serving nobody": ({"mode": "serve", "args": ["--load", "/x"]}, "mode serve needs plugins.scope.enabled"),
-    "serving nothing": (
-        {"mode": "serve", "command": [], "plugins": {"scope": {"enabled": True}}},
-        "mode serve needs a checkpoint",
-    ),
     "env": ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, "names that the platform sets"),
     "mounts": (
         {
