@@ -15,6 +15,7 @@ from megatron.core.tensor_parallel import mappings
 from megatronapp.core.trace import file as trace_file
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.plugins.scan import ScanPlugin
+from megatronapp.v1.trace_pb2 import Heartbeat
 from tests.integration.trainer.plugins.scan.traced import losses_of, read
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
@@ -77,7 +78,7 @@ def test_with_the_collector_absent_training_runs_as_ever() -> None:
 
 
 def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
-    flags = f"{TINY} --train-iters 500 --trace --trace-dir {tmp_path}"
+    flags = f"{TINY} --train-iters 20000 --trace --trace-dir {tmp_path}"  # more than it will ever live to see
     process = multiprocessing.get_context("forkserver").Process(
         target=train, args=(flags,), kwargs={"plugins": (ScanPlugin,)}
     )
@@ -100,13 +101,14 @@ def test_a_killed_rank_leaves_a_readable_file(tmp_path: Path) -> None:
 
 
 def hang(folder: str) -> None:
-    """Two ranks; the second never enters its third step's gradient reduction."""
+    """Two ranks; the second never enters its third step's reduction, and goes once the first was seen to wait there."""
 
     class Hanging(ScanPlugin):
         def step_begin(self, step: int) -> None:
             super().step_begin(step)
             if step == 3 and os.environ["RANK"] == "1":
-                time.sleep(3)
+                while not stuck_beats(trace_file.path_for(Path(folder), "local/train", 1, 0)):
+                    time.sleep(0.1)
                 os._exit(0)
 
     flags = f"--train-iters 4 --trace --trace-dir {folder}"
@@ -116,12 +118,17 @@ def hang(folder: str) -> None:
         os._exit(0)
 
 
+def stuck_beats(path: Path) -> list[Heartbeat]:
+    """Beats come at moments of each rank's own, also while the last step begins and while the peer's death ends it."""
+    beats = [message.heartbeat for message in trace_file.read(path)] if path.exists() else []
+    return [beat for beat in beats if beat.step == 3 and beat.activity == "all_reduce"]
+
+
 def test_heartbeats_of_a_hang_tell_who_waits_in_what_and_who_never_came(tmp_path: Path) -> None:
     run_in_background_until_dead(str(tmp_path))
 
     waiting, absent = (read(trace_file.path_for(tmp_path, "local/train", 1, rank)) for rank in (0, 1))
-    # Beats come at moments of each rank's own, also while the last step begins and while the peer's death ends it.
-    stuck = [beat for beat in waiting.heartbeats if beat.step == 3 and beat.activity == "all_reduce"][-1]
+    stuck = stuck_beats(trace_file.path_for(tmp_path, "local/train", 1, 0))[-1]
     behind = {waiting.communicators[f.communicator].id: f for f in stuck.frontiers if f.completed < f.enqueued}
     assert list(behind) == ["dp_cp:0-1"]
     (frontier,) = behind.values()
@@ -132,4 +139,4 @@ def test_heartbeats_of_a_hang_tell_who_waits_in_what_and_who_never_came(tmp_path
 
 def run_in_background_until_dead(folder: str) -> None:
     with contextlib.suppress(RankFailedError):  # ranks die without a word here
-        run_forked(2, hang, folder, timeout=30)
+        run_forked(2, hang, folder, timeout=100)
