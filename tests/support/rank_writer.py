@@ -35,6 +35,7 @@ class RankWriter:
         collector: str = "",
         ring: int = RING_BYTES,
         own: bool = False,
+        place: AgentPlace | None = None,
         timebase: Timebase | None = None,
         communicators: Sequence[Communicator] = (),
     ) -> None:
@@ -52,7 +53,7 @@ class RankWriter:
             "collector_address": collector,
             "trace_dir": str(folder) if folder else "",
         }
-        self.link = AgentLink(AgentPlace(socket, own), self.recorder.fd, lambda: self.hello)
+        self.link = AgentLink(place or AgentPlace(socket, own, own), self.recorder.fd, lambda: self.hello)
         self.link.border()
 
     def step(self, number: int, spans: int = 3, *, traced: bool = True) -> None:

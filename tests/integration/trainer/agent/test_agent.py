@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +23,9 @@ import pytest
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.app import Agent
-from megatronapp.trainer.agent.rendezvous import listen, start_agent
+from megatronapp.trainer.agent.rendezvous import address_of, listen, start_agent
 from megatronapp.trainer.plugins.scan import agent_link
+from megatronapp.trainer.plugins.scan.agent_link import find_agent
 from megatronapp.v1 import trace_pb2
 from tests.support.forked import PRELOAD
 from tests.support.rank_writer import RankWriter
@@ -280,6 +282,23 @@ def test_a_rank_that_looks_a_moment_before_the_agent_is_there_finds_it_at_its_ne
     rank.link.border()
 
     assert (before, rank.link.connected) == (False, True)
+    rank.step(1)
+    assert rank.close()
+    assert [summary.step for summary in summaries(tmp_path)] == [1]
+
+
+def test_an_agent_of_ranks_that_are_ending_is_followed_by_one_of_the_new_rank_at_its_first_border(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    socket = address_of("run", 1)
+    with serving(socket):
+        place = find_agent("run", 1, first_of_node=True)
+
+    rank = RankWriter(socket, folder=tmp_path, place=place)
+
+    assert rank.link.connected
     rank.step(1)
     assert rank.close()
     assert [summary.step for summary in summaries(tmp_path)] == [1]

@@ -46,6 +46,8 @@ class AgentPlace(NamedTuple):
     """Where the agent listens; None: there can't be one."""
     own: bool
     """This rank starts it, and another one when that is gone: nobody else does."""
+    started: bool = False
+    """By this rank, now. What already listened there may be the agent of ranks that are just ending."""
 
 
 def find_agent(run: str, attempt: int, *, first_of_node: bool) -> AgentPlace:
@@ -57,23 +59,24 @@ def find_agent(run: str, attempt: int, *, first_of_node: bool) -> AgentPlace:
     except UnavailableError as error:
         log.warning("no_agent", reason=str(error))
         return AgentPlace(None, own=False)
-    if first_of_node:
-        _start(path)
-    return AgentPlace(path, own=first_of_node)
+    return AgentPlace(path, own=first_of_node, started=first_of_node and _start(path))
 
 
-def _start(path: Path) -> None:
+def _start(path: Path) -> bool:
+    """Whether there is a new agent at `path` now."""
     try:
-        start_agent(path)
+        return start_agent(path)
     except (UnavailableError, OSError) as error:
         log.warning("no_agent", reason=str(error))
+        return False
 
 
 class AgentLink:
     def __init__(self, place: AgentPlace, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
         """`segment`: the descriptor that the agent shall read; `hello` makes the first frame of each connection."""
-        self._path, self._own = place
-        self._began_at = self._started_at = time.monotonic()
+        self._path, self._own, started = place
+        self._began_at = time.monotonic()
+        self._started_at = self._began_at if started else -START_AGAIN_SECONDS
         self._met = False
         self._segment = segment
         self._hello = hello
@@ -146,7 +149,9 @@ class AgentLink:
             socket.send_fds(link, [b"\0"], [self._segment])
         except OSError as error:
             link.close()
-            self._replace_agent()
+            if self._replace_agent():
+                self._connect()
+                return
             if not self._warned and time.monotonic() - self._began_at >= AGAIN_SECONDS:
                 self._warned = True
                 log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
@@ -156,11 +161,13 @@ class AgentLink:
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})
 
-    def _replace_agent(self) -> None:
-        """An agent of this rank's own that is gone; one that dies again and again is not started in a loop."""
-        if self._own and self._path is not None and time.monotonic() - self._started_at >= START_AGAIN_SECONDS:
-            self._started_at = time.monotonic()
-            _start(self._path)
+    def _replace_agent(self) -> bool:
+        """Start an agent of this rank's own where its last one is gone; True: it takes connections. One that dies again
+        and again is not started in a loop."""
+        if not self._own or self._path is None or time.monotonic() - self._started_at < START_AGAIN_SECONDS:
+            return False
+        self._started_at = time.monotonic()
+        return _start(self._path)
 
     def _check(self) -> None:
         """Read what the agent has said, or its end."""
