@@ -74,7 +74,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup-tests
-	$(BIN)/pytest -n 2 -m "not e2e and not faults and not scale" $(JUNIT)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
@@ -96,8 +96,9 @@ faults-drawn: setup-tests
 scale: setup-tests
 	$(BIN)/pytest -n 2 -m scale tests/scale tests/unit/detector tests/unit/core $(JUNIT)
 
+# Whole journeys, and what the integration tests leave out of `make test`
 e2e: setup-tests
-	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
+	$(BIN)/pytest -m "e2e and not cluster" tests/e2e tests/integration $(JUNIT)
 
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup-tests

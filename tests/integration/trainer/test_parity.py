@@ -13,6 +13,9 @@ from tests.support.training import TINY, train
 STEPS = 20
 RELATIVE = 1e-5
 
+slower = pytest.mark.e2e
+"""Layouts that differ from another one here in one thing alone."""
+
 LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
@@ -33,17 +36,22 @@ def single(flags: str = "") -> list[float]:
 @pytest.mark.parametrize(
     ("world_size", "layout"),
     [
-        (2, "--pipeline-model-parallel-size 2"),
-        (2, "--tensor-model-parallel-size 2"),
+        pytest.param(2, "--pipeline-model-parallel-size 2", marks=slower),
+        pytest.param(2, "--tensor-model-parallel-size 2", marks=slower),
         (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
-        (2, "--use-distributed-optimizer"),
+        pytest.param(2, "--use-distributed-optimizer", marks=slower),
         (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 10000"),
         (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
-        (
+        pytest.param(
             2,
             "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --no-overlap-p2p-communication",
+            marks=slower,
         ),
-        (4, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --overlap-grad-reduce"),
+        pytest.param(
+            4,
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --overlap-grad-reduce",
+            marks=slower,
+        ),
         (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
     ],
 )
@@ -60,7 +68,7 @@ def test_layout_has_the_losses_of_one_process(world_size: int, layout: str) -> N
     ("world_size", "layout"),
     [
         (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
-        (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        pytest.param(2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", marks=slower),
     ],
 )
 def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, layout: str) -> None:
@@ -69,7 +77,10 @@ def test_gated_untied_rotary_model_is_the_same_in_every_layout(world_size: int, 
 
 @pytest.mark.parametrize(
     "layout",
-    ["--expert-model-parallel-size 2", "--expert-model-parallel-size 2 --use-distributed-optimizer"],
+    [
+        pytest.param("--expert-model-parallel-size 2", marks=slower),
+        "--expert-model-parallel-size 2 --use-distributed-optimizer",
+    ],
 )
 def test_experts_over_two_ranks_have_the_losses_of_one_process(layout: str) -> None:
     assert losses(f"{MIXTURE} {layout}", 2) == pytest.approx(single(MIXTURE), rel=RELATIVE)
@@ -78,7 +89,7 @@ def test_experts_over_two_ranks_have_the_losses_of_one_process(layout: str) -> N
 @pytest.mark.parametrize(
     "recompute",
     [
-        "--recompute-granularity selective",
+        pytest.param("--recompute-granularity selective", marks=slower),
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
     ],
