@@ -125,7 +125,7 @@ def readers(good: Path) -> list[Reader]:
 
 
 def trainer_readers() -> list[Reader]:
-    from megatronapp.trainer.checkpoint import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
+    from megatronapp.trainer.checkpoint_folder import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
     from megatronapp.trainer.recipe import SCHEMA
 
     recipe = {

@@ -11,8 +11,8 @@ import torch
 from structlog.testing import capture_logs
 
 from megatronapp.core.errors import DataError, NotFoundError, TrainingError, UsageError
-from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.checkpoint import Claim
+from megatronapp.trainer import checkpoint_folder, launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.checkpoint_folder import Claim
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
 
@@ -44,7 +44,7 @@ def test_a_resumed_run_has_exactly_the_losses_of_an_uninterrupted_one(
     resumed = losses(f"--train-iters 6 {flags} --save {tmp_path}", world_size)
 
     assert resumed == uninterrupted(flags, world_size, 6)[3:]
-    assert (tmp_path / checkpoint.LATEST).read_text() == "6"
+    assert (tmp_path / checkpoint_folder.LATEST).read_text() == "6"
 
 
 def events_and_losses(arguments: str) -> tuple[list[str], list[float]]:
@@ -174,9 +174,9 @@ def refusal(flags: str) -> str:
 
 def without_recipe(folder: Path) -> None:
     """Make of the newest checkpoint what earlier versions wrote: no recipe, the shape among the common state."""
-    path = folder / checkpoint.folder_name(checkpoint.find_latest(folder) or 0)
-    saved = json.loads((path / checkpoint.RECIPE).read_text())
-    (path / checkpoint.RECIPE).unlink()
+    path = folder / checkpoint_folder.folder_name(checkpoint_folder.find_latest(folder) or 0)
+    saved = json.loads((path / checkpoint_folder.RECIPE).read_text())
+    (path / checkpoint_folder.RECIPE).unlink()
     common = torch.load(path / "common.pt", weights_only=False)
     names = ("num_layers", "hidden_size", "num_attention_heads", "group_query_attention", "position_embedding_type")
     names += ("disable_bias_linear", "num_experts", "normalization", "swiglu", "kv_channels")
@@ -184,8 +184,8 @@ def without_recipe(folder: Path) -> None:
     common["shape"] = {name: forward[name] for name in names}
     common["shape"] |= {"max_position_embeddings": 16, "vocab_size": saved["tokenizer"]["vocab_size"]}
     torch.save(common, path / "common.pt")
-    files = {file.name: file.stat().st_size for file in path.iterdir() if file.name != checkpoint.COMPLETE}
-    (path / checkpoint.COMPLETE).write_text(json.dumps({"step": 3, "attempt": 1, "files": files}))
+    files = {file.name: file.stat().st_size for file in path.iterdir() if file.name != checkpoint_folder.COMPLETE}
+    (path / checkpoint_folder.COMPLETE).write_text(json.dumps({"step": 3, "attempt": 1, "files": files}))
 
 
 def test_a_checkpoint_of_an_earlier_version_goes_on_with_what_it_knows(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_stale_attempt_does_not_start_beside_a_newer_one(tmp_path: Path) -> No
     with pytest.raises(RankFailedError, match="attempt 1 of run r must not write"):
         losses(f"--train-iters 2 --save {tmp_path}", environment={**newer, "MEGATRONAPP_ATTEMPT": "1"})
 
-    assert checkpoint.find_latest(tmp_path) == 1
+    assert checkpoint_folder.find_latest(tmp_path) == 1
 
 
 # ---- files alone
@@ -214,16 +214,18 @@ def test_a_stale_attempt_does_not_start_beside_a_newer_one(tmp_path: Path) -> No
 
 def write_checkpoint(folder: Path, step: int) -> Path:
     """A complete checkpoint as far as its files go."""
-    path = folder / checkpoint.folder_name(step)
+    path = folder / checkpoint_folder.folder_name(step)
     path.mkdir(parents=True)
     (path / "data.distcp").write_bytes(b"weights")
-    (path / checkpoint.COMPLETE).write_text(json.dumps({"step": step, "attempt": 1, "files": {"data.distcp": 7}}))
-    (folder / checkpoint.LATEST).write_text(str(step))
+    (path / checkpoint_folder.COMPLETE).write_text(
+        json.dumps({"step": step, "attempt": 1, "files": {"data.distcp": 7}})
+    )
+    (folder / checkpoint_folder.LATEST).write_text(str(step))
     return path
 
 
 def test_an_empty_folder_has_no_latest_checkpoint(tmp_path: Path) -> None:
-    assert checkpoint.find_latest(tmp_path) is None
+    assert checkpoint_folder.find_latest(tmp_path) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "no list of files", "garbled list of files"])
@@ -236,32 +238,32 @@ def test_a_torn_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> None:
         case "missing":
             (torn / "data.distcp").unlink()
         case "no list of files":
-            (torn / checkpoint.COMPLETE).unlink()
+            (torn / checkpoint_folder.COMPLETE).unlink()
         case _:
-            (torn / checkpoint.COMPLETE).write_text("{")
+            (torn / checkpoint_folder.COMPLETE).write_text("{")
 
-    assert checkpoint.find_latest(tmp_path) == 10
+    assert checkpoint_folder.find_latest(tmp_path) == 10
 
 
 def test_a_folder_of_torn_checkpoints_only_is_refused(tmp_path: Path) -> None:
     (write_checkpoint(tmp_path, 10) / "data.distcp").unlink()
 
     with pytest.raises(DataError, match="no complete checkpoint"):
-        checkpoint.find_latest(tmp_path)
+        checkpoint_folder.find_latest(tmp_path)
 
 
 def test_a_garbled_tracker_does_not_lose_the_checkpoints(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10)
-    (tmp_path / checkpoint.LATEST).write_text("\x00\x00")
+    (tmp_path / checkpoint_folder.LATEST).write_text("\x00\x00")
 
-    assert checkpoint.find_latest(tmp_path) == 10
+    assert checkpoint_folder.find_latest(tmp_path) == 10
 
 
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 10)
     (tmp_path / ".iter_0000020.partial").mkdir()
 
-    assert checkpoint.find_latest(tmp_path) == 10
+    assert checkpoint_folder.find_latest(tmp_path) == 10
 
 
 def test_a_writer_whose_folder_was_claimed_by_a_newer_attempt_is_refused(tmp_path: Path) -> None:

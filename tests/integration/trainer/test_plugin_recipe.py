@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer import checkpoint_folder, launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
@@ -77,5 +77,5 @@ def test_with_it_the_run_goes_on_and_its_next_checkpoint_knows(softened: Path) -
     found = run_forked(1, trained, f"--train-iters 2 --soften 0.25 --load {softened} --save {softened}", (Soften,))
 
     assert len(found[0]) == 1
-    saved = json.loads((softened / checkpoint.folder_name(2) / checkpoint.RECIPE).read_text())
+    saved = json.loads((softened / checkpoint_folder.folder_name(2) / checkpoint_folder.RECIPE).read_text())
     assert saved["plugins"] == {"soften": {"flags": {"--soften": 0.25}, "changes": {"softmax_scale": "0.25"}}}

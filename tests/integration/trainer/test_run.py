@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatronapp.trainer import checkpoint, launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer import checkpoint_folder, launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, Recording, train
 
@@ -73,4 +73,4 @@ def test_a_full_disk_is_said_and_leaves_the_checkpoints_before_it_whole(tmp_path
     with pytest.raises(RankFailedError, match="checkpoint of step 2 could not be written"):
         run_forked(1, train_on_a_small_disk, f"{TINY} --train-iters 2 --save {tmp_path}")
 
-    assert checkpoint.find_latest(tmp_path) == 1
+    assert checkpoint_folder.find_latest(tmp_path) == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from megatronapp.trainer import checkpoint
+from megatronapp.trainer import checkpoint_folder
 from megatronapp.trainer import main as trainer_main
 from megatronapp.trainer.main import main
 from tests.support.forked import RankFailedError, run_forked
@@ -54,7 +54,7 @@ def test_sigterm_saves_a_checkpoint_on_all_ranks_and_ends_in_order(tmp_path: Pat
     last = events(lines, "step")[-1]["step"]
     assert not any("Traceback" in line and "[rank" in line for line in lines)
     assert events(lines, "checkpoint_saved")[0]["step"] == last
-    assert checkpoint.find_latest(tmp_path) == last
+    assert checkpoint_folder.find_latest(tmp_path) == last
 
 
 def exit_code_and_output(flags: str) -> tuple[int, str]:

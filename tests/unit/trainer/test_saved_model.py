@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.errors import ConfigError, DataError, MegatronAppError, NotFoundError, UsageError
-from megatronapp.trainer import arguments, checkpoint
+from megatronapp.trainer import arguments, checkpoint_folder
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.data import build_tokenizer
 from megatronapp.trainer.layout import Layout
@@ -29,16 +29,16 @@ def saved(folder: Path, flags: str = "", *, with_tokenizer: bool = True, changes
     config, _ = arguments.parse(f"{FLAGS} {flags}".split(), [])
     tokenizer = build_tokenizer(config.data)
     recipe = RunRecipe.of(config, Layout.of(config, 2), tokenizer, {}, {}).with_changes({"widen": changes or {}})
-    files = {checkpoint.RECIPE: recipe.to_json().encode()}
+    files = {checkpoint_folder.RECIPE: recipe.to_json().encode()}
     if with_tokenizer:
-        files |= {f"{checkpoint.TOKENIZER}/{name}": content for name, content in tokenizer.files.items()}
-    complete = folder / checkpoint.folder_name(10)
+        files |= {f"{checkpoint_folder.TOKENIZER}/{name}": content for name, content in tokenizer.files.items()}
+    complete = folder / checkpoint_folder.folder_name(10)
     for name, content in files.items():
         (complete / name).parent.mkdir(parents=True, exist_ok=True)
         (complete / name).write_bytes(content)
     sizes = {name: len(content) for name, content in files.items()}
-    (complete / checkpoint.COMPLETE).write_text(json.dumps({"files": sizes}))
-    (folder / checkpoint.LATEST).write_text("10")
+    (complete / checkpoint_folder.COMPLETE).write_text(json.dumps({"files": sizes}))
+    (folder / checkpoint_folder.LATEST).write_text("10")
     return complete
 
 
@@ -110,15 +110,17 @@ def test_a_tokenizer_that_is_not_kept_must_be_given_and_be_the_same(tmp_path: Pa
 
 
 def break_recipe(folder: Path) -> None:
-    (folder / checkpoint.RECIPE).write_text("{}" + " " * ((folder / checkpoint.RECIPE).stat().st_size - 2))
+    (folder / checkpoint_folder.RECIPE).write_text(
+        "{}" + " " * ((folder / checkpoint_folder.RECIPE).stat().st_size - 2)
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "error", "says"),
     [
         (lambda folder: shutil.rmtree(folder.parent), NotFoundError, "there is no such folder"),
-        (lambda folder: (folder.parent / checkpoint.LATEST).unlink(), NotFoundError, "holds no checkpoint"),
-        (lambda folder: (folder / checkpoint.COMPLETE).unlink(), DataError, "no complete checkpoint"),
+        (lambda folder: (folder.parent / checkpoint_folder.LATEST).unlink(), NotFoundError, "holds no checkpoint"),
+        (lambda folder: (folder / checkpoint_folder.COMPLETE).unlink(), DataError, "no complete checkpoint"),
         (break_recipe, DataError, "recipe.json: no recipe of a run"),
     ],
 )

@@ -18,10 +18,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity, Schedule
-from megatronapp.trainer import arguments, checkpoint, cpu, model, parallel
+from megatronapp.trainer import arguments, checkpoint, checkpoint_folder, cpu, model, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.borders import Borders
-from megatronapp.trainer.checkpoint import Claim, TrainingState
+from megatronapp.trainer.checkpoint import TrainingState
+from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.environment import Environment
@@ -108,13 +109,13 @@ class Start:
         """The newest checkpoint of the folder to save to; where there is none, that of --load."""
         folder = config.checkpoint.save or environment.checkpoint_dir
         save = Path(folder) if folder else None
-        own = parallel.on_first_rank(lambda: checkpoint.find_latest(save)) if save else None
+        own = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(save)) if save else None
         if save is not None and own is not None:
             return cls(save=save, source=save, step=own, fresh=False)
         if config.checkpoint.load is None:
             return cls(save=save, source=None, step=0, fresh=True)
         load = Path(config.checkpoint.load)
-        step = parallel.on_first_rank(lambda: checkpoint.find_latest(load))
+        step = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(load))
         if step is None:
             raise NotFoundError(f"--load {load} holds no checkpoint")
         return cls(save=save, source=load, step=step, fresh=True)

@@ -20,7 +20,8 @@ from megatronapp.core.trace.values import Evaluation, Phase
 from megatronapp.trainer import checkpoint
 from megatronapp.trainer.batches import Batches, Split
 from megatronapp.trainer.borders import Border, Borders
-from megatronapp.trainer.checkpoint import Claim, TrainingState
+from megatronapp.trainer.checkpoint import TrainingState
+from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport

@@ -14,7 +14,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
-from megatronapp.trainer import checkpoint, model, parallel
+from megatronapp.trainer import checkpoint, checkpoint_folder, model, parallel
 from megatronapp.trainer.config import DataConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.data.tokenizers import FILE_FLAGS
@@ -77,16 +77,16 @@ class SavedModel:
         `tokenizer_files`: paths by setting (`vocab_file`, …), for a checkpoint that does not hold them. Raises
         NotFoundError, DataError and UsageError.
         """
-        checkpoint_folder = checkpoint.find_complete(folder)
-        recipe = checkpoint.read_recipe(checkpoint_folder)
+        saved = checkpoint_folder.find_complete(folder)
+        recipe = checkpoint_folder.read_recipe(saved)
         if recipe.changed_by_plugins:
             raise UsageError(
-                f"{checkpoint_folder} was trained with the plug-in {recipe.changed_by_plugins[0]}, which changed the "
+                f"{saved} was trained with the plug-in {recipe.changed_by_plugins[0]}, which changed the "
                 "model: it can't be rebuilt from the checkpoint alone"
             )
         config = replace(recipe.to_config(**_RUN_ALONE), parallel=_with_experts(parallel, recipe))
-        tokenizer = _tokenizer(checkpoint_folder, config.data, recipe, tokenizer_files or {})
-        return cls(checkpoint_folder, config, tokenizer, recipe)
+        tokenizer = _tokenizer(saved, config.data, recipe, tokenizer_files or {})
+        return cls(saved, config, tokenizer, recipe)
 
 
 def _with_experts(parallel: ParallelConfig, recipe: RunRecipe) -> ParallelConfig:
@@ -96,7 +96,7 @@ def _with_experts(parallel: ParallelConfig, recipe: RunRecipe) -> ParallelConfig
 
 
 def _tokenizer(folder: Path, data: DataConfig, recipe: RunRecipe, given: Mapping[str, str]) -> Tokenizer:
-    kept = {flag: folder / checkpoint.TOKENIZER / name for name, flag in FILE_FLAGS.items()}
+    kept = {flag: folder / checkpoint_folder.TOKENIZER / name for name, flag in FILE_FLAGS.items()}
     paths: dict[str, Any] = {flag: str(path) for flag, path in kept.items() if path.is_file()} | dict(given)
     try:
         tokenizer = build_tokenizer(replace(data, **paths))
