@@ -27,6 +27,8 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         self.frames: dict[int, list[Frame]] = defaultdict(list)
         self.acks: dict[tuple[int, str], scope_pb2.ScopeAck] = {}
         self.events: list[tuple[int, scope_pb2.ScopeEvent]] = []
+        self.in_force: dict[int, int] = {}
+        """By rank the revision of the newest demand that it shows."""
         self.left: set[int] = set()
         self.at_once: dict[int, list[scope_pb2.ScopeDown]] = {}
         """By rank what it is told as soon as it attaches."""
@@ -68,6 +70,8 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
                 self.frames[rank].append(frame)
             case "ack":
                 self.acks[rank, up.ack.command] = up.ack
+            case "in_force":
+                self.in_force[rank] = up.in_force.revision
             case "event":
                 self.events.append((rank, up.event))
 
@@ -86,6 +90,12 @@ class ScopeGateway(scope_pb2_grpc.ScopeIngestServicer):
         demand = scope_pb2.ScopeDemand(revision=revision, taps=taps, **options)
         for rank in ranks:
             self._down[rank].put(scope_pb2.ScopeDown(demand=demand))
+
+    def show(self, revision: int, taps: Sequence[scope_pb2.ScopeTap], ranks: Sequence[int]) -> None:
+        """A demand, until it is in force. The first rank hears of it before the others do."""
+        for told in (ranks[:1], ranks[1:]):
+            self.demand(revision, taps, told)
+            self.wait(lambda told=told: all(self.in_force.get(rank) == revision for rank in told))
 
     def command(self, identifier: str, to: int, ranks: Sequence[int], **action: Any) -> list[scope_pb2.ScopeAck]:
         """Tell one rank; returns what all have answered."""

@@ -58,6 +58,8 @@ class FakeRank:
     token: str = "pods-token"
     demand: scope_pb2.ScopeDemand = field(default_factory=scope_pb2.ScopeDemand)
     commands: list[scope_pb2.ScopeCommand] = field(default_factory=list)
+    confirms: bool = False
+    """Whether it says that a demand is in force there; a test says it."""
     refuse: str = ""
     """The code with which commands are refused."""
     call: Any = None
@@ -87,6 +89,7 @@ class FakeRank:
             roles=self.roles,
             model=model,
             sites=[site_to_proto(site) for site in self.sites],
+            confirms_demands=self.confirms,
         )
 
     async def listen(self) -> None:

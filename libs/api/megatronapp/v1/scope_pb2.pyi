@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ScopeUp(_message.Message):
-    __slots__ = ("hello", "sites", "frame", "event", "ack")
+    __slots__ = ("hello", "sites", "frame", "event", "ack", "in_force")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
     hello: ScopeHello
     sites: ScopeSites
     frame: ScopeFrame
     event: ScopeEvent
     ack: ScopeAck
-    def __init__(self, hello: _Optional[_Union[ScopeHello, _Mapping]] = ..., sites: _Optional[_Union[ScopeSites, _Mapping]] = ..., frame: _Optional[_Union[ScopeFrame, _Mapping]] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., ack: _Optional[_Union[ScopeAck, _Mapping]] = ...) -> None: ...
+    in_force: ScopeInForce
+    def __init__(self, hello: _Optional[_Union[ScopeHello, _Mapping]] = ..., sites: _Optional[_Union[ScopeSites, _Mapping]] = ..., frame: _Optional[_Union[ScopeFrame, _Mapping]] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., ack: _Optional[_Union[ScopeAck, _Mapping]] = ..., in_force: _Optional[_Union[ScopeInForce, _Mapping]] = ...) -> None: ...
 
 class ScopeDown(_message.Message):
     __slots__ = ("accepted", "demand", "command")
@@ -32,20 +34,22 @@ class ScopeDown(_message.Message):
     def __init__(self, accepted: _Optional[_Union[ScopeAccepted, _Mapping]] = ..., demand: _Optional[_Union[ScopeDemand, _Mapping]] = ..., command: _Optional[_Union[ScopeCommand, _Mapping]] = ...) -> None: ...
 
 class ScopeHello(_message.Message):
-    __slots__ = ("identity", "placement", "roles", "model", "sites", "state")
+    __slots__ = ("identity", "placement", "roles", "model", "sites", "state", "confirms_demands")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMS_DEMANDS_FIELD_NUMBER: _ClassVar[int]
     identity: _trace_pb2.Identity
     placement: _trace_pb2.Placement
     roles: _containers.RepeatedScalarFieldContainer[str]
     model: ScopeModel
     sites: _containers.RepeatedCompositeFieldContainer[ScopeSite]
     state: ScopeState
-    def __init__(self, identity: _Optional[_Union[_trace_pb2.Identity, _Mapping]] = ..., placement: _Optional[_Union[_trace_pb2.Placement, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ..., model: _Optional[_Union[ScopeModel, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[ScopeSite, _Mapping]]] = ..., state: _Optional[_Union[ScopeState, _Mapping]] = ...) -> None: ...
+    confirms_demands: bool
+    def __init__(self, identity: _Optional[_Union[_trace_pb2.Identity, _Mapping]] = ..., placement: _Optional[_Union[_trace_pb2.Placement, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ..., model: _Optional[_Union[ScopeModel, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[ScopeSite, _Mapping]]] = ..., state: _Optional[_Union[ScopeState, _Mapping]] = ..., confirms_demands: _Optional[bool] = ...) -> None: ...
 
 class ScopeModel(_message.Message):
     __slots__ = ("name", "layers", "hidden", "heads", "query_groups", "head_channels", "mlp_channels", "experts", "vocabulary", "padded_vocabulary", "sequence_length", "micro_batch_size", "dtype", "sequence_parallel", "microbatches")
@@ -166,6 +170,12 @@ class ScopeTap(_message.Message):
     when: str
     request: str
     def __init__(self, id: _Optional[int] = ..., expression: _Optional[str] = ..., partial: _Optional[bool] = ..., max_fps: _Optional[float] = ..., quantizer: _Optional[str] = ..., every_steps: _Optional[int] = ..., when: _Optional[str] = ..., request: _Optional[str] = ...) -> None: ...
+
+class ScopeInForce(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class ScopeCommand(_message.Message):
     __slots__ = ("id", "by", "reason", "generation", "train", "perturb", "perturb_clear", "compare", "fetch", "record")

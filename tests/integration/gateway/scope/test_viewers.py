@@ -171,6 +171,26 @@ async def test_a_generation_without_a_name_is_refused(scope: Served, document: s
     assert refused["code"] == "invalid"
 
 
+async def test_a_step_waits_until_all_ranks_show_what_was_asked_for_before_it(scope: Served) -> None:
+    pods = ranks(tensor=2, pipeline=1, confirms=True)
+    async with attached(address(scope), pods), viewing(scope, OPERATOR) as viewer:
+        await viewer.subscribe(1, "layers[0].attn.q")
+        await viewer.send(command={"id": "1", "train": {"do": "step", "steps": 1}})
+        for rank in pods:
+            await rank.asked(1)
+        await pods[0].send(in_force=scope_pb2.ScopeInForce(revision=pods[0].demand.revision))
+        await viewer.send(ping={"time": 1})
+        await viewer.text("pong")
+        before = [list(rank.commands) for rank in pods]
+
+        await pods[1].send(in_force=scope_pb2.ScopeInForce(revision=pods[1].demand.revision))
+        result = await viewer.text("result")
+
+    assert before == [[], []]
+    assert (result["command"], result["answered"]) == ("1", 2)
+    assert [[command.train.do for command in rank.commands] for rank in pods] == [["step"], ["step"]]
+
+
 async def test_a_command_that_a_rank_refuses_is_told(scope: Served) -> None:
     pods = ranks()
     pods[2].refuse = "unsupported"

@@ -25,9 +25,17 @@ NEEDED_ROLE = {
 """What a rank must be able to do. Actions that are not here are none of a viewer's."""
 DISTURBING = frozenset({"perturb", "compare"})
 """Need a reason, which the audit keeps."""
+GOES_ON = frozenset({"generation", "compare"})
+"""The model goes on with these, and with all of `train` but these verbs: what a viewer has asked to see before must be
+in force first, on all ranks."""
+STANDS = frozenset({"pause", "renew"})
 _VERBS = {
     "train": frozenset({"pause", "step", "run_to", "resume", "renew"}),
 }
+
+
+def goes_on(action: str, command: scope_pb2.ScopeCommand) -> bool:
+    return action in GOES_ON or (action == "train" and command.train.do not in STANDS)
 
 
 OnResult = Callable[[scope_pb2.ScopeResult], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -57,7 +58,8 @@ class Demand:
 
     def __init__(self) -> None:
         self.taps: dict[int, Tap] = {}
-        self.revision = 0
+        self.revision = time.time_ns() // 1000
+        """It only grows, also where this gateway takes another one's place."""
         self._next = 1
 
     def update(self, streams: Iterable[Stream], structure: Structure) -> None:

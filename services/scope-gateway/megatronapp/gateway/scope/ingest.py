@@ -108,6 +108,8 @@ class ScopeIngest:
                     session.take_event(producer, message.event)
                 case "ack":
                     session.take_ack(producer, message.ack)
+                case "in_force":
+                    session.take_in_force(producer, message.in_force.revision)
                 case "sites":
                     session.take_sites(producer, message.sites)
                 case "hello":

@@ -11,7 +11,7 @@ from megatronapp.core.scope.sites import Site
 from megatronapp.core.scope.wire import sites_from_proto
 from megatronapp.v1 import scope_pb2, trace_pb2
 
-MAX_WAITING_COMMANDS = 256
+MAX_WAITING = 256
 ROLES = frozenset({"train", "generate", "perturb"})
 MAX_MODEL_NAME = 256
 
@@ -20,7 +20,7 @@ SiteKey = tuple[str, bool]
 
 
 class Producer:
-    """One rank's stream. What is asked of it is sent in order, but of demands only the newest."""
+    """One rank's stream. What is asked of it is sent in order; of demands that follow each other only the newest."""
 
     def __init__(self, hello: scope_pb2.ScopeHello) -> None:
         """Raises DataError for sites or sizes that can't be."""
@@ -33,10 +33,11 @@ class Producer:
         if len(hello.model.name) > MAX_MODEL_NAME:
             raise DataError(f"a model's name has at most {MAX_MODEL_NAME} characters")
         self.take_sites(hello.sites)
-        self._commands: deque[scope_pb2.ScopeCommand] = deque()
-        self._taps: list[scope_pb2.ScopeTap] = []
-        self._demand: scope_pb2.ScopeDemand | None = None
+        self._waiting: deque[scope_pb2.ScopeDown] = deque()
         """Not yet sent."""
+        self._taps: list[scope_pb2.ScopeTap] = []
+        self._confirms = hello.confirms_demands
+        self._asked_revision = self._revision_in_force = 0
         self._wake = asyncio.Event()
         self._closed = False
 
@@ -61,14 +62,26 @@ class Producer:
         """In place of what was asked before; the same again is not sent."""
         if list(demand.taps) == self._taps:
             return
-        self._taps, self._demand = list(demand.taps), demand
+        self._taps, self._asked_revision = list(demand.taps), demand.revision
+        if self._waiting and self._waiting[-1].HasField("demand"):
+            self._waiting.pop()
+        self._waiting.append(scope_pb2.ScopeDown(demand=demand))
         self._wake.set()
+
+    def take_in_force(self, revision: int) -> None:
+        """The rank shows what this demand asked for."""
+        self._revision_in_force = max(self._revision_in_force, revision)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the newest demand is in force there, as far as the rank says such things."""
+        return not self._confirms or self._revision_in_force >= self._asked_revision
 
     def command(self, command: scope_pb2.ScopeCommand) -> None:
         """Raises UnavailableError when the rank takes none."""
-        if len(self._commands) >= MAX_WAITING_COMMANDS:
-            raise UnavailableError(f"rank {self.rank} takes no commands; it has {MAX_WAITING_COMMANDS} waiting")
-        self._commands.append(command)
+        if len(self._waiting) >= MAX_WAITING:
+            raise UnavailableError(f"rank {self.rank} takes no commands; it has {MAX_WAITING} waiting")
+        self._waiting.append(scope_pb2.ScopeDown(command=command))
         self._wake.set()
 
     def close(self) -> None:
@@ -81,10 +94,7 @@ class Producer:
         while True:
             if self._closed:
                 return None
-            if self._demand is not None:
-                demand, self._demand = self._demand, None
-                return scope_pb2.ScopeDown(demand=demand)
-            if self._commands:
-                return scope_pb2.ScopeDown(command=self._commands.popleft())
+            if self._waiting:
+                return self._waiting.popleft()
             self._wake.clear()
             await self._wake.wait()

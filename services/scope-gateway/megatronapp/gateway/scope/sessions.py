@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from megatronapp.core.errors import DataError, ForbiddenError, UnavailableError
@@ -28,6 +30,9 @@ MAX_EVENT_BYTES = 1 << 20
 """A generation's first event has the tokens of all its prompts."""
 OWN_EVENTS = frozenset({"presence", "audit"})
 """Of the gateway alone."""
+HOLD_SECONDS = 5.0
+"""For so long at most a command waits for the demands before it. A training's next border may be farther away; there
+the ranks keep the order themselves."""
 DEFAULT_CREDITS = 2
 LEAST_FPS = 0.01
 Server = scope_pb2.ScopeServerMessage
@@ -38,6 +43,15 @@ EventListener = Callable[[scope_pb2.ScopeEvent], None]
 class Identity:
     run: str
     job: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A command that is not sent before what was asked for before it is in force."""
+
+    producers: tuple[Producer, ...]
+    command: scope_pb2.ScopeCommand
+    until: float
 
 
 class Session:
@@ -55,6 +69,7 @@ class Session:
         self.producers: dict[int, Producer] = {}
         self._pictures = Pictures(identity.run, self.producers, settings, metrics)
         self._pending: dict[str, commands.Pending] = {}
+        self._held: deque[_Held] = deque()
         self._listeners: list[EventListener] = []
         self._describing: asyncio.TimerHandle | None = None
         self._rebuilding: asyncio.TimerHandle | None = None
@@ -119,8 +134,13 @@ class Session:
         if pending is not None and producer.rank in pending.asked:
             self._settle(ack.command, pending, producer.rank, ack)
 
+    def take_in_force(self, producer: Producer, revision: int) -> None:
+        producer.take_in_force(revision)
+        self._send_held(time.monotonic())
+
     def sweep(self, now: float) -> None:
         """What waits too long goes out as it is; commands that nobody answers fail."""
+        self._send_held(now)
         self._pictures.send_overdue(now)
         for number, pending in list(self._pending.items()):
             if pending.until < now:
@@ -206,13 +226,13 @@ class Session:
         sent = scope_pb2.ScopeCommand()
         sent.CopyFrom(command)
         sent.id, sent.by = number, by
-        for producer in able:
-            try:
-                producer.command(sent)
-            except UnavailableError as error:
-                raise RefusedError("no_producer", str(error)) from error
+        now = time.monotonic()
+        if self._held or (commands.goes_on(action, command) and not self._settled):
+            self._held.append(_Held(tuple(able), sent, now + HOLD_SECONDS))
+        else:
+            self._send(able, sent)
         asked = frozenset(producer.rank for producer in able)
-        until = time.monotonic() + commands.TIMEOUT_SECONDS
+        until = now + commands.TIMEOUT_SECONDS
         self._pending[number] = commands.Pending(viewer, command.id, action, by, asked, until, on_result)
         self.publish(scope_pb2.ScopeEvent(audit=self._audit.record(self.identity.run, by, action, sent)))
 
@@ -252,6 +272,25 @@ class Session:
     def _rebuild(self) -> None:
         self._rebuilding = None
         self._pictures.rebuild()
+
+    @property
+    def _settled(self) -> bool:
+        """Whether all ranks show what they were asked for."""
+        return all(producer.settled for producer in self.producers.values())
+
+    def _send_held(self, now: float) -> None:
+        while self._held and (self._settled or self._held[0].until < now):
+            held = self._held.popleft()
+            with suppress(RefusedError):  # its answer does not come, and is not waited for for ever
+                self._send(held.producers, held.command)
+
+    def _send(self, producers: Sequence[Producer], command: scope_pb2.ScopeCommand) -> None:
+        """Raises RefusedError."""
+        for producer in producers:
+            try:
+                producer.command(command)
+            except UnavailableError as error:
+                raise RefusedError("no_producer", str(error)) from error
 
     def _settle(self, number: str, pending: commands.Pending, rank: int, ack: scope_pb2.ScopeAck) -> None:
         pending.answers.setdefault(rank, ack)

@@ -24,8 +24,8 @@ log = get_logger(__name__)
 
 KEY = "scope"
 """Of the rank's frames, and of those to it."""
-NOTHING_ASKED: dict[str, Any] = {"demand": {"revision": "0", "taps": []}}
-"""What a rank is told when its gateway is gone."""
+NOTHING_ASKED: dict[str, Any] = {"demand": {"taps": []}}
+"""What a rank is told when its gateway is gone. It has no revision."""
 MAX_ASKED = 256
 """Documents on their way to the rank."""
 
@@ -51,7 +51,7 @@ class RankScope:
         return self._stream is not None
 
     def take(self, document: Any) -> None:
-        """What the rank has said: hello, event or ack. Raises DataError for what can't be true."""
+        """What the rank has said: hello, event, ack, or what is in force. Raises DataError for what can't be true."""
         if not isinstance(document, dict):
             raise DataError("a scope document must be an object")
         try:
@@ -60,7 +60,7 @@ class RankScope:
             raise DataError(f"a scope document that is none: {error!s:.200}") from error
         if up.HasField("hello"):
             self._introduce(up.hello)
-        elif self._stream is not None and up.WhichOneof("body") in ("event", "ack"):
+        elif self._stream is not None and up.WhichOneof("body") in ("event", "ack", "in_force"):
             self._stream.put(up)
 
     def tick(self) -> None:

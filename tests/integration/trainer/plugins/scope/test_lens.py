@@ -22,7 +22,7 @@ def lenses(ranks: int, layout: str, monkeypatch: pytest.MonkeyPatch) -> dict[int
             scope_pb2.ScopeTap(id=1, expression=f"layers[0,3].resid_post | last(3) | logitlens({K})"),
             scope_pb2.ScopeTap(id=2, expression=f"final_norm | token(2) | logitlens({K})"),
         ]
-        job.gateway.demand(1, taps, job.ranks)
+        job.gateway.show(1, taps, job.ranks)
         job.gateway.train("step", 0, job.ranks, "step", steps=1, lease_seconds=120)
         ends = job.ranks[-2:] if ranks > 1 else job.ranks
         wanted = job.gateway.wait(

@@ -88,6 +88,7 @@ class Paused:
         self.controls = [TrainControl() for _ in range(RANKS)]
         self.stopping = [False] * RANKS
         self.accepted: list[list[str]] = [[] for _ in range(RANKS)]
+        self.settled = [0] * RANKS
         for control in self.controls:
             control.apply({"do": "pause", "lease_seconds": lease_seconds}, 5)
         self.threads = [threading.Thread(target=self._hold, args=(rank,), daemon=True) for rank in range(RANKS)]
@@ -102,6 +103,9 @@ class Paused:
             elif "stop" in document:
                 self.controls[rank].release()
 
+        def settle() -> None:
+            self.settled[rank] += 1
+
         hold(
             self.controls[rank],
             self.agreements[rank],
@@ -109,7 +113,14 @@ class Paused:
             listen=lambda: None,
             stopping=lambda: self.stopping[rank],
             take_up=take_up,
+            settle=settle,
         )
+
+    def have_settled(self, times: int, seconds: float = 20.0) -> bool:
+        deadline = time.monotonic() + seconds
+        while min(self.settled) < times and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return min(self.settled) >= times
 
     def ended(self, seconds: float = 20.0) -> bool:
         for thread in self.threads:
@@ -128,6 +139,19 @@ def test_a_pause_ends_for_all_with_one_ranks_command() -> None:
     assert paused.accepted[0] == paused.accepted[1] == paused.accepted[2]
     assert paused.accepted[0][-1] == "train"
     assert {control.pause_after for control in paused.controls} == {8}
+
+
+def test_who_hears_after_the_others_have_taken_it_up_has_a_round_of_its_own() -> None:
+    paused = Paused(600)
+    paused.agreements[0].publish("demand", {"other": 1})
+    assert paused.have_settled(1)
+
+    paused.agreements[1].publish("demand", {"other": 1})
+
+    assert paused.have_settled(2)
+    assert paused.accepted == [["other"]] * RANKS
+    paused.agreements[0].publish("end", {"stop": 0})
+    assert paused.ended()
 
 
 def test_a_pause_that_nobody_renews_ends_by_itself() -> None:

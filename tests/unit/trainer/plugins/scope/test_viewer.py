@@ -48,9 +48,9 @@ class Rank:
         self.line, self.said = Line(), list[dict[str, Any]]()
         self.viewer = Viewer(SPOTS, SHARD, AgentChannel(line=self.line), self.said.append, 3)  # type: ignore[arg-type]
 
-    def step(self, number: int, *, wrong: float | None = None) -> None:
-        """One microbatch of a step, all values 1 but for one."""
-        self.viewer.step_begin()
+    def step(self, number: int, *, wrong: float | None = None, before_pause: bool = False) -> bool:
+        """One microbatch of a step, all values 1 but for one. Whether it was to be shown."""
+        due = self.viewer.step_begin(number, before_pause=before_pause)
         for spot in SPOTS:
             value = torch.ones(SHAPES[spot.site])
             if wrong is not None and spot.layer == 1:
@@ -59,6 +59,7 @@ class Rank:
             for read in values:
                 read(Capture(spot, value, number, 0, 0))
         self.viewer.step_end()
+        return due
 
     def alerts(self) -> list[dict[str, Any]]:
         return [document["event"]["alert"] for document in self.said]
@@ -90,14 +91,24 @@ def test_only_steps_that_are_due_are_shown() -> None:
         {"taps": [tap(1, "layers[0].resid_post", every_steps="3"), tap(2, "layers[0].attn.q", max_fps=2)]}, 0.1
     )
 
-    due = [step for step in range(1, 13) if rank.viewer.due(step)]
-    for step in range(1, 13):
-        rank.step(step)
+    due = [step for step in range(1, 13) if rank.step(step)]
 
     assert due == [3, 5, 6, 9, 10, 12]
     assert [(number, frame.step) for number, frame in rank.line.frames] == [
         (1, 3), (2, 5), (1, 6), (1, 9), (2, 10), (1, 12)
     ]  # fmt: skip
+
+
+def test_the_step_before_a_pause_is_shown_whatever_the_limit_of_frames_in_a_second() -> None:
+    rank = Rank()
+    rank.viewer.show(
+        {"taps": [tap(1, "layers[0].attn.q", max_fps=2), tap(2, "layers[0].attn.q", every_steps=2, max_fps=2)]}, 0.001
+    )
+
+    for step in range(7, 11):
+        rank.step(step, before_pause=step > 8)
+
+    assert [(number, frame.step) for number, frame in rank.line.frames] == [(1, 9), (1, 10), (2, 10)]
 
 
 def test_a_condition_lets_only_such_frames_through_and_the_first_wrong_place_is_told() -> None:

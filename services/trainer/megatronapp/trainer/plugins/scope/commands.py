@@ -4,6 +4,9 @@ The border itself is agreed on by `Borders`, through the store and without a col
 likewise: a rank writes its document under the next number, and the first one that comes to the border seals how many
 count; whatever is written after that waits for the next border, which its writer asks for again. A rank never waits for
 another one here, but for a document whose number was given out a moment ago.
+
+Who publishes what another rank has published before adds no document, but has a border all the same: what it was told
+itself, and the others were not, comes into force there.
 """
 
 from __future__ import annotations
@@ -29,15 +32,15 @@ class Agreement:
         self._store = PrefixStore("scope", store)
         self._rank = rank
         self._request_border = request_border
-        self._accepted = self._rounds = 0
+        self._accepted = self._rounds = self._wishes = 0
         self._deleted = {"document": 1, "round": 0}
         """By kind, the first number that is there."""
         self._own = 0
         """Number of the newest document of this rank's."""
 
     def publish(self, identifier: str, document: Document) -> None:
-        """To all ranks, once: whoever publishes the same identifier after that adds nothing. Raises DataError for a
-        document that is too large."""
+        """To all ranks, once: whoever publishes the same identifier after that adds nothing to it. A border follows in
+        any case. Raises DataError for a document that is too large."""
         text = json.dumps(document)
         if len(text) > MAX_DOCUMENT_BYTES:
             raise DataError(f"a command of {len(text)} bytes; at most {MAX_DOCUMENT_BYTES}: shorten it")
@@ -46,18 +49,25 @@ class Agreement:
         if self._store.compare_set(f"id/{name}", "", mine).decode() == mine:
             self._own = self._store.add("count", 1)
             self._store.set(f"document/{self._own}", text)
+        self._store.add("wishes", 1)
         self._request_border()
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that this rank has published was taken up."""
+        return self._own <= self._accepted
+
     def pending(self) -> bool:
-        """Whether something was published that nobody has taken up."""
-        return self._count() > self._accepted
+        """Whether somebody has published since the last border or round."""
+        return int(self._store.add("wishes", 0)) > self._wishes
 
     def take(self) -> list[Document]:
         """At a border, or in a round of a pause: what all ranks take up now."""
         self._forget()
+        self._wishes = int(self._store.add("wishes", 0))
         sealed = self._sealed(str(self._count()))
         documents = self._read(int(sealed))
-        if self._own > self._accepted:
+        if not self.settled:
             self._request_border()
         return documents
 
@@ -65,6 +75,7 @@ class Agreement:
 
     def open_round(self, note: str) -> list[Document]:
         """Rank 0: all ranks go on, with what was published so far and a note that they read too."""
+        self._wishes = int(self._store.add("wishes", 0))
         sealed = self._sealed(f"{self._count()} {note}")
         return self._read(int(sealed.split()[0]))
 

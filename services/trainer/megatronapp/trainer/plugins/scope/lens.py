@@ -63,6 +63,8 @@ class Lens:
         self._device = next(chunks[0].parameters()).device
         self._last: Any = next((chunk for chunk in chunks if chunk.post_process), None)
         self._taps: list[Tap] = []
+        self._due: list[Tap] = []
+        """Those of the present step."""
         self._shown: set[int] = set()
         self._captured: dict[tuple[int, Source], torch.Tensor] = {}
         self._owners: dict[int, int] = {}
@@ -89,8 +91,15 @@ class Lens:
         """This rank was asked for the frames of these."""
         self._shown = {each["id"] for each in documents if isinstance(each, Mapping) and type(each.get("id")) is int}
 
-    def due(self, step: int) -> bool:
-        return any(tap.due(step) for tap in self._taps)
+    def step_begin(self, step: int, *, before_pause: bool = False) -> bool:
+        """Returns whether anything of this step is shown."""
+        self._due = [tap for tap in self._taps if tap.due(step, unlimited=before_pause)]
+        return self.due
+
+    @property
+    def due(self) -> bool:
+        """Whether rows of a step wait for `exchange`; the same on all ranks."""
+        return bool(self._due)
 
     def wanted(self, spot: Spot) -> list[Reader]:
         layers = self._shard.model.layers
@@ -100,19 +109,19 @@ class Lens:
     @torch.no_grad()
     def exchange(self, step: int) -> None:
         """In the border after a step: rows go to the last stage, and what they predict into the queue."""
-        for tap in self._taps:
-            if tap.due(step):
-                for source in self._sources(tap):
-                    # What does not fit does so on all ranks: none of them sends or waits then.
-                    with contextlib.suppress(DataError, LookupError):
-                        self._exchange(tap, source, step)
+        for tap in self._due:
+            for source in self._sources(tap):
+                # What does not fit does so on all ranks: none of them sends or waits then.
+                with contextlib.suppress(DataError, LookupError):
+                    self._exchange(tap, source, step)
+        self._due = []
         self._captured.clear()
 
     # -- rows --
 
     def _keeper(self, tap: Tap) -> Reader:
         def keep(capture: Capture) -> None:
-            if capture.microbatch or not tap.due(capture.step):
+            if capture.microbatch or tap not in self._due:
                 return
             values, axes = in_axes(capture, self._shard)
             try:

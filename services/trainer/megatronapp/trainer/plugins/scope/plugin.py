@@ -82,6 +82,8 @@ class ScopePlugin(Plugin):
         self._control = TrainControl()
         self._demands: list[Document] = []
         """That came from the agent and wait for the border; the newest counts."""
+        self._confirms: list[Any] = []
+        """Revisions of demands that are in force and were not told of: the lens of one may wait for another border."""
         self._lens_asked: list[Any] = []
         """Of this rank; what it has told the others."""
         self._step = 0
@@ -118,13 +120,13 @@ class ScopePlugin(Plugin):
     def step_begin(self, step: int) -> None:
         self._listen()
         self._step, self._begun = step, time.perf_counter()
-        shown = self._viewer.due(step) or self._lens.due(step)
+        pauses = self._control.pause_after == step
+        shown = self._viewer.step_begin(step, before_pause=pauses)
+        shown |= self._lens.step_begin(step, before_pause=pauses)
         disturbed = self._disturber.disturbs(step)
         self._position.step, self._position.active = step, shown or disturbed
         if disturbed:
             self._disturber.hold(step)
-        if shown:
-            self._viewer.step_begin()
         if shown or disturbed:
             self._mark()
 
@@ -153,13 +155,13 @@ class ScopePlugin(Plugin):
             self._disturber.release()
 
     def border_due(self, step: int) -> bool:
-        return self._control.pause_after == step or self._lens.due(step)
+        return self._control.pause_after == step or self._lens.due
 
     def border(self, step: int) -> bool:
         self._lens.exchange(step)
         for document in self._agreement.take():
             self._take_up(document)
-        self._take_up_demand()
+        self._settle()
         self._control.after(step)
         if self._control.paused:
             self._viewer.flush()
@@ -171,9 +173,9 @@ class ScopePlugin(Plugin):
                 listen=self._listen,
                 stopping=self._context.stopping,
                 take_up=self._take_up,
+                settle=self._settle,
             )
             self._report_state("training")
-        self._attach()
         return False
 
     def close(self) -> None:
@@ -209,7 +211,9 @@ class ScopePlugin(Plugin):
             lens, self._lens_asked = (asked if asked != self._lens_asked else None), asked
             digest = hashlib.blake2s(json.dumps(lens).encode(), digest_size=8).hexdigest()
             document = {"lens": lens, "step_seconds": self._step_seconds}
-            self._agreement.publish(f"demand/{demand.get('revision', 0)}/{digest}", document)
+            # The agent's own, of a gateway that is gone, has no number, and is to be done each time.
+            revision = demand.get("revision") or f"{self._rank}.{self._step}"
+            self._agreement.publish(f"demand/{revision}/{digest}", document)
 
     def _take_up(self, document: Document) -> None:
         """At a border, on all ranks alike."""
@@ -222,14 +226,20 @@ class ScopePlugin(Plugin):
             self._shared_step_seconds = float(document["step_seconds"])
             if document["lens"] is not None:
                 self._lens.set(document["lens"], self._shared_step_seconds)
-            self._take_up_demand()
 
-    def _take_up_demand(self) -> None:
-        """What this rank was asked for; the others were asked for their own."""
+    def _settle(self) -> None:
+        """After what all have taken up: what this rank was asked for. The others were asked for their own, and a demand
+        that came late is here when its own border is."""
         if self._demands:
-            self._viewer.show(self._demands[-1], self._shared_step_seconds)
-            self._lens.show(lens_documents(self._demands[-1]))
+            demand = self._demands[-1]
+            self._viewer.show(demand, self._shared_step_seconds)
+            self._lens.show(lens_documents(demand))
             self._demands.clear()
+            self._confirms.append(demand.get("revision", 0))
+        self._attach()
+        if self._confirms and self._agreement.settled:
+            self._say({"in_force": {"revision": self._confirms[-1]}})
+            self._confirms.clear()
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
         """(code, hint) of its acknowledgement; an empty code: it is in force."""
@@ -282,6 +292,7 @@ class ScopePlugin(Plugin):
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
         described = {"roles": ["train", "perturb"], "state": self._state_document(), **self._viewer.described()}
+        described["confirms_demands"] = True
         described["model"]["microbatches"] = self._context.schedule.microbatches
         return "scope", {"hello": described}
 

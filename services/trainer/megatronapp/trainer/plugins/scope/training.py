@@ -81,9 +81,10 @@ def hold(
     listen: Callable[[], None],
     stopping: Callable[[], bool],
     take_up: Callable[[Document], None],
+    settle: Callable[[], None],
 ) -> None:
     """In a border, until training goes on. `listen` publishes what this rank has heard meanwhile; `take_up` does what a
-    document says, on all ranks alike."""
+    document says, on all ranks alike; `settle` what this rank alone was told, after each round."""
     said = False
     while control.paused:
         listen()
@@ -103,6 +104,7 @@ def hold(
             take_up(document)
         if note == EXPIRED:
             control.release()
+        settle()
 
 
 def _opened(agreement: Agreement, note: str) -> tuple[str, list[Document]]:

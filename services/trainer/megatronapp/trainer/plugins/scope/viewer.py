@@ -73,11 +73,12 @@ class Viewer:
         gradients: list[Reader] = [reader.read for reader in chosen if reader.tap.gradient and not spot.place.computed]
         return values, gradients
 
-    def due(self, step: int) -> bool:
-        return any(reader.tap.due(step) for reader in self.readers)
-
-    def step_begin(self) -> None:
+    def step_begin(self, step: int, *, before_pause: bool = False) -> bool:
+        """Returns whether anything of this step is shown."""
         self._begun = time.perf_counter()
+        for reader in self.readers:
+            reader.due = reader.tap.due(step, unlimited=before_pause)
+        return any(reader.due for reader in self.readers)
 
     def step_end(self) -> bool:
         """Write what has come. Returns whether a tap was turned off: it takes too long."""

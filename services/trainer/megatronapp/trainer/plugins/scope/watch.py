@@ -38,6 +38,8 @@ class Tap:
     expression: Expression
     partial: bool
     every: int
+    stride: int
+    """Of the steps that `every` leaves, one in so many: a limit of frames in a second, as one in steps."""
     when: When | None
     request: str
 
@@ -53,8 +55,7 @@ class Tap:
         expression = parse(text)
         every = max(_number(document.get("every_steps")), 1.0)
         fps = _number(document.get("max_fps"))
-        if fps and step_seconds:
-            every *= max(math.ceil(1 / (fps * step_seconds * every)), 1)
+        stride = max(math.ceil(1 / (fps * step_seconds * every)), 1) if fps and step_seconds else 1
         condition = document.get("when")
         mergeable = bool(expression.operations) and isinstance(expression.operations[-1], MERGEABLE)
         return cls(
@@ -62,6 +63,7 @@ class Tap:
             expression=expression,
             partial=document.get("partial") is True and mergeable,
             every=int(every),
+            stride=stride,
             when=_when(condition) if condition else None,
             request=str(document.get("request", "")),
         )
@@ -87,8 +89,10 @@ class Tap:
             return not selector.layers
         return spot.layer in selector.numbers(layers)
 
-    def due(self, step: int) -> bool:
-        return step % self.every == 0
+    def due(self, step: int, *, unlimited: bool) -> bool:
+        """`unlimited`: whatever the limit of frames in a second, as that of the step before a pause, which is looked at
+        for long."""
+        return step % (self.every if unlimited else self.every * self.stride) == 0
 
 
 def _number(value: Any) -> float:
@@ -115,6 +119,8 @@ class TapReader:
 
     def __init__(self, tap: Tap, shard: Shard, queue: FrameQueue) -> None:
         self.tap = tap
+        self.due = False
+        """Whether the present step is shown."""
         self.seconds = 0.0
         """That the training thread has spent on it in this step."""
         self.failed = ""
@@ -126,7 +132,7 @@ class TapReader:
 
     def read(self, capture: Capture) -> None:
         """A `taps.Reader`."""
-        if not self.tap.due(capture.step) or self.failed:
+        if not self.due or self.failed:
             return
         begin = time.perf_counter()
         try:
