@@ -80,7 +80,7 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
             )
 
         def _shard_layers(self) -> int:
-            return int(self._viewer.described()["model"]["layers"])
+            return int(self._viewer.described(trains=True, generates=False)["model"]["layers"])
 
     train([*flags, "--scope"], plugins=[ScanPlugin, SwitchedScope])
     if facts.pop("rank") != 0:

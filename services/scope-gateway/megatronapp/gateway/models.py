@@ -407,7 +407,7 @@ class CompletionRequest(Lenient):
     echo: bool = False
     stop: str | list[str] | None = None
     seed: int | None = Field(default=None, ge=0)
-    stream: Literal[False] = False
+    stream: bool = Field(default=False, description="chunks as they come, as server-sent events, `[DONE]` the last one")
 
 
 class CompletionLogprobs(Model):
@@ -437,3 +437,20 @@ class Completion(Model):
     model: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
+
+
+class CompletionChunkChoice(Model):
+    """What a row's text grows by; `finish_reason` in its last one."""
+
+    text: str
+    index: int
+    finish_reason: Literal["stop", "length"] | None = None
+    logprobs: CompletionLogprobs | None = None
+
+
+class CompletionChunk(Model):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]

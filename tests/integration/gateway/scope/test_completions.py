@@ -1,6 +1,7 @@
 """A rank that generates answers Megatron-LM's text-generation API and OpenAI's completions."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -108,6 +109,46 @@ async def test_openais_completions_with_logprobs(scope: Served) -> None:
         "text_offset": [0, 4, 7],
     }
     assert answered["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
+
+async def test_openais_completions_as_they_grow(scope: Served) -> None:
+    async with serving(scope), scope.client(OPERATOR) as client:
+        body = {"prompt": "Once", "max_tokens": 2, "stream": True, "echo": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answered:
+            lines = [line async for line in answered.aiter_lines() if line]
+        refused = await client.post("/v1/completions", json={**body, "top_k": 5000})
+
+    assert answered.headers["content-type"].startswith("text/event-stream")
+    *chunks, end = [line.removeprefix("data: ") for line in lines]
+    choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    assert [(choice["text"], choice["finish_reason"]) for choice in choices] == [
+        ("Once", None),
+        (" la", None),
+        (" la", None),
+        ("", "length"),
+    ]
+    assert end == "[DONE]"
+    assert refused.status_code == 422
+
+
+async def test_who_leaves_in_the_middle_has_the_generation_cancelled(scope: Served) -> None:
+    pods = ranks(tensor=1, pipeline=1)
+    async with attached(address(scope), pods), scope.client(OPERATOR) as client, asyncio.TaskGroup() as tasks:
+
+        async def begin() -> str:
+            await pods[0].commanded()
+            command = command_from_json(pods[0].commands[0].generation.command)
+            assert isinstance(command, GenerationRequest)
+            await say(pods[0], echo(command)[:2])
+            return command.id
+
+        beginning = tasks.create_task(begin())
+        async with client.stream("POST", "/v1/completions", json={"prompt": "Once", "stream": True}) as answered:
+            await anext(answered.aiter_lines())
+        await pods[0].commanded(2)
+
+    cancelled = command_from_json(pods[0].commands[1].generation.command)
+    assert cancelled == Control(action="cancel", request=beginning.result())
 
 
 async def test_what_the_model_refuses_is_told(scope: Served) -> None:

@@ -1,4 +1,5 @@
-"""A training that a viewer looks into and steers, over its agent and the gateway: nothing between is made up."""
+"""A training that a viewer looks into, steers and asks for text, over its agent and the gateway: nothing between is
+made up, and the training is what it is without."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from megatronapp.core.generation import Finished, GenerationRequest, Stepped, Token
+from megatronapp.core.generation_json import event_from_json, to_json
 from megatronapp.core.scope.frame import Frame
 from megatronapp.core.scope.results import Top, Values, of_frame
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
@@ -19,11 +22,12 @@ from tests.integration.gateway.conftest import OPERATOR, Served
 from tests.integration.gateway.scope.conftest import PODS, Viewer, address, opened
 from tests.support.agents import agent
 from tests.support.forked import run_forked
-from tests.support.scoped_job import run_scoped
+from tests.support.scoped_job import run_plain, run_scoped
 from tests.support.training import TINY
 
-STEPS = 100
-LAYOUT = "--tensor-model-parallel-size 2 --sequence-parallel"
+STEPS = 60
+LAYOUT = "--tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0.1"
+FLAGS = f"{TINY} --train-iters {STEPS} {LAYOUT}"
 RUN = "run-of-a-training"
 
 
@@ -36,8 +40,7 @@ def training(scope: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MEGATRONAPP_TOKEN_FILE", str(token))
     with agent() as environment, ThreadPoolExecutor(1) as pool:
         environment |= {GATEWAY_ADDRESS: address(scope), "MEGATRONAPP_RUN_ID": RUN}
-        flags = f"{TINY} --train-iters {STEPS} {LAYOUT} --scope"
-        yield pool.submit(run_forked, 2, run_scoped, flags, environment=environment, timeout=110)
+        yield pool.submit(run_forked, 2, run_scoped, f"{FLAGS} --scope", environment=environment, timeout=110)
 
 
 async def joined(served: Served, training: Future[Any]) -> Viewer:
@@ -91,7 +94,29 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     assert queries.array.shape == (16, 4, 8)
     assert queries.missing is None
 
+    # Text of the model as it is now, from within the pause, and what is seen of it.
+    await viewer.subscribe(4, "layers[1].attn.q | batch(0) | last(1)", quantizer="f32", credits=99, request="g")
+    request = GenerationRequest(
+        prompts=("He said",), id="g", max_new_tokens=3, stop_at_end_of_document=False, top_candidates=2
+    )
+    await command(viewer, "ask", generation={"command": to_json(request)})
+    drawn: list[Token] = []
+    while True:
+        event = event_from_json((await viewer.event("generation"))["event"]["generation"]["event"])
+        if isinstance(event, Stepped):
+            drawn += event.tokens
+        elif isinstance(event, Finished):
+            break
+    assert event == Finished(request="g", reason="done")
+    assert [len(token.candidates) for token in drawn] == [2, 2, 2]
+    seen: list[Frame] = []
+    while len(seen) < 3:  # the others show whatever runs
+        seen += [frame for frame in [await viewer.frame()] if frame.subscription == 4]
+    assert [(frame.step, frame.dims, frame.missing_shards) for frame in seen] == [
+        (token.position - 1, (1, 4, 8), 0) for token in drawn
+    ]
+
     await command(viewer, "resume", train={"do": "resume"})
     await viewer.socket.close()
     losses = await asyncio.wrap_future(training)
-    assert len(losses[-1]) == STEPS
+    assert losses == await asyncio.to_thread(run_forked, 2, run_plain, FLAGS)

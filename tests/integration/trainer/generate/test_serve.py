@@ -18,6 +18,7 @@ from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.generation import Command, Event, Finished, GenerationRequest, Limits, Started
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.generate import serve
+from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from tests.integration.trainer.generate.models import trained
 from tests.support.forked import RankFailedError, run_forked
@@ -47,6 +48,7 @@ class OpenPort:
 
 class Asking(Plugin):
     name = "asking"
+    serves = True
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -57,13 +59,29 @@ class Asking(Plugin):
         assert context.tokenizer is not None
         calls.append(f"create({context.tokenizer.vocab_size}, {context.max_positions}, {context.identity.rank})")
         plugin = cls()
-        plugin.started = args.started
+        plugin.started, plugin.context = args.started, context
         return plugin
 
     started: Path
+    context: PluginContext
+    asked = False
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         calls.append(f"models({len(chunks)})")
+
+    def generator(self, generator: Generator) -> None:
+        calls.append("generator")
+
+    def border_due(self, step: int) -> bool:
+        """Asked for by the last rank, once."""
+        if self.context.identity.rank and not self.asked:
+            self.asked = True
+            self.context.request_border()
+        return False
+
+    def border(self, step: int) -> bool:
+        calls.append("border")
+        return False
 
     def port(self, limits: Limits) -> OpenPort:
         calls.append(f"port({limits.vocabulary}, {limits.max_positions})")
@@ -81,7 +99,7 @@ class Widening(Asking):
 
 
 class Silent(Plugin):
-    """Without a port: not made at all."""
+    """Does not serve: not made at all."""
 
     name = "silent"
 
@@ -111,8 +129,8 @@ def test_a_plugin_with_a_port_asks_until_any_rank_gets_sigterm(folder: Path, tmp
 
     (first, found), (second, others) = run_forked(2, served, folder, tmp_path / "started", flags)
 
-    assert first == ["create(257, 64, 0)", "models(1)", "port(257, 64)", "close"]
-    assert second == ["create(257, 64, 1)", "models(1)", "close"]
+    assert first == ["create(257, 64, 0)", "models(1)", "generator", "port(257, 64)", "border", "close"]
+    assert second == ["create(257, 64, 1)", "models(1)", "generator", "border", "close"]
     assert [type(event).__name__ for event in found] == ["Started", "StateChanged", "RowFinished", "Finished"]
     assert found[-1] == Finished(request="one", reason="cancelled")
     assert others == []

@@ -22,6 +22,7 @@ from megatronapp.cli.demo import corpus, view
 from megatronapp.cli.demo.state import DemoState
 from megatronapp.cli.folders import demo_folder
 from megatronapp.cli.local_stack import LocalStack, Options, local_stack
+from megatronapp.cli.serve import hints, served_job
 from megatronapp.core.bus import Topic
 from megatronapp.core.findings import Finding
 from megatronapp.core.scenario import Scenario
@@ -94,8 +95,9 @@ async def play(demo: Demo) -> int:
             if not asked:
                 elsewhere = f" --folder {demo.folder}" if demo.folder != demo_folder() else ""
                 how = f"The page stays at {running.page} (to sign in: megatronapp token{elsewhere})."
-                _print(console, [how, "Ctrl-C ends the demo."])
-                await run.stop.wait()
+                asked_how = [] if failed else hints(running.page, demo.folder)
+                _print(console, [how, *asked_how, "Ctrl-C ends the demo."])
+                await (run.stop.wait() if failed else _serve(console, demo, running, run))
     if demo.check:
         verdict = run.state.verdict()
         print(json.dumps(verdict), flush=True)
@@ -117,6 +119,22 @@ async def _train(work: Path, job: TrainingJob, running: LocalStack, data: Path, 
         stop=run.stop,
     )
     return view.Outcome.of(result.exit_code, stopped=result.stopped)
+
+
+async def _serve(console: Console, demo: Demo, running: LocalStack, run: _Run) -> None:
+    """The model that was trained answers until the demo is ended."""
+    result = await run_job(
+        served_job("demo-served", demo.folder / "run" / "checkpoints"),
+        work_dir=demo.folder / "served",
+        collector_address=running.collector_address,
+        gateway_address=running.gateway_address,
+        token_file=running.token_file,
+        on_event=run.on_event,
+        stop=run.stop,
+    )
+    if not run.stop.is_set():
+        _print(console, [f"The model is served no more, exit code {result.exit_code}:", *run.log])
+        await run.stop.wait()
 
 
 def _job(demo: Demo) -> TrainingJob:

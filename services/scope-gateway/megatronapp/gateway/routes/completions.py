@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request
+from starlette.responses import StreamingResponse
 
 from megatronapp.core.auth import Role
 from megatronapp.core.errors import ForbiddenError, NotFoundError, UsageError
@@ -21,13 +22,13 @@ from megatronapp.gateway.errors import GoneError
 from megatronapp.gateway.models import (
     Completion,
     CompletionChoice,
-    CompletionLogprobs,
     CompletionRequest,
     CompletionUsage,
     MegatronGeneration,
     MegatronRequest,
 )
-from megatronapp.gateway.scope.generating import Row, generate
+from megatronapp.gateway.routes.completion_stream import EVENT_STREAM, Streamed, logprobs_of, streamed
+from megatronapp.gateway.scope.generating import Row, events_of, generate
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.sessions import Session
 
@@ -57,16 +58,28 @@ async def megatron_generate(
     )
 
 
-@router.post("/v1/completions", response_model_exclude_none=True)
-async def complete(body: CompletionRequest, gateway: GatewayParts, asking: Asking, request: Request) -> Completion:
+@router.post(
+    "/v1/completions",
+    response_model=Completion,
+    response_model_exclude_none=True,
+    responses={200: {"content": {EVENT_STREAM: {}}, "description": "with `stream` as server-sent events"}},
+)
+async def complete(
+    body: CompletionRequest, gateway: GatewayParts, asking: Asking, request: Request
+) -> Completion | StreamingResponse:
     """As OpenAI's completions: `model` is a run, its job, or left out where one model is served."""
     by = _operator(asking)
     session = _serving(gateway.scope, body.model)
+    if body.stream:
+        events = events_of(session, _of_completion(body), by)
+        first = await _unless_gone(request, anext(events))  # what is refused has a status of its own
+        about = Streamed(id=_new_id(), created=int(time.time()), model=body.model or session.identity.job)
+        return StreamingResponse(streamed(about, body, first, events), media_type=EVENT_STREAM)
     rows = await _unless_gone(request, generate(session, _of_completion(body), by))
     choices = [_choice(number, row, body) for number, row in enumerate(rows)]
     prompt_tokens, tokens = sum(len(row.prompt) for row in rows), sum(len(row.tokens) for row in rows)
     return Completion(
-        id=f"cmpl-{secrets.token_hex(12)}",
+        id=_new_id(),
         created=int(time.time()),
         model=body.model or session.identity.job,
         choices=choices,
@@ -74,6 +87,10 @@ async def complete(body: CompletionRequest, gateway: GatewayParts, asking: Askin
             prompt_tokens=prompt_tokens, completion_tokens=tokens, total_tokens=prompt_tokens + tokens
         ),
     )
+
+
+def _new_id() -> str:
+    return f"cmpl-{secrets.token_hex(12)}"
 
 
 def _operator(asking: Caller) -> str:
@@ -95,9 +112,9 @@ def _serving(scope: Scope, model: str) -> Session:
     return able[0]
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
     """The result, unless who asked leaves before: then it is cancelled."""
-    task = asyncio.create_task(work)
+    task = asyncio.ensure_future(work)
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=LOOK_SECONDS)
@@ -168,20 +185,5 @@ def _choice(number: int, row: Row, body: CompletionRequest) -> CompletionChoice:
     text = (_text(row.prompt) if body.echo else "") + row.text
     reason = "length" if row.reason == "length" else "stop"
     return CompletionChoice(
-        text=text, index=number, finish_reason=reason, logprobs=None if body.logprobs is None else _logprobs(shown)
-    )
-
-
-def _logprobs(tokens: list[Token]) -> CompletionLogprobs:
-    offsets, at = [], 0
-    for token in tokens:
-        offsets.append(at)
-        at += len(token.text)
-    return CompletionLogprobs(
-        tokens=[token.text for token in tokens],
-        token_logprobs=[token.log_probability for token in tokens],
-        top_logprobs=[
-            {candidate.text: candidate.log_probability for candidate in token.candidates} for token in tokens
-        ],
-        text_offset=offsets,
+        text=text, index=number, finish_reason=reason, logprobs=None if body.logprobs is None else logprobs_of(shown)
     )

@@ -50,7 +50,7 @@ class BeamSession:
         start = cache.at
         end = self._engine.end_of_pass(cache, len(row.ids) + len(search.open[0].ids), all_logits=False)
         fed = [[*row.ids, *way.ids][start:end] for way in search.open]
-        logits = self._engine.stages.forward(torch.tensor(fed), cache, all_logits=False)
+        logits = self._engine.forward(self.request.id, fed, cache, all_logits=False)
         self._steps += 1
         if end < len(row.ids):
             return []

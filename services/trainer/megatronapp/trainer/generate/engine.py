@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 
@@ -19,6 +20,16 @@ LOGITS_PER_PASS = 1 << 26
 """Values, where those of all tokens are looked at."""
 
 
+class PassObserver(Protocol):
+    """Is told of each forward pass of a session, on every rank, so that it knows what its hooks see."""
+
+    def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
+        """`rows` rows of this request are computed from position `start` up to `end`."""
+
+    def pass_end(self) -> None:
+        """On all ranks after the same pass: they may exchange messages."""
+
+
 @dataclass
 class Engine:
     stages: Stages
@@ -27,10 +38,24 @@ class Engine:
     limits: Limits
     text_of: Callable[[int], str] = field(init=False)
     """Of one id alone."""
+    observer: PassObserver | None = None
 
     def __post_init__(self) -> None:
         self._takes_masks = takes_masks(self.stages.chunks)
         self.text_of = lru_cache(maxsize=1 << 14)(lambda token: self.tokenizer.detokenize([token]))
+
+    def forward(
+        self, request: str, fed: Sequence[Sequence[int]], cache: Cache, *, all_logits: bool
+    ) -> torch.Tensor | None:
+        """Of these tokens of each row of a request, which follow the cache's: as `Stages.forward`."""
+        if self.observer is None:
+            return self.stages.forward(torch.tensor(fed), cache, all_logits=all_logits)
+        start = cache.at
+        self.observer.pass_begin(request, start, start + len(fed[0]), len(fed))
+        try:
+            return self.stages.forward(torch.tensor(fed), cache, all_logits=all_logits)
+        finally:
+            self.observer.pass_end()
 
     def end_of_pass(self, cache: Cache, end: int, *, all_logits: bool) -> int:
         """How far one forward pass goes from the cache's position towards `end`."""

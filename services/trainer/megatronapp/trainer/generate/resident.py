@@ -9,9 +9,9 @@ transport:
         resident.serve_pending(seconds)      # or, at a border of a training run: what waits now, for so long at most
 
 Before each step rank 0 hands what came in to all ranks, as JSON, and all apply it: so every rank steps the same
-request. Up to LIVE requests take turns, step by step; others wait. While nothing can be stepped, rank 0 says so every
-second, so that no other rank waits in vain. What a model does not take is refused on all ranks alike, before anything
-is computed.
+request. What else all ranks are to do at the same place, between two forward passes, is behind a Between. Up to LIVE
+requests take turns, step by step; others wait. While nothing can be stepped, rank 0 says so every second, so that no
+other rank waits in vain. What a model does not take is refused on all ranks alike, before anything is computed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.generation import Command, Control, Event, Finished, GenerationRequest, StateChanged
@@ -31,7 +32,19 @@ WAITING = 64
 """Requests that wait for theirs; one more is refused."""
 BEAT_SECONDS = 1.0
 COMMANDS_PER_STEP = 256
-_STOP = "stop"
+_STOP, _HOLD = "stop", "hold"
+
+
+class Between(Protocol):
+    """What all ranks do between two forward passes."""
+
+    def due(self) -> bool:
+        """Every rank asks in each round, which is at least once a second; rank 0's answer counts."""
+        ...
+
+    def hold(self) -> None:
+        """All ranks together."""
+        ...
 
 
 @dataclass
@@ -47,10 +60,11 @@ class _Live:
 
 
 class ResidentGenerator:
-    def __init__(self, generator: Generator, port: Port | None) -> None:
+    def __init__(self, generator: Generator, port: Port | None, between: Between | None = None) -> None:
         """`port` on rank 0, and there alone."""
         self._generator = generator
         self._port = port
+        self._between = between
         self._live: dict[str, _Live] = {}
         """In the order of their turns."""
         self._waiting: deque[GenerationRequest] = deque()
@@ -61,11 +75,12 @@ class ResidentGenerator:
         on rank 0: what is under way is cancelled then. All ranks call it together, inside of `generator.ready()`."""
         self._run(lambda quiet: stopping() or (self._closed and quiet), block=True)
 
-    def serve_pending(self, most_seconds: float) -> None:
-        """What waits in the port and what it brings; after `most_seconds` the rest is cancelled, also what is paused.
-        For a border of a training run; what was computed is forgotten at its end, as weights change."""
+    def serve_pending(self, most_seconds: float, stopping: Callable[[], bool] = lambda: False) -> None:
+        """What waits in the port and what it brings; after `most_seconds`, or when rank 0 is `stopping()`, the rest is
+        cancelled, also what is paused. For a border of a training run; what was computed is forgotten at its end, as
+        weights change."""
         end = time.monotonic() + most_seconds
-        self._run(lambda quiet: quiet or time.monotonic() >= end, block=False)
+        self._run(lambda quiet: quiet or stopping() or time.monotonic() >= end, block=False)
         self._generator.forget()
 
     # ---- the loop
@@ -86,14 +101,21 @@ class ResidentGenerator:
     def _round(self, is_over: Callable[[bool], bool], *, block: bool) -> bool:
         """Take what came in and make one step. Returns whether another round follows."""
         lines = list(self._received(block=block)) if self._port is not None else []
-        if is_over(not lines and not self._busy) and self._port is not None:
+        over = is_over(not lines and not self._busy)
+        if self._between is not None and self._between.due():
+            lines.insert(0, _HOLD)
+        if over:
             lines.append(_STOP)
         said = self._generator.ranks.from_first("\n".join(lines))
         for line in said.splitlines():
             if line == _STOP:
                 self._cancel_all()
                 return False
-            self._apply(command_from_json(line))
+            if line == _HOLD:
+                if self._between is not None:
+                    self._between.hold()
+            else:
+                self._apply(command_from_json(line))
         self._admit()
         self._step()
         return True

@@ -57,7 +57,7 @@ class Session:
         scored = any(self._is_scored(row, position) for row in self.rows for position in range(start + 1, furthest))
         end = self._engine.end_of_pass(self.cache, furthest, all_logits=scored)
         fed = [[row.ids[at] if at < len(row.ids) else 0 for at in range(start, end)] for row in self.rows]
-        logits = self._engine.stages.forward(torch.tensor(fed), self.cache, all_logits=scored)
+        logits = self._engine.forward(self.request.id, fed, self.cache, all_logits=scored)
         positions = range(start + 1 if scored else end, end + 1)
         numbers = self._choose(logits, positions)
         values = self._logits(logits, len(positions)) if self.request.logits else None

@@ -8,9 +8,10 @@
            | phase_begin → checkpoint → phase_end)*
         → phase_begin(pause) → close
 
-of a model that is served in place of being trained (--serve), for plug-ins that override `port`:
+of a model that is served in place of being trained (--serve), for plug-ins that say so (`serves`):
 
-    add_arguments → [process groups] → create → configure → models → port → close
+    add_arguments → prepare → [process groups] → create → configure → models → generator → port
+        → phase_begin(pause) → (border_due → border)* → close
 
 `prepare` is called for every installed plug-in, the hooks from `configure` on for those that `create` made. Between two
 steps the order is: evaluation, border, checkpoint; each only where it is due.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
     from megatronapp.trainer.data import Tokenizer
+    from megatronapp.trainer.generate.generator import Generator
     from megatronapp.trainer.pipeline.port import PipelineMessages
 
 ENTRY_POINT_GROUP = "megatronapp.trainer.plugins"
@@ -126,12 +128,16 @@ class PluginContext:
     stopping: Callable[[], bool] = lambda: False
     """Whether this rank was asked to end: who holds the others at a border lets them go."""
     channel: AgentChannel = field(default_factory=AgentChannel)
+    serving: bool = False
+    """A checkpoint answers requests; nothing is trained."""
 
 
 class Plugin:
     """Base of all plug-ins; a hook that is not overridden changes nothing."""
 
     name: ClassVar[str]
+    serves: ClassVar[bool] = False
+    """Whether it takes part where a checkpoint is served."""
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -193,7 +199,8 @@ class Plugin:
         """What an evaluation found, before its phase ends; on ranks that know the loss."""
 
     def border_due(self, step: int) -> bool:
-        """Whether a border follows this step that nobody needs to ask for. All ranks must say the same."""
+        """Whether a border follows this step that nobody needs to ask for. All ranks must say the same. Serving, it is
+        asked between two passes of the model, at least once a second, and rank 0's answer counts."""
         return False
 
     def border(self, step: int) -> bool:
@@ -203,6 +210,9 @@ class Plugin:
         longer than --distributed-timeout-minutes. Returns whether it changed parameters, which the optimizer then takes
         over."""
         return False
+
+    def generator(self, generator: Generator) -> None:
+        """Serving, on every rank, when the model is loaded: what makes its text (generate/generator.py)."""
 
     def port(self, limits: Limits) -> Port | None:
         """Serving, on rank 0, when the model is loaded: who asks it (core/generation_port.py)."""

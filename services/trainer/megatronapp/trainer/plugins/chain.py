@@ -18,6 +18,7 @@ from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext,
 if TYPE_CHECKING:
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
+    from megatronapp.trainer.generate.generator import Generator
 
 log = get_logger(__name__)
 
@@ -109,12 +110,17 @@ class PluginChain:
 
     def border_due(self, step: int) -> bool:
         """Whether any of them comes to a border after this step."""
-        return any(plugin.border_due(step) for plugin in self.plugins)
+        due = [plugin.border_due(step) for plugin in self.plugins]
+        return any(due)
 
     def border(self, step: int) -> bool:
         """Whether any of them changed parameters."""
         changed = [plugin.border(step) for plugin in self.plugins]
         return any(changed)
+
+    def generator(self, generator: Generator) -> None:
+        for plugin in self.plugins:
+            plugin.generator(generator)
 
     def port(self, limits: Limits) -> Port | None:
         """The first one's that has one."""

@@ -57,7 +57,7 @@ class Rank:
                 value.view(-1)[5] = wrong
             values, _ = self.viewer.wanted(spot)
             for read in values:
-                read(Capture(spot, value, number, 0, 0))
+                read(Capture(spot, value, SHARD, number))
         self.viewer.step_end()
         return due
 

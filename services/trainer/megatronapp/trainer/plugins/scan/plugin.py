@@ -62,6 +62,7 @@ class ScanPlugin(Plugin):
     """
 
     name: ClassVar[str] = "scan"
+    serves: ClassVar[bool] = True
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -162,6 +163,12 @@ class ScanPlugin(Plugin):
             return result
 
         return traced_step
+
+    def border_due(self, step: int) -> bool:
+        """Serving: there are no steps at whose borders the agent would be looked for."""
+        if self._context.serving:
+            self._link.border()
+        return False
 
     def checkpoint(self, write: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder

@@ -54,24 +54,25 @@ class Disturber:
     def changes(self, spot: Spot) -> list[Change]:
         return [change for change in self._changes if change.chooses(spot)]
 
-    def disturbs(self, step: int) -> bool:
-        """Whether anything on this rank's replica is another in this step."""
+    def disturbs(self, step: int, request: str | None = None) -> bool:
+        """Whether anything on this rank's replica is another in this step, or in a generation's pass that ends at this
+        position."""
         return any(
             step in each.steps and each.replica in (None, self._shard.data)
             for plan in self._plans.values()
+            if plan.request in ("", request)
             for each in plan.perturbations
         )
 
-    def hold(self, step: int, *, in_checkpoint: bool = False) -> None:
-        self._held.hold(step, in_checkpoint=in_checkpoint)
+    def hold(self, step: int, request: str | None = None, *, in_checkpoint: bool = False) -> None:
+        self._held.hold(step, request, in_checkpoint=in_checkpoint)
 
     def release(self) -> None:
         self._held.release()
 
     def _use(self, plans: dict[str, Plan]) -> None:
         self._plans = plans
-        # Of a plan that belongs to a generation a training takes no notice.
-        everything = [each for plan in plans.values() if not plan.request for each in plan.perturbations]
+        everything = [each for plan in plans.values() for each in plan.perturbations]
         self._changes = [SiteChange(each, self._shard) for each in everything if each.place != "storage"]
         self._held.set(everything)
 

@@ -37,6 +37,8 @@ class Address:
     extents: Sequence[int]
     """Of the site's axes, over all shards."""
     origins: Sequence[int]
+    request: str = ""
+    """The generation; empty: a training's step."""
     when: When | None = None
     inspect: Callable[[Result], None] | None = None
     """Is shown the result, on the host."""
@@ -112,6 +114,8 @@ def _addressed(frame: Frame, address: Address, number: int) -> Frame:
         Section.EXTENT: np.array(address.extents, "<u4").tobytes(),
         Section.ORIGIN: np.array(address.origins, "<u4").tobytes(),
     }
+    if address.request:
+        sections[Section.REQUEST] = address.request.encode(errors="replace")
     return replace(
         frame,
         subscription=address.tap,

@@ -4,6 +4,7 @@ Final norm and output layer are on the last stage, the residual is anywhere. The
 microbatch are kept where they are seen, and go to the last stage point to point in the border that follows the step:
 all ranks know from the agreed taps which rows those are and whose. There the rank's part of the vocabulary gives its
 largest logits and their log-sum-exp, which the gateway merges with the others'. The model's own pass is not touched.
+Of a generation the rows go after each pass, and the vocabulary is put together before.
 
 Source: nostalgebraist, "interpreting GPT: the logit lens", 2020.
 """
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.layout import Positions, picked, piece_index, pieces
@@ -28,7 +30,7 @@ from megatronapp.core.scope.plan import RESIDUAL_SITES
 from megatronapp.core.scope.results import Result, Top
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
-from megatronapp.trainer.plugins.scope.places import Spot
+from megatronapp.trainer.plugins.scope.places import LOGITS, Spot
 from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_shard
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Capture, Reader
@@ -54,6 +56,18 @@ class _Rows:
         return not (len(self.batch) and self.tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What the rows are of: the same on all ranks."""
+
+    shard: Shard
+    step: int
+    axes: tuple[Axis, ...]
+    """Of the residual stream, with its sizes over all shards."""
+    request: str = ""
+    first_token: int = 0
+
+
 class Lens:
     """Of one rank; `exchange` is called by all ranks in the same borders."""
 
@@ -64,7 +78,8 @@ class Lens:
         self._last: Any = next((chunk for chunk in chunks if chunk.post_process), None)
         self._taps: list[Tap] = []
         self._due: list[Tap] = []
-        """Those of the present step."""
+        """Those of the present step or pass."""
+        self._pass = _Pass(shard, 0, ())
         self._shown: set[int] = set()
         self._captured: dict[tuple[int, Source], torch.Tensor] = {}
         self._owners: dict[int, int] = {}
@@ -93,7 +108,17 @@ class Lens:
 
     def step_begin(self, step: int, *, before_pause: bool = False) -> bool:
         """Returns whether anything of this step is shown."""
-        self._due = [tap for tap in self._taps if tap.due(step, unlimited=before_pause)]
+        self._due = [tap for tap in self._taps if tap.of(None) and tap.due(step, unlimited=before_pause)]
+        self._pass = _Pass(self._shard, step, self._shard.stream)
+        return self.due
+
+    def pass_begin(self, request: str, start: int, end: int, rows: int) -> bool:
+        """The same of a generation's pass over these positions."""
+        self._due = [tap for tap in self._taps if tap.of(request) and tap.due(end - 1, unlimited=True)]
+        shard = self._shard.generating
+        batch, token, *channels = shard.stream
+        axes = (replace(batch, size=rows), replace(token, size=end - start), *channels)
+        self._pass = _Pass(shard, end - 1, axes, request, start)
         return self.due
 
     @property
@@ -107,13 +132,14 @@ class Lens:
         return [self._keeper(tap) for tap in chosen]
 
     @torch.no_grad()
-    def exchange(self, step: int) -> None:
-        """In the border after a step: rows go to the last stage, and what they predict into the queue."""
+    def exchange(self) -> None:
+        """In the border after a step, and after a generation's pass: rows go to the last stage, and what they predict
+        into the queue."""
         for tap in self._due:
             for source in self._sources(tap):
                 # What does not fit does so on all ranks: none of them sends or waits then.
                 with contextlib.suppress(DataError, LookupError):
-                    self._exchange(tap, source, step)
+                    self._exchange(tap, source)
         self._due = []
         self._captured.clear()
 
@@ -123,7 +149,7 @@ class Lens:
         def keep(capture: Capture) -> None:
             if capture.microbatch or tap not in self._due:
                 return
-            values, axes = in_axes(capture, self._shard)
+            values, axes = in_axes(capture)
             try:
                 rows = self._rows(tap, axes)
             except (DataError, LookupError):
@@ -163,9 +189,8 @@ class Lens:
 
     # -- the way to the last stage --
 
-    def _exchange(self, tap: Tap, source: Source, step: int) -> None:
-        axes = self._shard.sites["resid_post" if self._shard.at.layers else "embed"].axes
-        rows = self._rows(tap, axes)
+    def _exchange(self, tap: Tap, source: Source) -> None:
+        rows = self._rows(tap, self._pass.axes)
         if rows.empty:
             return
         stage, last = self._stage_of(source), parallel_state.get_pipeline_model_parallel_world_size() - 1
@@ -182,13 +207,14 @@ class Lens:
         else:
             received = self._empty(rows)
             dist.recv(received, dist.get_global_rank(group, stage), group=group)
-        if tap.id in self._shown:
-            self._predict(tap, source, rows, received, step)
+        # Of a generation the tensor ranks come together, also where one was not asked yet.
+        if tap.id in self._shown or self._pass.request:
+            self._predict(tap, source, rows, received)
 
     def _whole(self, kept: torch.Tensor | None, rows: _Rows) -> torch.Tensor:
         """Of all tensor ranks' tokens, where sequence parallelism has spread them."""
         whole = self._empty(rows).fill_(torch.nan) if kept is None else kept
-        if self._shard.at.sequence_parallel and self._shard.tensors > 1:
+        if self._pass.shard.at.sequence_parallel and self._shard.tensors > 1:
             dist.all_reduce(whole, group=parallel_state.get_tensor_model_parallel_group())
         return whole
 
@@ -209,21 +235,26 @@ class Lens:
 
     # -- on the last stage --
 
-    def _predict(self, tap: Tap, source: Source, rows: _Rows, values: torch.Tensor, step: int) -> None:
+    def _predict(self, tap: Tap, source: Source, rows: _Rows, values: torch.Tensor) -> None:
         assert tap.lens is not None  # noqa: S101
+        at = self._pass
         logits = predicted(self._last, values, norm=source[0] != "final_norm")
-        vocabulary = self._shard.sites["logits"].axes[-1]
-        axes = (Axis("batch", logits.shape[0]), Axis("token", logits.shape[1]), vocabulary)
+        if at.request:
+            logits = gather_from_tensor_model_parallel_region(logits)[..., : at.shard.model.vocabulary]
+        if tap.id not in self._shown:
+            return
+        of_logits = at.shard.sites[LOGITS].axes
+        axes = (Axis("batch", logits.shape[0]), Axis("token", logits.shape[1]), of_logits[-1])
         reduced = reduce_shard(logits, None, axes, [TopK(tap.lens.k)])
         assert reduced is not None  # noqa: S101
-        extents = [axis.size for axis in self._shard.sites["logits"].axes]
         address = Address(
             tap=tap.id,
-            step=step,
-            microbatch=0,
+            step=at.step,
+            microbatch=None if at.request else 0,
             layer=source[1],
-            extents=extents,
-            origins=[0] * len(extents),
+            extents=[at.axes[0].size, at.axes[1].size, of_logits[-1].size],
+            origins=[0, at.first_token, 0],
+            request=at.request,
             when=tap.when,
         )
         self._queue.put(address, _with_axes(reduced, rows.kept))

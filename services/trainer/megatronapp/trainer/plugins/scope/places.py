@@ -18,6 +18,7 @@ INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
 Dims = tuple[tuple[str, ...], ...]
 """The axes of each dimension as the model has it; the last one of `context` holds heads and their channels."""
 
+LOGITS = "logits"
 LOSS = "loss"
 """The losses of the tokens, which a chunk returns where it was given labels."""
 STREAM: Dims = (("token",), ("batch",), ("chan",))
@@ -67,7 +68,7 @@ OF_FUSED: dict[str, Place] = {
 OF_CHUNK: dict[str, Place] = {
     "embed": Place("embedding", OUTPUT, STREAM),
     "final_norm": Place("decoder.final_layernorm", OUTPUT, STREAM),
-    "logits": Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
+    LOGITS: Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
     LOSS: Place("", OUTPUT, (("batch",), ("token",))),
 }
 

@@ -3,7 +3,7 @@
     agent → channel → Agreement.publish … a border of all ranks … take_up → taps, disturbances, pause → acknowledged
 
 Between borders nothing changes. While nobody asks for anything the model carries no hook and a step costs one look at
-the agent's socket.
+the agent's socket. Text is generated at a border; of a checkpoint that is served borders lie between two passes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.generation import Limits
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer.environment import GATEWAY_ADDRESS
+from megatronapp.trainer.generate.generator import Generator
+from megatronapp.trainer.generate.resident import ResidentGenerator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
+from megatronapp.trainer.plugins.scope.generation import ScopePort
 from megatronapp.trainer.plugins.scope.lens import Lens
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.position import Position
@@ -41,12 +46,15 @@ FRAME_BYTES = 32 << 20
 """Of the ring: the largest frame is an eighth."""
 STEP_SHARE = 0.2
 """Of the newest step in the mean duration of steps."""
+MOST_GENERATING_SECONDS = 120.0
+"""Of one border: for so long a training stands for those who ask it for text."""
 
 
 class ScopePlugin(Plugin):
-    """MegaScope in a training."""
+    """MegaScope in a training, or around a checkpoint that is served."""
 
     name: ClassVar[str] = "scope"
+    serves: ClassVar[bool] = True
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -93,11 +101,22 @@ class ScopePlugin(Plugin):
         """As the rank has seen it that heard the newest demand first."""
         self._weights_stay = weights_stay
         self._built = False
-        self._state = "training"
+        self._serving = context.serving
+        self._port = ScopePort(self._say, self._listen)
+        self._generator: Generator | None = None
+        self._resident: ResidentGenerator | None = None
+        self._wishes_text = False
+        self._requests = 0
+        """That this rank has heard of."""
+        self._state = "idle" if self._serving else "training"
 
     # -- what the trainer calls --
 
+    def configure(self, config: TransformerConfig) -> None:
+        self._config = config
+
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        self._chunks = chunks
         first: Any = chunks[0]
         schedule = self._context.schedule
         shard = Shard.of(
@@ -106,6 +125,7 @@ class ScopePlugin(Plugin):
             vocabulary=int(first.vocab_size),
             micro_batch_size=schedule.micro_batch_size,
             sequence_length=schedule.sequence_length,
+            ids=self._context.tokenizer.vocab_size if self._context.tokenizer else 0,
         )
         self._position = Position()
         self._taps = Taps(chunks, shard, self._position)
@@ -155,13 +175,13 @@ class ScopePlugin(Plugin):
             self._disturber.release()
 
     def border_due(self, step: int) -> bool:
+        if self._serving:
+            return self.due()
         return self._control.pause_after == step or self._lens.due
 
     def border(self, step: int) -> bool:
-        self._lens.exchange(step)
-        for document in self._agreement.take():
-            self._take_up(document)
-        self._settle()
+        self._lens.exchange()
+        self.hold()
         self._control.after(step)
         if self._control.paused:
             self._viewer.flush()
@@ -186,23 +206,91 @@ class ScopePlugin(Plugin):
         self._viewer.flush()
         self._report_state("ending")
 
+    # -- text: of a checkpoint that is served the server has the generator, a training makes it when it is asked --
+
+    def generator(self, generator: Generator) -> None:
+        generator.engine.observer = self
+        self._generator = generator
+
+    def port(self, limits: Limits) -> ScopePort:
+        return self._port
+
+    def due(self) -> bool:
+        """Between two passes, on every rank: whether they are to come together."""
+        self._listen()
+        self._viewer.queue.flush()
+        return self._rank == 0 and self._agreement.pending()
+
+    def hold(self) -> None:
+        """Between two passes or steps, on all ranks: what was asked for comes into force."""
+        for document in self._agreement.take():
+            self._take_up(document)
+        self._settle()
+
+    def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
+        """A generation's pass (generate.engine.PassObserver)."""
+        self._position.generate(request, start, end)
+        step = self._position.step
+        shown = self._viewer.pass_begin(request, step)
+        shown |= self._lens.pass_begin(request, start, end, rows)
+        disturbed = self._disturber.disturbs(step, request)
+        self._position.active = shown or disturbed
+        if disturbed:
+            self._disturber.hold(step, request)
+
+    def pass_end(self) -> None:
+        self._disturber.release()
+        self._position.train()
+        self._lens.exchange()
+        if self._viewer.step_end():
+            self._attach()
+
+    def _generate(self) -> None:
+        """At a border of a training: what is asked for, to its end. The training is as it was before."""
+        context, state = self._context, self._state
+        if self._resident is None:
+            assert context.tokenizer is not None  # noqa: S101
+            self.generator(
+                Generator(self._chunks, self._config, context.tokenizer, context.max_positions, context.device)
+            )
+            assert self._generator is not None  # noqa: S101
+            self._resident = ResidentGenerator(self._generator, self._port if self._rank == 0 else None, self)
+        assert self._generator is not None  # noqa: S101
+        self._report_state("generating")
+        with self._generator.ready():
+            self._resident.serve_pending(MOST_GENERATING_SECONDS, context.stopping)
+        self._viewer.flush()
+        self._report_state(state)
+
+    @property
+    def _can_generate(self) -> bool:
+        """Ranks that do but a part of a layer's work, or of a sequence, can't."""
+        placement = self._context.placement
+        return self._context.tokenizer is not None and not placement.role and placement.sizes.context == 1
+
     # -- what is asked for --
 
-    def _listen(self) -> None:
-        """What the agent has said goes to all ranks."""
+    def _listen(self) -> bool:
+        """What the agent has said goes to all ranks. Whether there was anything."""
         line = self._context.channel.line
+        heard = False
         for key, value in line.received() if line is not None else ():
             if key != "scope" or not isinstance(value, dict):
                 continue
+            heard = True
             try:
                 self._publish(value)
             except DataError as error:
                 log.warning("scope_command_refused", reason=str(error))
                 if isinstance(command := value.get("command"), dict):
                     self._acknowledge(command, "invalid", str(error))
+        return heard
 
     def _publish(self, value: Document) -> None:
-        if isinstance(command := value.get("command"), dict):
+        command = value.get("command")
+        if isinstance(command, dict) and isinstance(generation := command.get("generation"), dict):
+            self._ask(command, generation)
+        elif isinstance(command, dict):
             self._agreement.publish(f"command/{command.get('id', '')}", {"command": command})
         elif isinstance(demand := value.get("demand"), dict):
             self._demands.append(demand)
@@ -215,10 +303,26 @@ class ScopePlugin(Plugin):
             revision = demand.get("revision") or f"{self._rank}.{self._step}"
             self._agreement.publish(f"demand/{revision}/{digest}", document)
 
+    def _ask(self, command: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+        """For text, on rank 0; a training comes to a border for it."""
+        if self._rank or not self._can_generate:
+            self._acknowledge(command, "unsupported", "this rank is not asked for text")
+            return
+        try:
+            self._port.put(generation)
+        except UsageError as error:
+            raise DataError(str(error)) from error
+        self._acknowledge(command, "", "")
+        if not self._serving:
+            self._requests += 1
+            self._agreement.publish(f"text/{self._requests}", {"text": self._requests})
+
     def _take_up(self, document: Document) -> None:
         """At a border, on all ranks alike."""
         if "stop" in document:
             self._control.release()
+        elif "text" in document:
+            self._wishes_text = True
         elif "command" in document:
             command = document["command"]
             self._acknowledge(command, *self._done(command))
@@ -240,23 +344,34 @@ class ScopePlugin(Plugin):
         if self._confirms and self._agreement.settled:
             self._say({"in_force": {"revision": self._confirms[-1]}})
             self._confirms.clear()
+        if self._wishes_text and self._state != "generating":
+            self._wishes_text = False
+            self._generate()
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
         """(code, hint) of its acknowledgement; an empty code: it is in force."""
         try:
-            if isinstance(train := command.get("train"), dict):
+            if isinstance(train := command.get("train"), dict) and not self._serving:
                 self._control.apply(train, self._step)
             elif isinstance(plan := command.get("perturb"), dict):
                 self._disturber.set(plan)
+                self._forget()
             elif isinstance(clear := command.get("perturb_clear"), dict):
                 self._disturber.remove(str(clear.get("plan", "")))
+                self._forget()
             else:
-                return "unsupported", "a training can be paused, stepped, resumed and disturbed"
+                what = "asked for text" if self._serving else "paused, stepped, resumed, asked for text"
+                return "unsupported", f"it can be {what} and disturbed"
         except DataError as error:
             return "invalid", str(error)
         if self._rank == 0:
             log.info("scope_command", by=command.get("by", ""), reason=command.get("reason", ""), id=command.get("id"))
         return "", ""
+
+    def _forget(self) -> None:
+        """What was computed is another model's than from now on."""
+        if self._generator is not None:
+            self._generator.forget()
 
     def _attach(self) -> None:
         """Hooks where somebody watches or disturbs, and nowhere else."""
@@ -284,16 +399,29 @@ class ScopePlugin(Plugin):
         self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
 
     def _report_state(self, state: str) -> None:
-        """Rank 0, for all: they are in it together."""
-        if self._rank == 0 and state != self._state:
+        """By rank 0, for all: they are in it together."""
+        if state != self._state:
             self._state = state
-            self._say({"event": {"state": self._state_document()}})
+            if self._rank == 0:
+                self._say({"event": {"state": self._state_document()}})
 
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
-        described = {"roles": ["train", "perturb"], "state": self._state_document(), **self._viewer.described()}
-        described["confirms_demands"] = True
-        described["model"]["microbatches"] = self._context.schedule.microbatches
+        generates = self._can_generate
+        roles = [*(() if self._serving else ("train",)), "perturb"]
+        described = {
+            # One rank is asked, and asks the others.
+            "roles": [*roles, *(("generate",) if generates and self._rank == 0 else ())],
+            "state": self._state_document(),
+            "confirms_demands": True,
+            **self._viewer.described(trains=not self._serving, generates=generates),
+        }
+        model = described["model"]
+        model["microbatches"] = self._context.schedule.microbatches
+        if self._context.tokenizer is not None:
+            model["vocabulary"] = self._context.tokenizer.vocab_size
+        if self._serving:
+            model["sequence_length"] = self._context.max_positions
         return "scope", {"hello": described}
 
     def _state_document(self) -> Document:

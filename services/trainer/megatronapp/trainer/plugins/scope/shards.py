@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.scope.layout import piece_index, pieces
-from megatronapp.core.scope.sites import Axis, Coordinates, Model, Rule, Site, standard_sites
-from megatronapp.trainer.plugins.scope.places import Dims, Place
+from megatronapp.core.scope.sites import Axis, Coordinates, Model, Pass, Rule, Site, standard_sites
+from megatronapp.trainer.plugins.scope.places import LOSS, Dims, Place
 from megatronapp.trainer.plugins.scope.position import Position
 
 Index = dict[str, torch.Tensor]
@@ -33,6 +34,8 @@ class Shard:
     model: Model
     at: Coordinates
     sites: Mapping[str, Site]
+    ids: int = 0
+    """Of the vocabulary without its padding; 0: not known."""
 
     @classmethod
     def of(
@@ -43,8 +46,9 @@ class Shard:
         vocabulary: int,
         micro_batch_size: int,
         sequence_length: int,
+        ids: int = 0,
     ) -> Shard:
-        """`vocabulary` with its padding."""
+        """`vocabulary` with its padding, `ids` without."""
         model = Model(
             layers=config.num_layers,
             hidden=config.hidden_size,
@@ -60,7 +64,31 @@ class Shard:
         )
         at = _coordinates(chunks, config)
         sites = standard_sites(model, at, DTYPES.get(config.params_dtype, "f32"))
-        return cls(model, at, {site.name: site for site in sites})
+        return cls(model, at, {site.name: site for site in sites}, ids)
+
+    @cached_property
+    def generating(self) -> Shard:
+        """The same while it generates: rows and tokens are as many as a request has, data-parallel replicas compute the
+        same ones, nobody splits tokens, and each tensor rank has the logits of the whole vocabulary, without its
+        padding."""
+        model = replace(self.model, batch=0, tokens=0, vocabulary=self.ids or self.model.vocabulary)
+        at = replace(self.at, data=(0, 1), context=(0, 1), sequence_parallel=False)
+        dtype = next((site.dtype for site in self.sites.values()), "f32")
+        sites = [
+            replace(
+                site,
+                passes=(Pass.GENERATE,),
+                axes=tuple(axis.whole if axis.name == "vocab" else axis for axis in site.axes),
+            )
+            for site in standard_sites(model, at, dtype)
+            if Pass.FORWARD in site.passes and site.name != LOSS
+        ]
+        return Shard(model, at, {site.name: site for site in sites}, self.ids)
+
+    @property
+    def stream(self) -> tuple[Axis, ...]:
+        """Axes of the residual stream."""
+        return self.sites["resid_post" if self.at.layers else "embed"].axes
 
     @property
     def tensor(self) -> int:

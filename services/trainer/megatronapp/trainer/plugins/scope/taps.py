@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from megatronapp.trainer.plugins.patches import Patches
-from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, Spot, spots
+from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Spot, spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
 
@@ -36,10 +36,14 @@ class Capture:
 
     spot: Spot
     value: torch.Tensor
+    shard: Shard
+    """Which part of the whole it is."""
     step: int
-    microbatch: int
-    first_token: int
+    microbatch: int = 0
+    first_token: int = 0
     gradient: bool = False
+    request: str | None = None
+    """Of a generation."""
     key: torch.Tensor | None = None
     """Of scores and probabilities that are to be computed: the value is the query, and this the key, both as core
     attention is given them."""
@@ -106,7 +110,12 @@ class Taps:
 
 class _Tap:
     def __init__(self, spot: Spot, demand: Demand, shard: Shard, position: Position) -> None:
-        self._spot, self._demand, self._shard, self._position = spot, demand, shard, position
+        self._spot, self._demand, self._shard_of_training, self._position = spot, demand, shard, position
+
+    @property
+    def _shard(self) -> Shard:
+        training = self._shard_of_training
+        return training if self._position.request is None else training.generating
 
     def __call__(self, value: torch.Tensor, differentiable: torch.Tensor | None = None) -> torch.Tensor:
         """The value that the model goes on with. `differentiable`: a tensor of the same gradient, where autograd does
@@ -130,7 +139,14 @@ class _Tap:
         if not position.enter() or position.recomputing:
             return
         capture = Capture(
-            self._spot, query.detach(), position.step, position.microbatch, position.first_token, key=key.detach()
+            self._spot,
+            query.detach(),
+            self._shard,
+            position.step,
+            position.microbatch,
+            position.first_token,
+            request=position.request,
+            key=key.detach(),
         )
         with torch.no_grad():
             for reader in self._demand.readers:
@@ -146,14 +162,19 @@ class _Tap:
             return value
         half = self._spot.place.half
         if half is None:
-            return new
+            return torch.cat((new, value[..., part.shape[-1] :]), -1) if part is not value else new
         halves = list(value.chunk(2, dim=-1))
         halves[half] = new
         return torch.cat(halves, dim=-1)
 
     def _part(self, value: torch.Tensor) -> torch.Tensor:
+        """What the site is of it: a generation's logits are without the vocabulary's padding."""
         half = self._spot.place.half
-        return value if half is None else value.chunk(2, dim=-1)[half]
+        if half is not None:
+            return value.chunk(2, dim=-1)[half]
+        if self._spot.site == LOGITS and self._position.request is not None:
+            return value[..., : self._shard.model.vocabulary]
+        return value
 
     def _show(self, readers: Sequence[Reader], value: torch.Tensor, *, gradient: bool, microbatch: int = -1) -> None:
         position = self._position
@@ -163,17 +184,25 @@ class _Tap:
         capture = Capture(
             self._spot,
             part,
+            self._shard,
             position.step,
             position.microbatch if microbatch < 0 else microbatch,
-            position.first_token,
+            self._first_row(part),
             gradient,
+            position.request,
         )
         with torch.no_grad():
             for reader in readers:
                 reader(capture)
 
+    def _first_row(self, value: torch.Tensor) -> int:
+        """The position of its first token: a generation may ask for the logits of the last one alone."""
+        dims = self._spot.place.dims
+        rows = next(value.shape[at] for at, names in enumerate(dims) if names[0] in ("token", "query"))
+        return self._position.end - rows if self._position.end else 0
+
     def _on_gradient(self, microbatch: int) -> Callable[[torch.Tensor], None]:
-        datas = self._shard.at.data[1]
+        datas = self._shard_of_training.at.data[1]
 
         def gradient_is_there(gradient: torch.Tensor) -> None:
             # Each data rank's loss is the mean over its own samples, and their gradients are averaged.

@@ -78,7 +78,7 @@ def hold(
     agreement: Agreement,
     rank: int,
     *,
-    listen: Callable[[], None],
+    listen: Callable[[], object],
     stopping: Callable[[], bool],
     take_up: Callable[[Document], None],
     settle: Callable[[], None],

@@ -61,9 +61,8 @@ class Viewer:
             except DataError as error:
                 self._report_failure(document.get("id", 0) if isinstance(document, dict) else 0, "invalid", str(error))
                 continue
-            if tap.request or tap.lens is not None:
-                continue
-            self.readers.append(TapReader(tap, self._shard, self.queue))
+            if tap.lens is None:
+                self.readers.append(TapReader(tap, self.queue))
 
     def wanted(self, spot: Spot) -> tuple[list[Reader], list[Reader]]:
         """Readers of the value and of the gradient there."""
@@ -77,7 +76,14 @@ class Viewer:
         """Returns whether anything of this step is shown."""
         self._begun = time.perf_counter()
         for reader in self.readers:
-            reader.due = reader.tap.due(step, unlimited=before_pause)
+            reader.due = reader.tap.of(None) and reader.tap.due(step, unlimited=before_pause)
+        return any(reader.due for reader in self.readers)
+
+    def pass_begin(self, request: str, position: int) -> bool:
+        """The same of a generation's pass, of which nothing is left out to save time."""
+        self._begun = time.perf_counter()
+        for reader in self.readers:
+            reader.due = reader.tap.of(request) and reader.tap.due(position, unlimited=True)
         return any(reader.due for reader in self.readers)
 
     def step_end(self) -> bool:
@@ -102,11 +108,12 @@ class Viewer:
         self.queue.flush(wait=True)
         self._report_alerts()
 
-    def described(self) -> dict[str, Any]:
+    def described(self, *, trains: bool, generates: bool) -> dict[str, Any]:
         """What can be looked at here (`ScopeHello`), as plain values."""
         here = {spot.site for spot in self._spots}
         here |= {GRADIENT + spot.site for spot in self._spots if not spot.place.computed}
-        sites = [site for name, site in self._shard.sites.items() if name in here]
+        shards = [*((self._shard,) if trains else ()), *((self._shard.generating,) if generates else ())]
+        sites = [site for shard in shards for name, site in shard.sites.items() if name in here]
         model = self._shard.model
         return {
             "sites": [

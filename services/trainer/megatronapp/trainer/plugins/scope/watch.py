@@ -18,7 +18,6 @@ from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_shard
-from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
 
@@ -81,6 +80,10 @@ class Tap:
     def operations(self) -> tuple[Operation, ...]:
         return self.expression.operations
 
+    def of(self, request: str | None) -> bool:
+        """Whether it is asked for in this generation, or in a training."""
+        return self.request in ("", request)
+
     def chooses(self, spot: Spot, layers: int) -> bool:
         selector = self.expression.selector
         if not matching(selector.site.removeprefix(GRADIENT), (spot.site,)):
@@ -117,7 +120,7 @@ def _when(text: Any) -> When:
 class TapReader:
     """Reduces what is seen and puts it into the queue. Made for one tap."""
 
-    def __init__(self, tap: Tap, shard: Shard, queue: FrameQueue) -> None:
+    def __init__(self, tap: Tap, queue: FrameQueue) -> None:
         self.tap = tap
         self.due = False
         """Whether the present step is shown."""
@@ -127,7 +130,6 @@ class TapReader:
         """Why it shows nothing: the expression does not fit the values."""
         self.alerts: list[tuple[Capture, Alert]] = []
         """That have come since somebody asked; without the values."""
-        self._shard = shard
         self._queue = queue
 
     def read(self, capture: Capture) -> None:
@@ -145,7 +147,7 @@ class TapReader:
         if capture.key is not None:
             axes, reduced = self._attention(capture, capture.key)
         else:
-            values, axes = in_axes(capture, self._shard)
+            values, axes = in_axes(capture)
             operations = resolved(self.tap.operations, axes)
             reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
         if reduced is not None:
@@ -155,7 +157,7 @@ class TapReader:
         """Scores or probabilities of a fused attention, given [token, batch, head, chan]."""
         spot, query = capture.spot, capture.value
         shape = (query.shape[1], query.shape[2], query.shape[0], key.shape[0])
-        axes = self._shard.axis_sizes(spot.site, spot.place.dims, shape)
+        axes = capture.shard.axis_sizes(spot.site, spot.place.dims, shape)
         scale = getattr(spot.module, "softmax_scale", None) or query.shape[-1] ** -0.5
         reduced = reduce_attention(
             query.permute(1, 2, 0, 3),
@@ -181,7 +183,8 @@ def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
     return Address(
         tap=tap.id,
         step=capture.step,
-        microbatch=capture.microbatch,
+        microbatch=capture.microbatch if capture.request is None else None,
+        request=capture.request or "",
         layer=capture.spot.layer,
         extents=[axis.size for axis in axes],
         origins=[capture.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
@@ -189,9 +192,9 @@ def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
     )
 
 
-def in_axes(capture: Capture, shard: Shard) -> tuple[torch.Tensor, tuple[Axis, ...]]:
+def in_axes(capture: Capture) -> tuple[torch.Tensor, tuple[Axis, ...]]:
     """The value in the order of its site's axes, which have the sizes that they have over all shards; a view."""
-    spot = capture.spot
+    spot, shard = capture.spot, capture.shard
     dims = spot.place.dims
     axes = shard.axis_sizes(spot.site, dims, capture.value.shape)
     local = [name for dim in dims for name in dim]

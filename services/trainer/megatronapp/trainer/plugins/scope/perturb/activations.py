@@ -52,6 +52,8 @@ class SiteChange:
         wish = self._wish
         if position.step not in wish.steps or wish.replica not in (None, self._shard.data):
             return value
+        if wish.request not in ("", position.request):
+            return value
         if wish.kind == SWAP_HEADS:
             changed = self._swapped(value, spot)
         else:

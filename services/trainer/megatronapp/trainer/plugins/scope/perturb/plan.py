@@ -79,6 +79,8 @@ class Perturbation:
     """In its plan: two of the same seed draw differently."""
     replica: int | None
     """The one data-parallel replica that is disturbed; None: all, alike."""
+    request: str
+    """The one generation that is disturbed; empty: whatever runs."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ class Plan:
             raise DataError(f"a plan holds 1 to {MAX_PERTURBATIONS} perturbations")
         seed, replica = _whole(document, "seed") or 0, _whole(document, "replica")
         parsed = [Wish.parse(wish) for wish in wishes]
-        made = [_checked(wish, seed, number, replica) for number, wish in enumerate(parsed) if not wish.off]
-        return cls(str(document.get("plan", "")), tuple(made), str(document.get("request", "")))
+        request = str(document.get("request", ""))
+        made = [_checked(wish, seed, number, replica, request) for number, wish in enumerate(parsed) if not wish.off]
+        return cls(str(document.get("plan", "")), tuple(made), request)
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
@@ -111,7 +114,7 @@ def _whole(document: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
-def _checked(wish: Wish, seed: int, number: int, replica: int | None) -> Perturbation:
+def _checked(wish: Wish, seed: int, number: int, replica: int | None, request: str) -> Perturbation:
     _check_kind(wish)
     made = Perturbation(
         place=wish.place,
@@ -130,6 +133,7 @@ def _checked(wish: Wish, seed: int, number: int, replica: int | None) -> Perturb
         seed=seed,
         number=number,
         replica=replica,
+        request=request,
     )
     if wish.kind == SWAP_HEADS:
         _check_swap(made)

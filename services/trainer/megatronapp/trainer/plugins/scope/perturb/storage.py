@@ -47,13 +47,15 @@ class HeldWeights:
         ]
 
     @torch.no_grad()
-    def hold(self, step: int, *, in_checkpoint: bool = False) -> bool:
-        """Disturb the weights. In a checkpoint only what was asked for. Returns whether anything was disturbed."""
+    def hold(self, step: int, request: str | None = None, *, in_checkpoint: bool = False) -> bool:
+        """Disturb the weights, in a training or for a pass of a generation. In a checkpoint only what was asked for.
+        Returns whether anything was disturbed."""
         wishes = [
             wish
             for wish in self._perturbations
             if step in wish.steps
             and wish.replica in (None, self._replica)
+            and wish.request in ("", request)
             and (wish.keep_in_checkpoints or not in_checkpoint)
         ]
         if self._held or not wishes:
