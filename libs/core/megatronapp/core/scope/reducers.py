@@ -168,17 +168,21 @@ def finish_statistics(stats: Stats, merged: Doubles) -> Doubles:
 
 def _sketch(rows: Doubles, finite: Mask) -> Doubles:
     """[*kept, bins]: from the largest negative magnitude over 0 to the largest positive one."""
-    magnitudes = np.where(finite, np.abs(rows), 0.0)
-    with np.errstate(divide="ignore"):
-        level = np.ceil(np.log(magnitudes / SKETCH_LEAST) / math.log(GAMMA))
-    level = np.clip(np.nan_to_num(level, neginf=0), 0, SKETCH_BINS).astype(np.int64)
-    index = np.where(rows < 0, SKETCH_BINS - level, SKETCH_BINS + level)
+    index = sketch_bins(np.where(finite, rows, 0.0))
     flat, kept = index.reshape(-1, index.shape[-1]), index.shape[:-1]
     found = [
         np.bincount(row[of], minlength=2 * SKETCH_BINS + 1)
         for row, of in zip(flat, finite.reshape(flat.shape), strict=True)
     ]
     return np.array(found, np.float64).reshape(*kept, 2 * SKETCH_BINS + 1)
+
+
+def sketch_bins(values: Doubles) -> npt.NDArray[np.int64]:
+    """Into which bin of a sketch each finite value falls."""
+    with np.errstate(divide="ignore"):
+        level = np.ceil(np.log(np.abs(values) / SKETCH_LEAST) / math.log(GAMMA))
+    level = np.clip(np.nan_to_num(level, neginf=0), 0, SKETCH_BINS).astype(np.int64)
+    return np.asarray(np.where(values < 0, SKETCH_BINS - level, SKETCH_BINS + level), np.int64)
 
 
 def _percentile(quantile: float, sketch: Doubles, least: Doubles, largest: Doubles) -> Doubles:

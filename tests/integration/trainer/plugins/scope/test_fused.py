@@ -31,7 +31,10 @@ class Both(Looker):
             fused = Spot(spot.site, spot.layer, OF_FUSED[spot.site], core, spot.chunk)
             for first, place in ((1, spot), (101, fused)):
                 taps = [Tap.parse({"id": first + n, "expression": text}, 0.0) for n, text in enumerate(EXPRESSIONS)]
-                demands.append((place, Demand(readers=[TapReader(tap, self.queue).read for tap in taps])))
+                readers = [TapReader(tap, self.queue) for tap in taps]
+                for reader in readers:
+                    reader.due = True
+                demands.append((place, Demand(readers=[reader.read for reader in readers])))
         self.taps.set(demands)
         self.position.step, self.position.active = step, True
 

@@ -27,7 +27,8 @@ from megatronapp.core.scope.operations import (
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Counts, Partial, Result, Top
 from megatronapp.core.scope.sites import Axis, Rule, Split
-from megatronapp.trainer.plugins.scope.reduce import reduce_attention, reduce_shard
+from megatronapp.trainer.plugins.scope.frames import split
+from megatronapp.trainer.plugins.scope.reduce import completed, reduce_attention, reduce_shard
 
 SIZES = {"batch": 2, "token": 12, "head": 4, "chan": 6}
 SPLITS = {
@@ -93,6 +94,42 @@ def test_reductions_equal_the_reference(case: tuple[tuple[Axis, ...], Any, Any, 
     else:
         assert found is not None
         _assert_same(found.on_host(), expected)
+
+
+STATISTICS = Stats(("mean", "std", "min", "max", "absmax", "l2", "zero", "nonfinite", "count", "p01", "p50", "p99"))
+
+
+@given(st.lists(FLOATS | st.floats(width=32), max_size=20), st.booleans(), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_statistics_of_counted_patterns_equal_those_of_the_values(
+    special: list[float], partial: bool, seed: int
+) -> None:
+    """bfloat16: many sites at once, as at the end of a step."""
+    axes = (Axis("token", 16), Axis("chan", 8))
+    generator = torch.Generator().manual_seed(seed)
+    sites = [(torch.randn(16, 8, generator=generator) * 10.0**power).bfloat16() for power in (-3, 0, 3)]
+    sites[1].view(-1)[: len(special)] = torch.tensor(special).bfloat16()
+
+    reduced = [reduce_shard(values, None, axes, [STATISTICS], partial=partial) for values in sites]
+
+    assert all(each is not None and each.counted == STATISTICS for each in reduced)
+    together = completed([each for each in reduced if each is not None])
+    for values, each, tensors in zip(sites, reduced, together, strict=True):
+        assert each is not None
+        expected = reference.reduce_shard(Values(values.float().numpy()), axes, [STATISTICS], partial=partial)
+        assert expected is not None
+        _assert_same(each.finish([tensor.numpy() for tensor in tensors]), expected)
+
+
+def test_arrays_of_one_copy_are_those_of_their_tensors() -> None:
+    several = [(torch.arange(3.0),), (torch.tensor([True]), torch.arange(4).view(2, 2)), (torch.tensor(2.5).double(),)]
+    joined = b"".join(tensor.numpy().tobytes() for tensors in several for tensor in tensors)
+
+    found = split(np.frombuffer(joined, np.uint8), several)
+
+    for arrays, tensors in zip(found, several, strict=True):
+        for array, tensor in zip(arrays, tensors, strict=True):
+            np.testing.assert_array_equal(array, tensor.numpy(), strict=True)
 
 
 def _assert_same(found: Result, expected: Result) -> None:

@@ -1,4 +1,5 @@
-"""Results on their way out of the rank: copied from the device without waiting for it, packed, written to the ring.
+"""Results on their way out of the rank: gathered on the device, copied from there at once without waiting for it,
+packed, written to the ring.
 
 Values leave in float32; the agent quantises them, whose time is not the training's. A ring that nobody reads is
 overwritten, a frame that is too large for it is left out and counted.
@@ -8,10 +9,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from megatronapp.core.errors import DataError
@@ -20,10 +24,12 @@ from megatronapp.core.scope.operations import When
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Result, to_frame
 from megatronapp.trainer.agent.layout import FRAME_TAP
-from megatronapp.trainer.plugins.scope.reduce import Reduced
+from megatronapp.trainer.plugins.scope.reduce import Reduced, completed
 
 MAX_WAITING = 4096
 """Results that the device has not brought yet; more of them are left out."""
+MAX_GATHERED_BYTES = 32 << 20
+"""On the device; then they are copied before the step ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +50,13 @@ class Address:
     """Is shown the result, on the host."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    address: Address
-    reduced: Reduced
-    copies: list[torch.Tensor]
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Results that were copied together."""
+
+    results: Sequence[tuple[Address, Reduced]]
+    arrays: Sequence[Sequence[npt.NDArray[Any]]]
+    """Of each; there when `event` has happened."""
     event: torch.cuda.Event | None
 
 
@@ -57,39 +65,46 @@ class FrameQueue:
 
     def __init__(self, write: Callable[[bytes, bytes], None]) -> None:
         self._write = write
-        self._waiting: list[_Waiting] = []
+        self._gathered: list[tuple[Address, Reduced]] = []
+        self._gathered_bytes = 0
+        self._copied: deque[_Batch] = deque()
         self._sequences: dict[int, int] = {}
         self.dropped = 0
         """Frames left out here."""
 
     def put(self, address: Address, reduced: Reduced) -> None:
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._gathered) + sum(len(batch.results) for batch in self._copied) >= MAX_WAITING:
             self.dropped += 1
             return
-        on_device = any(tensor.is_cuda for tensor in reduced.tensors)
-        copies = [_copied(tensor) for tensor in reduced.tensors]
-        event = None
-        if on_device:
-            event = torch.cuda.Event()
-            event.record()
-        self._waiting.append(_Waiting(address, reduced, copies, event))
+        self._gathered.append((address, reduced))
+        self._gathered_bytes += sum(tensor.nbytes for tensor in reduced.tensors)
+        if self._gathered_bytes > MAX_GATHERED_BYTES:
+            self._copy()
 
     def flush(self, *, wait: bool = False) -> None:
-        """Write what the device has brought; `wait`: all of it."""
-        left = []
-        for waiting in self._waiting:
-            if waiting.event is not None and not wait and not waiting.event.query():
-                left.append(waiting)
-                continue
-            if waiting.event is not None:
-                waiting.event.synchronize()
-            self._write_one(waiting)
-        self._waiting = left
+        """At the end of a step: copy what was gathered, and write what the device has brought; `wait`: all of it."""
+        self._copy()
+        while self._copied:
+            event = self._copied[0].event
+            if event is not None and not wait and not event.query():
+                return
+            if event is not None:
+                event.synchronize()
+            batch = self._copied.popleft()
+            for (address, reduced), arrays in zip(batch.results, batch.arrays, strict=True):
+                self._write_one(address, reduced, arrays)
 
-    def _write_one(self, waiting: _Waiting) -> None:
-        address = waiting.address
+    def _copy(self) -> None:
+        if not self._gathered:
+            return
+        results, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        tensors = completed([reduced for _, reduced in results])
+        arrays, event = _on_host(tensors)
+        self._copied.append(_Batch(results, arrays, event))
+
+    def _write_one(self, address: Address, reduced: Reduced, arrays: Sequence[npt.NDArray[Any]]) -> None:
         try:
-            result = waiting.reduced.finish([copy.numpy() for copy in waiting.copies])
+            result = reduced.finish(arrays)
             if address.inspect is not None:
                 address.inspect(result)
             if address.when is not None and not holds(address.when, result):
@@ -100,12 +115,32 @@ class FrameQueue:
             self.dropped += 1
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """On the host, as soon as the device has come there; of a tensor of the host's own memory itself."""
-    if not tensor.is_cuda:
-        return tensor
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return copy.copy_(tensor, non_blocking=True)
+def _on_host(
+    several: Sequence[Sequence[torch.Tensor]],
+) -> tuple[list[list[npt.NDArray[Any]]], torch.cuda.Event | None]:
+    """As arrays, in one copy, which is there when the event has happened. Tensors of the host's memory themselves."""
+    flat = [tensor for tensors in several for tensor in tensors]
+    if not any(tensor.is_cuda for tensor in flat):
+        return [[tensor.numpy() for tensor in tensors] for tensors in several], None
+    joined = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in flat])
+    copy = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True).copy_(joined, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return split(copy.numpy(), several), event
+
+
+def split(joined: npt.NDArray[np.uint8], several: Sequence[Sequence[torch.Tensor]]) -> list[list[npt.NDArray[Any]]]:
+    """The bytes of all tensors, one behind the other, as arrays of their types and shapes."""
+    found, at = [], 0
+    for tensors in several:
+        arrays = []
+        for tensor in tensors:
+            end = at + tensor.nbytes
+            kind = torch.empty((), dtype=tensor.dtype).numpy().dtype
+            arrays.append(joined[at:end].view(kind).reshape(tuple(tensor.shape)))
+            at = end
+        found.append(arrays)
+    return found
 
 
 def _addressed(frame: Frame, address: Address, number: int) -> Frame:

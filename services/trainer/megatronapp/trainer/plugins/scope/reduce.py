@@ -35,6 +35,7 @@ from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.reduce import finished_statistics, padded
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
+from megatronapp.trainer.plugins.scope import patterns
 
 Arrays = Sequence[Any]
 """NumPy arrays of `Reduced.tensors`, in their order."""
@@ -46,10 +47,24 @@ class Reduced:
 
     tensors: tuple[torch.Tensor, ...]
     finish: Callable[[Arrays], Result]
+    counted: Stats | None = None
+    """The tensor is how often each pattern came, of which `completed` makes these statistics."""
 
     def on_host(self) -> Result:
         """Waits for the device."""
-        return self.finish([tensor.cpu().numpy() for tensor in self.tensors])
+        [tensors] = completed([self])
+        return self.finish([tensor.cpu().numpy() for tensor in tensors])
+
+
+def completed(several: Sequence[Reduced]) -> list[tuple[torch.Tensor, ...]]:
+    """What each `finish` takes, still on the device. Statistics are made of all that was counted, at once."""
+    found = [each.tensors for each in several]
+    for stats in {each.counted for each in several if each.counted is not None}:
+        places = [place for place, each in enumerate(several) if each.counted == stats]
+        rows = patterns.statistics(stats, torch.stack([several[place].tensors[0] for place in places]))
+        for place, row in zip(places, rows.unbind(), strict=True):
+            found[place] = (row,)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,10 @@ def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool, a
     for at, operation in enumerate(operations):
         if not shard.array.numel():
             return None
-        step = _step(shard, operation, partial=partial and at == len(operations) - 1)
+        merges = partial and at == len(operations) - 1
+        if isinstance(operation, Stats) and not (operation.over or any_masked) and shard.array.dtype is torch.bfloat16:
+            return Reduced((patterns.counted(shard.array),), _finish_statistics(operation, partial=merges), operation)
+        step = _step(shard, operation, partial=merges)
         if not isinstance(step, _Shard):
             return step
         shard = step
@@ -294,10 +312,13 @@ def _distribution(shard: _Shard, operation: Stats | Hist, *, partial: bool) -> R
     if isinstance(operation, Hist):
         counts = _histogram(operation, rows.double(), valid)
         return Reduced((counts,), lambda arrays: Counts(arrays[0].astype(np.uint32)))
-    found = _statistics(operation, rows, valid)
+    return Reduced((_statistics(operation, rows, valid),), _finish_statistics(operation, partial=partial))
+
+
+def _finish_statistics(stats: Stats, *, partial: bool) -> Callable[[Arrays], Result]:
     if partial:
-        return Reduced((found,), lambda arrays: Partial(arrays[0]))
-    return Reduced((found,), lambda arrays: finished_statistics(operation, arrays[0]))
+        return lambda arrays: Partial(arrays[0])
+    return lambda arrays: finished_statistics(stats, arrays[0])
 
 
 def _rows(shard: _Shard, array: torch.Tensor, over: str) -> torch.Tensor:
