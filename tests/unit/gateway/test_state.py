@@ -53,6 +53,8 @@ def job_now(result: JobStore, seconds_later: float = 0.0):
     ("messages", "expected"),
     [
         ([said(hello())], JobState.STARTING),
+        ([said(hello()), said(heartbeat(phase=trace_pb2.PHASE_START))], JobState.STARTING),
+        ([said(hello()), said(heartbeat(phase=trace_pb2.PHASE_PAUSE))], JobState.RUNNING),
         ([said(hello()), said(summary(1))], JobState.RUNNING),
         ([said(hello()), said(summary(1), seconds_ago=60), said(heartbeat())], JobState.STALLED),
         (

@@ -92,7 +92,8 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     if not any(connected(rank, now_ns) for rank in job.ranks.values()):
         return _end_state(job)
     if job.step == 0:
-        return JobState.STARTING
+        serves = any(heartbeat.phase == trace_pb2.PHASE_PAUSE for heartbeat in _heartbeats(job))
+        return JobState.RUNNING if serves else JobState.STARTING  # a training pauses after its first step alone
     patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
     quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))
     stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns

@@ -120,3 +120,17 @@ def test_an_index_that_another_forward_may_have_is_no_error() -> None:
 def test_an_unknown_quantiser_is_refused() -> None:
     with pytest.raises(PlanError, match="asinh"):
         plan(parse("x"), "x", [Axis("chan", 4)], quantizer="exec")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("attn.q | head(0) | when(absmax>1000)", "absmax>1000"),
+        ("attn.q | head(0) | when(nonfinite)", "nonfinite"),
+        ("attn.q | head(0)", ""),
+        ("attn.q | when(absmax>1000)", ""),
+        ("attn.q | head(0) | pca(2) | when(nonfinite)", ""),
+    ],
+)
+def test_a_condition_is_the_ranks_where_it_alone_makes_the_picture(text: str, expected: str) -> None:
+    assert planned(text).condition_of_rank == expected

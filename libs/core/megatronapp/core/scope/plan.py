@@ -96,6 +96,14 @@ class Plan:
         """Whether more than one rank's frames make one picture."""
         return self.partial or any(len(distinct(track.pieces)) > 1 for track in self.held)
 
+    @property
+    def condition_of_rank(self) -> str:
+        """What of `when` a rank can decide, as a ScopeTap has it; empty: none of it. Of a picture of several parts no
+        rank knows whether it is to be shown."""
+        if self.when is None or self.stitched or self.gateway or self.beside or self.lens:
+            return ""
+        return str(self.when).removeprefix("when(").removesuffix(")")
+
     def frame_bytes(self, quantizer: str) -> int:
         """Of a frame for viewers, without sections."""
         item = {

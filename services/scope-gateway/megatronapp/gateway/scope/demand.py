@@ -23,6 +23,8 @@ class TapKey:
     quantizer: str
     request: str
     every: int
+    when: str
+    """A condition that the rank's frame alone decides; else the gateway looks at the whole picture."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Tap:
             max_fps=self.max_fps,
             quantizer=self.key.quantizer,
             every_steps=self.key.every,
+            when=self.key.when,
             request=self.key.request,
         )
 
@@ -96,6 +99,7 @@ def tap_key(stream: Stream, planned: Plan) -> TapKey:
         quantizer=stream.wire_quantizer(),
         request=stream.key.request,
         every=planned.every,
+        when=planned.condition_of_rank,
     )
 
 

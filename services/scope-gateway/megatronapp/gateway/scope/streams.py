@@ -81,7 +81,9 @@ class Stream:
     def passes_through(self) -> bool:
         """Whether a rank's frame is the viewers' frame."""
         made = self.planned
-        return made is not None and not (made.stitched or made.gateway or made.beside or made.when)
+        if made is None or (made.when is not None and not made.condition_of_rank):
+            return False
+        return not (made.stitched or made.gateway or made.beside)
 
     def wire_quantizer(self) -> str:
         return self.key.quantizer if self.passes_through else _PRECISE.get(self.key.quantizer, self.key.quantizer)
