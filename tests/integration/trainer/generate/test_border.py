@@ -102,8 +102,6 @@ def plain(value: Any) -> Any:
     ("world_size", "flags"),
     [
         (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}"),
-        (2, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16"),
-        (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     ],
 )
 def test_text_at_a_border_is_the_checkpoints_and_leaves_the_run_as_it_was(

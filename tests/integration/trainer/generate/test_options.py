@@ -11,15 +11,10 @@ import pytest
 from megatronapp.core.generation import GenerationRequest, Sampling, Started
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.data.tokenizers import ByteTokenizer
-from tests.integration.trainer.generate.models import GREEDY, answers, ends, ids, log_probabilities, tokens_of, trained
+from tests.integration.trainer.generate.models import GREEDY, answers, ends, ids, log_probabilities, tokens_of
 
 BASE = GenerationRequest(prompts=("He",), max_new_tokens=12, sampling=GREEDY, stop_at_end_of_document=False)
 END, NEWLINE = ByteTokenizer.eod, ord("\n")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("model"))
 
 
 def test_a_stop_token_and_a_stop_word_end_a_row_and_are_not_in_its_text(folder: Path) -> None:

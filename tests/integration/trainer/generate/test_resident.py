@@ -25,18 +25,13 @@ from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.generate.arguments import Source
 from megatronapp.trainer.generate.loaded import loaded
 from megatronapp.trainer.generate.resident import ResidentGenerator
-from tests.integration.trainer.generate.models import GREEDY, answers, ends, ids, rows, tokens_of, trained
+from tests.integration.trainer.generate.models import GREEDY, answers, ends, ids, rows, tokens_of
 from tests.integration.trainer.generate.ports import ScriptedPort
 from tests.support.forked import run_forked
 
 A = GenerationRequest(prompts=("He", "the fox"), id="a", max_new_tokens=5, sampling=GREEDY)
 B = replace(A, prompts=("123",), id="b", stop_at_end_of_document=False)
 BEAMS = replace(B, id="beams", beam_width=2)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("model"))
 
 
 def served(folder: Path, rounds: Sequence[Sequence[Command]], layout: dict[str, int]) -> list[Event]:
@@ -60,7 +55,7 @@ def kinds(events: Sequence[Event]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("layout", [{}, {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}])
+@pytest.mark.parametrize("layout", [{"tensor_model_parallel_size": 2}])
 def test_requests_take_turns_and_answer_as_if_alone(layout: dict[str, int], folder: Path) -> None:
     ranks = 2 if layout else 1
 
@@ -105,7 +100,7 @@ def test_more_requests_than_take_turns_wait_and_can_be_cancelled_there(folder: P
     assert kinds(of(events, "5")) == ["waiting", *["step"] * 5, "done"]
 
 
-@pytest.mark.parametrize("layout", [{}, {"pipeline_model_parallel_size": 2}])
+@pytest.mark.parametrize("layout", [{"pipeline_model_parallel_size": 2}])
 def test_what_the_model_does_not_take_is_refused_and_nothing_else_is_touched(
     layout: dict[str, int], folder: Path
 ) -> None:

@@ -20,7 +20,6 @@ from megatronapp.trainer import launch  # noqa: F401  (imported once, before the
 from megatronapp.trainer.generate import serve
 from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
-from tests.integration.trainer.generate.models import trained
 from tests.support.forked import RankFailedError, run_forked
 
 calls: list[str] = []
@@ -117,11 +116,6 @@ def served(folder: Path, started: Path, flags: str) -> tuple[list[str], list[Eve
     argv = ["--serve", "--load", str(folder), "--started", str(started), *flags.split()]
     serve.run(argv, plugins=(Silent, Asking))
     return calls, events
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("model"))
 
 
 def test_a_plugin_with_a_port_asks_until_any_rank_gets_sigterm(folder: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def values(frame: Frame) -> Values:
 
 
 LAYOUT = "--pipeline-model-parallel-size 2"
-PAUSE_SECONDS = 4.0
+PAUSE_SECONDS = 2.5
 
 
 def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

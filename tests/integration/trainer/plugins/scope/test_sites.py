@@ -57,11 +57,8 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
 @pytest.mark.parametrize(
     ("model", "ranks", "layout"),
     [
-        ("gpt", 1, f"{FULL} 1"),
-        ("gpt", 2, "--pipeline-model-parallel-size 2 --recompute-granularity selective"),
         ("gpt", 2, f"--tensor-model-parallel-size 2 --sequence-parallel {FULL} 2"),
         ("llama", 2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
-        ("llama", 4, "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"),
     ],
 )
 def test_sites_and_their_gradients_are_those_of_one_process(model: str, ranks: int, layout: str) -> None:

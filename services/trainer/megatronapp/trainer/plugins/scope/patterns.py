@@ -8,6 +8,7 @@ the device.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -18,6 +19,14 @@ from megatronapp.core.scope.operations import Stats
 PATTERNS = 1 << 16
 STRIPES = 16
 """A GPU adds to one place one after the other, and values lie in few places: neighbours count apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be made of counts: statistics, or what is to be merged with other shards'."""
+
+    stats: Stats
+    partial: bool
 
 
 def counted(values: torch.Tensor) -> torch.Tensor:
@@ -31,6 +40,12 @@ def counted(values: torch.Tensor) -> torch.Tensor:
     ones = torch.ones((), dtype=torch.int32, device=values.device).expand_as(patterns)
     counts.index_add_(0, patterns, ones)
     return counts if stripes == 1 else counts.view(stripes, PATTERNS).sum(0, dtype=torch.int32)
+
+
+def made(wanted: Wanted, counts: torch.Tensor) -> torch.Tensor:
+    """[sites, 65536] → [sites, components], float64, or [sites, statistics], float32."""
+    found = statistics(wanted.stats, counts)
+    return found if wanted.partial else _finished(wanted.stats, found).float()
 
 
 def statistics(stats: Stats, counts: torch.Tensor) -> torch.Tensor:
@@ -55,6 +70,36 @@ def statistics(stats: Stats, counts: torch.Tensor) -> torch.Tensor:
         bins = known.new_zeros(len(known), 2 * reducers.SKETCH_BINS + 1)
         sketch.append(bins.index_add_(1, levels, known))
     return torch.cat([torch.stack(parts, -1), *sketch, every.unsqueeze(-1)], -1)
+
+
+def _finished(stats: Stats, merged: torch.Tensor) -> torch.Tensor:
+    """`reducers.finish_statistics`, on the device."""
+    means, m2, least, largest, zeros, nonfinite = merged[:, :6].unbind(-1)
+    counts = merged[:, -1]
+    named = {
+        "mean": means,
+        "std": (m2 / counts).sqrt(),
+        "min": least,
+        "max": largest,
+        "absmax": torch.maximum(least.abs(), largest.abs()),
+    }
+    found = {name: torch.where(counts > 0, value, math.nan) for name, value in named.items()}
+    found |= {"l2": (m2 + counts * means * means).sqrt(), "zero": zeros, "nonfinite": nonfinite, "count": counts}
+    below = merged[:, 6:-1].cumsum(-1)
+    for name in stats.names:
+        if name not in found:
+            found[name] = _percentile(int(name[1:]) / 100, below, least, largest)
+    return torch.stack([found[name] for name in stats.names], -1)
+
+
+def _percentile(quantile: float, below: torch.Tensor, least: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    every = below[:, -1:]
+    index = (below > (quantile * (every - 1).clamp(min=0)).floor()).to(torch.uint8).argmax(-1)
+    level = (index - reducers.SKETCH_BINS).abs()
+    size = 2 * reducers.SKETCH_LEAST * reducers.GAMMA ** level.double() / (1 + reducers.GAMMA)
+    size = torch.where(level == 0, 0.0, size)
+    value = torch.where(index < reducers.SKETCH_BINS, -size, size).clamp(least, largest)
+    return torch.where(every[:, 0] > 0, value, math.nan)
 
 
 @lru_cache(maxsize=8)

@@ -47,8 +47,8 @@ class Reduced:
 
     tensors: tuple[torch.Tensor, ...]
     finish: Callable[[Arrays], Result]
-    counted: Stats | None = None
-    """The tensor is how often each pattern came, of which `completed` makes these statistics."""
+    counted: patterns.Wanted | None = None
+    """The tensor is how often each pattern came, of which `completed` makes this."""
 
     def on_host(self) -> Result:
         """Waits for the device."""
@@ -59,9 +59,9 @@ class Reduced:
 def completed(several: Sequence[Reduced]) -> list[tuple[torch.Tensor, ...]]:
     """What each `finish` takes, still on the device. Statistics are made of all that was counted, at once."""
     found = [each.tensors for each in several]
-    for stats in {each.counted for each in several if each.counted is not None}:
-        places = [place for place, each in enumerate(several) if each.counted == stats]
-        rows = patterns.statistics(stats, torch.stack([several[place].tensors[0] for place in places]))
+    for wanted in {each.counted for each in several if each.counted is not None}:
+        places = [place for place, each in enumerate(several) if each.counted == wanted]
+        rows = patterns.made(wanted, torch.stack([several[place].tensors[0] for place in places]))
         for place, row in zip(places, rows.unbind(), strict=True):
             found[place] = (row,)
     return found
@@ -81,6 +81,8 @@ class _Shard:
     array: torch.Tensor
     valid: torch.Tensor
     axes: tuple[_Local, ...]
+    whole: bool = False
+    """Every cell is valid: nobody needs to look."""
 
     def index(self, name: str) -> int:
         for index, axis in enumerate(self.axes):
@@ -109,8 +111,8 @@ def reduce_shard(
     if tuple(values.shape) != tuple(len(axis.positions) for axis in local):
         raise DataError(f"values of {tuple(values.shape)}; this part has {[len(axis.positions) for axis in local]}")
     valid = torch.ones((), dtype=torch.bool, device=values.device) if masked is None else ~masked
-    shard = _Shard(values, valid.expand(values.shape), local)
-    return _reduced(shard, operations, partial=partial, any_masked=masked is not None)
+    shard = _Shard(values, valid.expand(values.shape), local, whole=masked is None)
+    return _reduced(shard, operations, partial=partial)
 
 
 def reduce_attention(
@@ -151,27 +153,34 @@ def reduce_attention(
     future = torch.arange(key.shape[2], device=query.device) > last_seen.unsqueeze(-1)
     values = scores.masked_fill(future, -math.inf).softmax(-1) if softmax else scores
     shard = _Shard(values, (~future).expand(values.shape), (*asked.axes[:3], columns))
-    return _reduced(shard, left, partial=partial, any_masked=True)
+    return _reduced(shard, left, partial=partial)
 
 
-def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool, any_masked: bool) -> Reduced | None:
+def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -> Reduced | None:
     for at, operation in enumerate(operations):
         if not shard.array.numel():
             return None
         merges = partial and at == len(operations) - 1
-        if isinstance(operation, Stats) and not (operation.over or any_masked) and shard.array.dtype is torch.bfloat16:
-            return Reduced((patterns.counted(shard.array),), _finish_statistics(operation, partial=merges), operation)
+        if isinstance(operation, Stats) and not operation.over and shard.whole and shard.array.dtype is torch.bfloat16:
+            return _counted_patterns(shard.array, operation, partial=merges)
         step = _step(shard, operation, partial=merges)
         if not isinstance(step, _Shard):
             return step
         shard = step
-    return _values(shard, any_masked=any_masked) if shard.array.numel() else None
+    return _values(shard) if shard.array.numel() else None
 
 
-def _values(shard: _Shard, *, any_masked: bool) -> Reduced:
+def _counted_patterns(values: torch.Tensor, stats: Stats, *, partial: bool) -> Reduced:
+    def finish(arrays: Arrays) -> Result:
+        return Partial(arrays[0]) if partial else Values(arrays[0])
+
+    return Reduced((patterns.counted(values),), finish, patterns.Wanted(stats, partial))
+
+
+def _values(shard: _Shard) -> Reduced:
+    if shard.whole:  # a copy: the model's own tensor is soon another one
+        return Reduced((shard.squeezed(shard.array.to(torch.float32, copy=True)),), lambda arrays: Values(arrays[0]))
     array = shard.squeezed(torch.where(shard.valid, shard.array, math.nan).float())
-    if not any_masked:
-        return Reduced((array,), lambda arrays: Values(arrays[0]))
 
     def finish(arrays: Arrays) -> Values:
         absent = arrays[1]
@@ -209,8 +218,11 @@ def _take(shard: _Shard, take: Take) -> _Shard:
     left, positions = picked(axis.positions, axis.size, take)
     size = len(take.pick.of(axis.size)) if isinstance(take.pick, Slice) else 1
     local = _Local(axis.name, size, positions, not isinstance(take.pick, Slice))
-    array, valid = (_selected(each, at, left) for each in (shard.array, shard.valid))
-    return _Shard(array, valid, shard.with_axis(at, local))
+    array = _selected(shard.array, at, left)
+    valid = shard.valid[(0,) * shard.valid.dim()].expand(array.shape) if shard.whole and array.numel() else None
+    if valid is None:
+        valid = _selected(shard.valid, at, left)
+    return _Shard(array, valid, shard.with_axis(at, local), shard.whole)
 
 
 def _selected(values: torch.Tensor, at: int, indexes: Positions) -> torch.Tensor:
@@ -228,8 +240,12 @@ def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, d
         return shard
     order = np.argsort(axis.positions, kind="stable")
     kept, sizes = np.unique(bins_of(axis.positions[order], axis.size, bins), return_counts=True)
-    array, valid = (_selected(each, at, order) for each in (shard.array, shard.valid))
-    found = _components(how, array.double(), valid, _Groups.of(sizes, at, array.device))
+    array = _selected(shard.array, at, order)
+    groups = _Groups.of(sizes, at, array.device)
+    if shard.whole and how in _OF_WHOLE:
+        found = _components_of_whole(how, array, groups, sizes)
+    else:
+        found = _components(how, array.double(), _selected(shard.valid, at, order), groups)
     pooled = replace(shard, axes=shard.with_axis(at, _Local(name, bins, kept, drop)))
     if partial:
         return Reduced((pooled.squeezed(found, 1),), lambda arrays: Partial(arrays[0]))
@@ -255,10 +271,14 @@ class _Groups:
         return cls(dim, len(sizes), alike, number)
 
     def reduced(self, values: torch.Tensor, how: str) -> torch.Tensor:
-        """how: sum, amax, amin."""
+        """how: sum (in float64), amax, amin."""
         if self.equal:
             grouped = values.unflatten(self.dim, (self.count, self.equal))
-            return grouped.sum(self.dim + 1) if how == "sum" else getattr(grouped, how)(self.dim + 1)
+            if how == "sum":
+                return grouped.sum(self.dim + 1, dtype=torch.float64)
+            reduced: torch.Tensor = getattr(grouped, how)(self.dim + 1)
+            return reduced
+        values = values.double() if how == "sum" else values
         shape = [self.count if dim == self.dim else size for dim, size in enumerate(values.shape)]
         index = self.number.view([-1 if dim == self.dim else 1 for dim in range(values.dim())]).expand_as(values)
         return values.new_zeros(shape).scatter_reduce(self.dim, index, values, how, include_self=False)
@@ -266,6 +286,24 @@ class _Groups:
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """To each entry its group's."""
         return values.index_select(self.dim, self.number)
+
+
+_OF_WHOLE = (Reducer.MEAN, Reducer.SUM, Reducer.MIN, Reducer.MAX, Reducer.ABSMAX)
+
+
+def _components_of_whole(how: Reducer, array: torch.Tensor, groups: _Groups, sizes: Positions) -> torch.Tensor:
+    """As `_components` where every cell is valid: values are read as they are, and counts are known."""
+    match how:
+        case Reducer.MIN:
+            found = groups.reduced(array, "amin").double()
+        case Reducer.MAX:
+            found = groups.reduced(array, "amax").double()
+        case Reducer.ABSMAX:
+            found = torch.maximum(groups.reduced(array, "amax"), -groups.reduced(array, "amin")).double()
+        case _:
+            found = groups.reduced(array, "sum")
+    counts = torch.from_numpy(sizes).to(found).view([-1 if dim == groups.dim else 1 for dim in range(found.dim())])
+    return torch.stack([found, counts.expand_as(found)])
 
 
 def _components(how: Reducer, array: torch.Tensor, valid: torch.Tensor, groups: _Groups) -> torch.Tensor:
