@@ -31,11 +31,20 @@ def stream() -> int:
     return made.value
 
 
+_words: list[ctypes.c_uint32] = []
+
+
+def new_word() -> ctypes.c_uint32:
+    """What a stream reads or writes, and nothing else ever: its thread is not known to have ended."""
+    _words.append(ctypes.c_uint32(0))
+    return _words[-1]
+
+
 class Gate:
     """Work on a stream that does not end before it is opened."""
 
     def __init__(self, on: int) -> None:
-        self._flag = ctypes.c_uint32(0)
+        self._flag = new_word()
         DRIVER.cuStreamWaitValue32_v2(ctypes.c_void_p(on), ctypes.c_uint64(ctypes.addressof(self._flag)), 1, 0)
 
     def open(self) -> None:
@@ -46,7 +55,7 @@ class Mark:
     """Whether a stream has come so far."""
 
     def __init__(self, on: int) -> None:
-        self._flag = ctypes.c_uint32(0)
+        self._flag = new_word()
         DRIVER.cuStreamWriteValue32_v2(ctypes.c_void_p(on), ctypes.c_uint64(ctypes.addressof(self._flag)), 1, 0)
 
     def reached(self) -> bool:

@@ -33,7 +33,21 @@ def peer(store: str, lane: str, settings: dict[str, float], what: str) -> None:
         engine.irecv(Spec((LARGE,), torch.uint8), 0, Tag(Kind.FORWARD))
     if what == "streams":
         stream_for_ever(engine, 0)
+    if what == "lists":
+        tell_what_arrived(engine, 0)
     threading.Event().wait()
+
+
+def tell_what_arrived(engine: Engine, other: int) -> None:
+    """The order of two messages, for which receives are posted in the order 0, 1."""
+    engine.irecv(Spec((1,), torch.uint8), other, Tag(Kind.CONTROL)).wait()
+    for microbatch in range(2):
+        engine.irecv(Spec((3,), torch.uint8), other, Tag(Kind.FORWARD, microbatch=microbatch))
+    engine.isend(torch.zeros(1), other, Tag(Kind.CONTROL)).wait()
+    while len(engine.arrived(Kind.FORWARD)) < 2:
+        time.sleep(0.001)
+    order = torch.tensor([handle.tag.microbatch for handle in engine.arrived(Kind.FORWARD)])
+    engine.isend(order, other, Tag(Kind.CONTROL, microbatch=1)).wait()
 
 
 def stream_for_ever(engine: Engine, other: int) -> None:
@@ -85,6 +99,13 @@ class Pair:
         assert self.peer.pid is not None
         self.signalled_at = time.monotonic()
         os.kill(self.peer.pid, number)
+
+    def stop(self) -> None:
+        """Returns when none of its threads runs any more."""
+        self.signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.peer.pid}/task")
+        while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+            time.sleep(0.001)
 
     def close(self) -> None:
         self.peer.kill()
@@ -154,6 +175,21 @@ def test_killed_peer_ends_a_send_that_nobody_received(start) -> None:
 
     with pytest.raises(PeerLostError, match="rank 1 is lost"):
         send.wait(KNOWN_WITHIN_SECONDS)
+
+
+def test_what_came_while_it_was_stopped_is_listed_in_the_order_of_sending(start) -> None:
+    pair = start("lists")
+    pair.engine.isend(torch.zeros(1, dtype=torch.uint8), 1, Tag(Kind.CONTROL)).wait(10)
+    pair.engine.irecv(Spec((1,), torch.float32), 1, Tag(Kind.CONTROL)).wait(10)
+    order = pair.engine.irecv(Spec((2,), torch.int64), 1, Tag(Kind.CONTROL, microbatch=1))
+
+    pair.stop()
+    for microbatch in (1, 0):
+        pair.engine.isend(torch.zeros(3, dtype=torch.uint8), 1, Tag(Kind.FORWARD, microbatch=microbatch)).wait(10)
+    pair.signal(signal.SIGCONT)
+
+    order.wait(10)
+    assert order.tensor.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("lane", ["shm"], indirect=True)  # a heartbeat is the same for all

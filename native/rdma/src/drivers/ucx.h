@@ -33,7 +33,11 @@ struct UcpEndpointParams {
 struct UcpRequestParams {
     std::uint32_t attributes;
     std::uint32_t flags;
-    unsigned char unused[128];
+    void* request;
+    void (*received)(void* request, int status, const void* info, void* argument);
+    std::uint64_t datatype;
+    void* argument;
+    unsigned char unused[96];
 };
 
 struct UcxLibrary {
@@ -68,6 +72,7 @@ struct UcxLibrary {
     static constexpr int kSerialized = 1;                 // UCS_THREAD_MODE_SERIALIZED
     static constexpr std::uint64_t kEndpointFields = 7;   // UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, _ERR_HANDLING_MODE, _ERR_HANDLER
     static constexpr int kPeerErrors = 1;                 // UCP_ERR_HANDLING_MODE_PEER
+    static constexpr std::uint32_t kHasCallback = 1u << 1 | 1u << 2;  // UCP_OP_ATTR_FIELD_CALLBACK, _USER_DATA
     static constexpr std::uint32_t kHasFlags = 1u << 4;   // UCP_OP_ATTR_FIELD_FLAGS
     static constexpr std::uint32_t kForce = 1;            // UCP_EP_CLOSE_FLAG_FORCE
     static constexpr int kOk = 0, kInProgress = 1;        // UCS_OK, UCS_INPROGRESS

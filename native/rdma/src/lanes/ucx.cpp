@@ -1,5 +1,6 @@
 #include "lanes/ucx.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace megatronapp::rdma {
@@ -79,49 +80,83 @@ void UcxLane::close_endpoint() {
 }
 
 void UcxLane::expect(const OperationPtr& receive, Message&) {
-    const UcpRequestParams params{};
+    UcpRequestParams params{};
+    params.attributes = UcxLibrary::kHasCallback;
+    params.received = &UcxLane::received;
+    params.argument = this;
     // The id is this rank's own and never used twice: it is all that UCX has to match.
-    follow(receive, library_.receive(
-                        worker_.handle(), receive->buffer, receive->what.bytes, receive->id, kWholeTag, &params));
+    receive->request = checked(
+        library_.receive(worker_.handle(), receive->buffer, receive->what.bytes, receive->id, kWholeTag, &params));
+    if (receive->request == nullptr) {
+        received_.push_back(receive);
+    } else {
+        receiving_.emplace(receive->request, receive);
+    }
+}
+
+// Called in the order in which receives end. Not for a request that was freed.
+void UcxLane::received(void* request, int, const void*, void* lane) {
+    auto& self = *static_cast<UcxLane*>(lane);
+    const auto found = self.receiving_.find(request);
+    if (found != self.receiving_.end()) {
+        self.received_.push_back(found->second);
+    }
 }
 
 void UcxLane::start(const OperationPtr& send, const Message& ready) {
     const UcpRequestParams params{};
-    void* request = library_.send(endpoint_, send->buffer, send->what.bytes, ready.receive, &params);
-    if (request == nullptr) {
+    send->request = checked(library_.send(endpoint_, send->buffer, send->what.bytes, ready.receive, &params));
+    if (send->request == nullptr) {
         return core_.finished(send, Status::kDone);
     }
-    follow(send, request);
+    sending_.push_back(send);
 }
 
-void UcxLane::follow(const OperationPtr& operation, void* request) {
+void* UcxLane::checked(void* request) const {
     if (UcxLibrary::is_error(request)) {
         const int status = static_cast<int>(reinterpret_cast<std::intptr_t>(request));
         throw std::runtime_error(std::string("UCX: ") + library_.text(status));
     }
-    operation->request = request;
-    moving_.push_back(operation);
+    return request;
 }
 
 bool UcxLane::progress() {
     check(library_, error_, "UCX's connection");
+    const bool moved = finish_receives();
+    return finish_sends() || moved;
+}
+
+bool UcxLane::finish_receives() {
+    const bool moved = !received_.empty();
+    while (!received_.empty()) {
+        const OperationPtr receive = received_.front();
+        received_.pop_front();
+        finish(receive);
+    }
+    return moved;
+}
+
+bool UcxLane::finish_sends() {
     bool moved = false;
-    for (std::size_t i = 0; i < moving_.size();) {
-        const OperationPtr operation = moving_[i];
-        const int status =
-            operation->request == nullptr ? UcxLibrary::kOk : library_.request_status(operation->request);
-        if (operation->pending() && status == UcxLibrary::kInProgress) {
+    for (std::size_t i = 0; i < sending_.size();) {
+        const OperationPtr send = sending_[i];
+        if (send->pending() && library_.request_status(send->request) == UcxLibrary::kInProgress) {
             ++i;
             continue;
         }
-        moving_[i] = moving_.back();
-        moving_.pop_back();
+        sending_[i] = sending_.back();
+        sending_.pop_back();
         moved = true;
-        const bool good = status == UcxLibrary::kOk;
-        core_.finished(
-            operation, good ? Status::kDone : Status::kPeerLost, good ? "" : std::string("UCX: ") + library_.text(status));
+        finish(send);
     }
     return moved;
+}
+
+void UcxLane::finish(const OperationPtr& operation) {
+    const int status = operation->request == nullptr ? UcxLibrary::kOk : library_.request_status(operation->request);
+    const bool good = status == UcxLibrary::kOk;
+    core_.finished(
+        operation, good ? Status::kDone : Status::kPeerLost, good ? "" : std::string("UCX: ") + library_.text(status));
 }
 
 // UCX can't promise that a buffer is not touched any more before the worker is gone, with its queue pairs.
@@ -137,13 +172,22 @@ void UcxLane::ended(Operation& operation) {
         const Status status = operation.status.load();
         operation.in_use.store(status != Status::kCancelled && status != Status::kMismatch, std::memory_order_release);
     }
+    receiving_.erase(operation.request);
+    const auto is_it = [&](const OperationPtr& each) { return each.get() == &operation; };
+    received_.erase(std::remove_if(received_.begin(), received_.end(), is_it), received_.end());
     library_.request_free(operation.request);
     operation.request = nullptr;
 }
 
 void UcxLane::release() {
-    worker_.keep(moving_);
-    moving_.clear();
+    for (OperationPtr& send : sending_) {
+        worker_.keep(std::move(send));
+    }
+    for (auto& [request, receive] : receiving_) {
+        worker_.keep(std::move(receive));
+    }
+    sending_.clear();
+    receiving_.clear();
     close_endpoint();
 }
 

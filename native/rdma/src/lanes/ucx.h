@@ -1,9 +1,12 @@
 // Between hosts, over what UCX finds: RDMA verbs, else TCP. The receive is given to UCX before the sender hears of it,
-// so that nothing ever arrives unexpected.
+// so that nothing ever arrives unexpected. UCX calls for each receive as it ends: in the order of arrival, of which
+// several may end in one look.
 #pragma once
 
 #include <deque>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "drivers/ucx.h"
@@ -28,9 +31,7 @@ public:
     // Where UCX tells of a lane's peer: it may do so until the worker is gone, so that this is the worker's and not the lane's.
     int& new_error() { return errors_.emplace_back(UcxLibrary::kOk); }
     // Until the worker is gone these are in use.
-    void keep(const std::vector<OperationPtr>& operations) {
-        kept_.insert(kept_.end(), operations.begin(), operations.end());
-    }
+    void keep(OperationPtr operation) { kept_.push_back(std::move(operation)); }
 
 private:
     const UcxLibrary& library_;
@@ -58,15 +59,21 @@ public:
     void ended(Operation& operation) override;
 
 private:
+    static void received(void* request, int status, const void* info, void* lane);
     void close_endpoint();
-    void follow(const OperationPtr& operation, void* request);
+    void* checked(void* request) const;
+    bool finish_sends();
+    bool finish_receives();
+    void finish(const OperationPtr& operation);
 
     Matcher& core_;
     UcxWorker& worker_;
     const UcxLibrary& library_;
     void* endpoint_ = nullptr;
     int& error_;  // what UCX told of the peer
-    std::vector<OperationPtr> moving_;
+    std::vector<OperationPtr> sending_;
+    std::unordered_map<void*, OperationPtr> receiving_;  // by request
+    std::deque<OperationPtr> received_;                  // not told yet, in the order of arrival
 };
 
 }  // namespace megatronapp::rdma
