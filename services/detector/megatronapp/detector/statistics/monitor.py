@@ -208,7 +208,9 @@ class Monitor:
 
     def _bounded(self, z: Floats, widening: float = 1.0) -> Floats:
         clip = self._clip * widening
-        return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
+        bounded: Floats = np.clip(z, -clip, clip)
+        bounded[np.isnan(bounded)] = 0.0
+        return bounded
 
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
