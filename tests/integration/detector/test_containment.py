@@ -298,7 +298,7 @@ async def test_a_detector_in_which_nothing_goes_on_is_not_ready(monkeypatch: pyt
     await detector.stop()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_no_field_of_another_job_s_messages_changes_what_is_found(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -28,7 +28,7 @@ def clean_job(seed: int) -> Job:
     return Job(layout, noise, seed=seed, on_cpu=True, last_stage=draw.choice([1.0, 1.4]))
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS, at_once=5))
+@pytest.mark.parametrize("block", seeds(BLOCKS, at_once=1))
 def test_clean_runs_on_noisy_cpus_page_nobody(block: int) -> None:
     for seed in range(block * RUNS, (block + 1) * RUNS):
         assert detect(clean_job(seed), STEPS).paged() == [], f"seed {seed}"

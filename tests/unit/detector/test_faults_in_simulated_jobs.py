@@ -24,11 +24,16 @@ EXPECTED = {
     "gc": (Kind.SLOW_HOST, {Cause.GARBAGE_COLLECTION}),
     "link": (Kind.SLOW_LINK, {Cause.NIC, Cause.NVLINK, Cause.UNKNOWN}),
 }
+EACH_KIND_IN_EACH_LAYOUT = [
+    pytest.param(kind, layout, id=f"{kind}-{name}", marks=[pytest.mark.scale] if (row + column) % len(LAYOUTS) else [])
+    for row, kind in enumerate(EXPECTED)
+    for column, (name, layout) in enumerate(LAYOUTS.items())
+]
+"""Each kind once, and each layout once, with `make test`; the others with `make scale`."""
 SIZES = {"compute": (1.05, 1.3), "host": (0.05, 0.2), "data": (0.05, 0.2), "gc": (0.05, 0.2), "link": (0.02, 0.05)}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize(("kind", "layout"), EACH_KIND_IN_EACH_LAYOUT)
 def test_a_fault_on_gpus_is_named_with_its_rank_within_three_steps(kind: str, layout: Layout) -> None:
     job = Job(layout, GPU, (Fault(kind, (1,), ONSET, SIZES[kind][0]),), seed=1)
 
@@ -43,8 +48,7 @@ def test_a_fault_on_gpus_is_named_with_its_rank_within_three_steps(kind: str, la
     assert abs(finding.since_step - ONSET) <= 1
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize(("kind", "layout"), EACH_KIND_IN_EACH_LAYOUT)
 def test_a_fault_on_noisy_cpus_is_named_with_its_rank(kind: str, layout: Layout) -> None:
     job = Job(layout, CPU, (Fault(kind, (1,), ONSET, SIZES[kind][1]),), seed=1, on_cpu=True)
 

@@ -51,9 +51,16 @@ def test_a_rank_whose_summaries_alone_are_lost_is_not_accused(seed: int) -> None
 
 @pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize(
-    "layout", [Layout(pp=1, dp=8), Layout(pp=2, dp=2, tp=2), Layout(pp=4, dp=2)], ids=["dp8", "pp2 tp2", "pp4"]
+    ("layout", "on_cpu"),
+    [
+        pytest.param(Layout(pp=1, dp=8), False, id="dp8-gpu"),
+        pytest.param(Layout(pp=1, dp=8), True, id="dp8-cpu", marks=pytest.mark.scale),
+        pytest.param(Layout(pp=2, dp=2, tp=2), False, id="pp2 tp2-gpu", marks=pytest.mark.scale),
+        pytest.param(Layout(pp=2, dp=2, tp=2), True, id="pp2 tp2-cpu"),
+        pytest.param(Layout(pp=4, dp=2), False, id="pp4-gpu"),
+        pytest.param(Layout(pp=4, dp=2), True, id="pp4-cpu", marks=pytest.mark.scale),
+    ],
 )
-@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 def test_nor_in_other_layouts_and_nobody_is_woken_by_what_cpu_ranks_wait_for(
     layout: Layout, on_cpu: bool, seed: int
 ) -> None:
@@ -68,7 +75,8 @@ def test_every_other_summary_is_enough_to_find_it() -> None:
     assert verdicts.paged_ranks() == {CULPRIT}
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.scale
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("kind", "size"), [("compute", 1.4), ("host", 0.2)])
 def test_heard_of_it_is_found(kind: str, size: float, seed: int) -> None:
     verdicts = judged(job_with(kind, size, Layout(pp=2, dp=4), seed), silent_from=LAST + 1)

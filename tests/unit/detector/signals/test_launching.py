@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.core.findings import Cause, Kind, State
-from tests.support.detecting import detect
+from tests.support.detecting import detect, seeds
 from tests.support.simulated import HOST_BOUND, Fault, Job, Layout, NoiseModel
 
 ONSET = 40
@@ -14,7 +14,7 @@ SOME_STARVE = NoiseModel(starved=3)
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=1, dp=2), Layout(pp=2, dp=2), Layout(pp=2, dp=1), Layout(pp=1, dp=8)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_wavering_hosts_page_nobody(layout: Layout, seed: int) -> None:
     assert detect(Job(layout, HOST_BOUND, seed=seed), 120).paged() == []
 

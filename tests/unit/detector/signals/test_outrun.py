@@ -12,8 +12,15 @@ FIVE_NODES = Layout(pp=1, dp=40)
 SECOND_NODE = tuple(range(8, 16))
 
 
-@pytest.mark.parametrize("until", [24, 50])
-@pytest.mark.parametrize("ratio", [1.03, 1.05])
+@pytest.mark.parametrize(
+    ("until", "ratio"),
+    [
+        pytest.param(24, 1.03, marks=pytest.mark.scale),
+        (24, 1.05),
+        pytest.param(50, 1.03, marks=pytest.mark.scale),
+        pytest.param(50, 1.05, marks=pytest.mark.scale),
+    ],
+)
 def test_that_others_recover_is_no_slowness_of_those_that_were_never_slow(until: int, ratio: float) -> None:
     burst = Fault("compute", SECOND_NODE, 1, ratio, to_step=until)
 

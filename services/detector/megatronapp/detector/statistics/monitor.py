@@ -12,8 +12,8 @@ Each item goes through a cycle:
   at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
   not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
 - The items together tell how usual it is that one of them differs: in its sums over steps (widening.py), in its offset
-  from the others (offsets.py), and in single steps: for how much one counts at most follows from the tails that the
-  job shows (`_learnt_clip`).
+  from the others (offsets.py), and in single steps: for how much one counts at most, and how large sums of them are by
+  chance, follows from the tails that the job shows (`_learnt_clip`, tails.py).
 - An alarm ends when a CUSUM the other way says that the effect is over (recovery), not when evidence fades: evidence
   is of the past.
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.detector.statistics import effects, offsets, scale, sequential
+from megatronapp.detector.statistics import effects, offsets, scale, sequential, tails
 from megatronapp.detector.statistics.widening import MANY, Widening
 from megatronapp.detector.statistics.window import Window
 from megatronapp.detector.steps import Floats, Ints
@@ -118,6 +118,8 @@ class Monitor:
         """Whether so many items have been known at once that one step tells of them."""
         widening = Widening(windows, log_threshold, certain=noise.wanders)
         self._widening = Widening.none(windows) if noise.together else widening
+        self._tails: Floats = np.ones(len(windows))
+        """By how much sums over each window are larger than normal ones, for the tails of single steps."""
         self._steps: list[int] = []
         self._resumed: dict[int, float] = {}
         self._until_refresh = WARM_UP
@@ -208,7 +210,9 @@ class Monitor:
 
     def _bounded(self, z: Floats, widening: float = 1.0) -> Floats:
         clip = self._clip * widening
-        return np.nan_to_num(np.clip(z, -clip, clip), nan=0.0, posinf=0.0, neginf=0.0)
+        bounded: Floats = np.clip(z, -clip, clip)
+        bounded[np.isnan(bounded)] = 0.0
+        return bounded
 
     def _judge(self, x: Floats) -> None:
         none = np.zeros(len(self))
@@ -231,7 +235,7 @@ class Monitor:
         self._many = self._many or many
         if many and not self.noise.together:
             self._widening.observe(sums.T[:, known].T / np.sqrt(sequential.WINDOWS))
-        evidence = sequential.evidence(sums / self._widening.factors)
+        evidence = sequential.evidence(sums / np.maximum(self._widening.factors, self._tails))
         return evidence, evidence if self._many else sequential.evidence(sums / self._widening.spread)
 
     def _sums_of_change(self) -> Floats:
@@ -319,13 +323,15 @@ class Monitor:
         self.baseline[index], self.sigma[index] = center[thawed], sigma[thawed]
         self.sigma[~ready] = np.median(sigma)
         self.ready = ready
-        self._clip = min(self.noise.clip, self._learnt_clip())
-
-    def _learnt_clip(self) -> float:
-        """Of the tails that the job shows: a residual that a share q of all reach counts for no more than that
-        log_threshold / log(1 / q) of them in a row make an alarm, by chance as rarely as it is promised."""
         known = self.ready & self._unsuspected & np.isfinite(self._values.rows[:, 0])
         residuals = (self._values.rows[known] - self.baseline[known, None]) / self.sigma[known, None]
+        self._clip = min(self.noise.clip, self._learnt_clip(residuals))
+        if len(residuals) >= MANY and not self.noise.together:
+            self._tails = tails.factors(residuals, self._clip, self.log_threshold)
+
+    def _learnt_clip(self, residuals: Floats) -> float:
+        """Of the tails that the job shows: a residual that a share q of all reach counts for no more than that
+        log_threshold / log(1 / q) of them in a row make an alarm, by chance as rarely as it is promised."""
         samples = max(1, int(np.count_nonzero(np.isfinite(residuals))))
         for steps in range(2, MOST_STEPS):
             clip = sequential.clip(self.log_threshold, steps)

@@ -46,6 +46,13 @@ def evidence(sums: Floats) -> Floats:
     return log_e
 
 
+def needed(log_threshold: float) -> Floats:
+    """The sum over each of WINDOWS that reaches the threshold."""
+    spread = 1.0 + WINDOWS * TAU**2
+    sums: Floats = np.sqrt((log_threshold + np.log(spread) / 2) * 2 * spread) / TAU
+    return sums
+
+
 def clip(log_threshold: float, steps: int) -> float:
     """The largest residual of which `steps` in a row reach the threshold, and one less do not: no matter how heavy the
     tails are, so many steps must have been slow."""
