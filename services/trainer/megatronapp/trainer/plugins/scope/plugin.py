@@ -105,7 +105,7 @@ class ScopePlugin(Plugin):
         self._port = ScopePort(self._say, self._listen)
         self._generator: Generator | None = None
         self._resident: ResidentGenerator | None = None
-        self._wishes_text = False
+        self._text_asked = False
         self._requests = 0
         """That this rank has heard of."""
         self._state = "idle" if self._serving else "training"
@@ -322,7 +322,7 @@ class ScopePlugin(Plugin):
         if "stop" in document:
             self._control.release()
         elif "text" in document:
-            self._wishes_text = True
+            self._text_asked = True
         elif "command" in document:
             command = document["command"]
             self._acknowledge(command, *self._done(command))
@@ -344,8 +344,8 @@ class ScopePlugin(Plugin):
         if self._confirms and self._agreement.settled:
             self._say({"in_force": {"revision": self._confirms[-1]}})
             self._confirms.clear()
-        if self._wishes_text and self._state != "generating":
-            self._wishes_text = False
+        if self._text_asked and self._state != "generating":
+            self._text_asked = False
             self._generate()
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
