@@ -25,9 +25,8 @@ from megatronapp.core.generation import Limits
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer.environment import GATEWAY_ADDRESS
-from megatronapp.trainer.generate.generator import Generator
-from megatronapp.trainer.generate.resident import ResidentGenerator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
+from megatronapp.trainer.plugins.generating import Resident, TextGenerator
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort
@@ -103,8 +102,8 @@ class ScopePlugin(Plugin):
         self._built = False
         self._serving = context.serving
         self._port = ScopePort(self._say, self._listen)
-        self._generator: Generator | None = None
-        self._resident: ResidentGenerator | None = None
+        self._generator: TextGenerator | None = None
+        self._resident: Resident | None = None
         self._text_asked = False
         self._requests = 0
         """That this rank has heard of."""
@@ -208,8 +207,8 @@ class ScopePlugin(Plugin):
 
     # -- text: of a checkpoint that is served the server has the generator, a training makes it when it is asked --
 
-    def generator(self, generator: Generator) -> None:
-        generator.engine.observer = self
+    def generator(self, generator: TextGenerator) -> None:
+        generator.observe(self)
         self._generator = generator
 
     def port(self, limits: Limits) -> ScopePort:
@@ -228,7 +227,7 @@ class ScopePlugin(Plugin):
         self._settle()
 
     def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
-        """A generation's pass (generate.engine.PassObserver)."""
+        """A generation's pass (plugins.generating.PassObserver)."""
         self._position.generate(request, start, end)
         step = self._position.step
         shown = self._viewer.pass_begin(request, step)
@@ -249,15 +248,12 @@ class ScopePlugin(Plugin):
         """At a border of a training: what is asked for, to its end. The training is as it was before."""
         context, state = self._context, self._state
         if self._resident is None:
-            assert context.tokenizer is not None  # noqa: S101
-            self.generator(
-                Generator(self._chunks, self._config, context.tokenizer, context.max_positions, context.device)
-            )
-            assert self._generator is not None  # noqa: S101
-            self._resident = ResidentGenerator(self._generator, self._port if self._rank == 0 else None, self)
-        assert self._generator is not None  # noqa: S101
+            assert context.make_resident is not None  # noqa: S101
+            port = self._port if self._rank == 0 else None
+            self._resident = context.make_resident(self._chunks, self._config, port, self)
+            self.generator(self._resident.generator)
         self._report_state("generating")
-        with self._generator.ready():
+        with self._resident.generator.ready():
             self._resident.serve_pending(MOST_GENERATING_SECONDS, context.stopping)
         self._viewer.flush()
         self._report_state(state)
@@ -265,8 +261,9 @@ class ScopePlugin(Plugin):
     @property
     def _can_generate(self) -> bool:
         """Ranks that do but a part of a layer's work, or of a sequence, can't."""
-        placement = self._context.placement
-        return self._context.tokenizer is not None and not placement.role and placement.sizes.context == 1
+        context = self._context
+        placement, able = context.placement, self._serving or context.make_resident is not None
+        return able and not placement.role and placement.sizes.context == 1
 
     # -- what is asked for --
 
