@@ -111,7 +111,7 @@ class ScopeDoors:
         self._scope._sessions.pop(EVIL_RUN, None)
 
     async def _demand_of(self, producer: Producer, pod: FakeRank) -> scope_pb2.ScopeDemand:
-        while producer._demand is not None or producer._commands:
+        while producer._waiting:
             message = await producer.next()
             if message is not None and message.HasField("demand"):
                 pod.demand = message.demand
@@ -183,6 +183,7 @@ class ScopeDoors:
         hostile.scramble(ack, chance, 0.5)
         self._session.take_event(producer, event)
         self._session.take_ack(producer, ack)
+        self._session.take_in_force(producer, chance.choice((0, 1, 2**64 - 1)))
         self.seen["event"] += 1
 
     def _text(self, chance: random.Random) -> str:

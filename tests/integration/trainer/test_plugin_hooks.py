@@ -144,7 +144,9 @@ def context_of() -> PluginContext:
     assert context.pipeline is not None
     assert context.store is not None
     assert context.channel.line is None  # without scan
-    return replace(context, pipeline=None, request_border=print, store=None, stopping=all)  # what a pipe can take
+    assert context.make_resident is not None
+    unsendable = {"pipeline": None, "request_border": print, "store": None, "stopping": all, "make_resident": None}
+    return replace(context, **unsendable)  # what a pipe can take
 
 
 def test_the_context_tells_who_and_where_each_rank_is() -> None:

@@ -16,6 +16,7 @@ import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatr
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import NotFoundError
+from megatronapp.core.generation_port import Port
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity, Schedule
 from megatronapp.trainer import arguments, checkpoint, checkpoint_folder, cpu, model, parallel
@@ -35,6 +36,7 @@ from megatronapp.trainer.pipeline import schedule
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
+from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
 from megatronapp.trainer.recipe import RunRecipe, library_versions
 
 log = get_logger(__name__)
@@ -74,11 +76,12 @@ def run(
             recipe=recipe.to_value(),
             request_border=borders.request,
             tokenizer=tokenizer,
-            max_positions=config.model.max_position_embeddings or config.training.seq_length,
+            max_positions=_positions(config),
             pipeline=pipeline,
             store=store,
             stopping=borders.stopping,
             channel=AgentChannel(prepared.frame_bytes),
+            make_resident=_resident_maker(config, tokenizer, device),
         )
         chain = PluginChain.create(kinds, namespace, context)
         reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
@@ -222,7 +225,6 @@ def _flops_per_step(config: TrainerConfig, layout: Layout, vocabulary: int) -> f
 def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> Schedule:
     training = config.training
     vocabulary = model.padded_vocabulary(tokenizer.vocab_size, config.model, layout)
-    positions = config.model.max_position_embeddings or training.seq_length
     return Schedule(
         name=layout.schedule,
         microbatches=layout.microbatches,
@@ -230,8 +232,26 @@ def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first
         first_step=first_step,
         sequence_length=training.seq_length,
         micro_batch_size=training.micro_batch_size,
-        parameters=model.parameters_of(config.model, vocabulary, positions),
+        parameters=model.parameters_of(config.model, vocabulary, _positions(config)),
     )
+
+
+def _positions(config: TrainerConfig) -> int:
+    """The longest sequence that the model takes."""
+    return config.model.max_position_embeddings or config.training.seq_length
+
+
+def _resident_maker(config: TrainerConfig, tokenizer: Tokenizer, device: torch.device) -> MakeResident:
+    def make(
+        chunks: Sequence[torch.nn.Module], transformer: TransformerConfig, port: Port | None, between: Between
+    ) -> Resident:
+        # Only here: a training that nobody asks for text needs none of it.
+        from megatronapp.trainer.generate.generator import Generator
+        from megatronapp.trainer.generate.resident import ResidentGenerator
+
+        return ResidentGenerator(Generator(chunks, transformer, tokenizer, _positions(config), device), port, between)
+
+    return make
 
 
 def _reporters(config: TrainerConfig, first_step: int) -> list[Reporter]:

@@ -102,6 +102,12 @@ def plain(value: Any) -> Any:
     ("world_size", "flags"),
     [
         (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}"),
+        pytest.param(
+            2, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16", marks=pytest.mark.e2e
+        ),
+        pytest.param(
+            2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", marks=pytest.mark.e2e
+        ),
     ],
 )
 def test_text_at_a_border_is_the_checkpoints_and_leaves_the_run_as_it_was(

@@ -45,6 +45,8 @@ TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2
 VPP2 = {**PP2, "num_virtual_stages_per_pipeline_rank": 2}
 
 
+slower = pytest.mark.e2e
+"""Layouts that differ from another one here in one thing alone."""
 FolderOf = Callable[[str], Path]
 Alone = Callable[[str], tuple[list[list[Event]], Plain]]
 
@@ -62,7 +64,16 @@ def alone(folder_of: FolderOf) -> Alone:
     return cache(lambda model: run_forked(1, asked_and_computed, folder_of(model), requests)[0])
 
 
-@pytest.mark.parametrize(("model", "layout"), [("llama", TP2), ("llama", VPP2)])
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        pytest.param("gpt", PP2, marks=slower),
+        pytest.param("gpt", TP2, marks=slower),
+        ("llama", TP2),
+        ("llama", VPP2),
+        pytest.param("moe", TP2, marks=slower),
+    ],
+)
 def test_every_layout_gives_the_text_that_one_process_gives(
     model: str, layout: dict[str, int], folder_of: FolderOf, alone: Alone
 ) -> None:
@@ -75,7 +86,7 @@ def test_every_layout_gives_the_text_that_one_process_gives(
             assert log_probabilities(two, row) == pytest.approx(log_probabilities(one, row), abs=1e-4)
 
 
-@pytest.mark.parametrize("model", ["llama"])
+@pytest.mark.parametrize("model", ["llama", *(pytest.param(model, marks=slower) for model in ("gpt", "moe"))])
 def test_with_a_cache_it_is_what_plain_forward_passes_give(model: str, alone: Alone) -> None:
     answered, references = alone(model)
     events = answered[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from megatronapp.trainer.main import main as trainer
 from tests.support.forked import run_forked
 
 REQUEST = '{"id": "one", "prompts": ["He"], "max_new_tokens": 3, "sampling": {"temperature": 0}}'
+TEXT_OF_TWO = ["--prompt", "He said", "--prompt", "the fox", "--max-new-tokens", "6", "--ignore-end-of-document"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,24 @@ def typed(program: Callable[[Sequence[str]], int], *flags: object, given: str = 
     """`program` with these flags, as a process would run it."""
     with TemporaryDirectory() as folder:
         return run_forked(1, _in_rank, program, [str(flag) for flag in flags], given, Path(folder))[0]
+
+
+@pytest.mark.e2e
+def test_one_process_and_two_ranks_write_the_same_text(folder: Path) -> None:
+    alone = typed(main, "--checkpoint", folder, *TEXT_OF_TWO)
+    given = ["--checkpoint", str(folder), "--prompts-file", "-", *TEXT_OF_TWO[4:]]
+    split = subprocess.run(
+        [sys.executable, "-m", "megatronapp.trainer.generate", *given, "--tensor-model-parallel-size", "2"],
+        input="He said\nthe fox\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (alone.code, alone.err) == (0, "")
+    assert split.stdout == alone.out
+    assert "--- 0\nHe said" in alone.out
+    assert "--- 1\nthe fox" in alone.out
 
 
 def test_the_prompt_comes_first_and_its_text_follows(folder: Path) -> None:

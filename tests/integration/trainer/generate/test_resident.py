@@ -32,6 +32,8 @@ from tests.support.forked import run_forked
 A = GenerationRequest(prompts=("He", "the fox"), id="a", max_new_tokens=5, sampling=GREEDY)
 B = replace(A, prompts=("123",), id="b", stop_at_end_of_document=False)
 BEAMS = replace(B, id="beams", beam_width=2)
+slower = pytest.mark.e2e
+"""Layouts that differ from another one here in one thing alone."""
 
 
 def served(folder: Path, rounds: Sequence[Sequence[Command]], layout: dict[str, int]) -> list[Event]:
@@ -55,7 +57,14 @@ def kinds(events: Sequence[Event]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("layout", [{"tensor_model_parallel_size": 2}])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param({}, marks=slower),
+        {"tensor_model_parallel_size": 2},
+        pytest.param({"pipeline_model_parallel_size": 2}, marks=slower),
+    ],
+)
 def test_requests_take_turns_and_answer_as_if_alone(layout: dict[str, int], folder: Path) -> None:
     ranks = 2 if layout else 1
 
@@ -100,7 +109,7 @@ def test_more_requests_than_take_turns_wait_and_can_be_cancelled_there(folder: P
     assert kinds(of(events, "5")) == ["waiting", *["step"] * 5, "done"]
 
 
-@pytest.mark.parametrize("layout", [{"pipeline_model_parallel_size": 2}])
+@pytest.mark.parametrize("layout", [pytest.param({}, marks=slower), {"pipeline_model_parallel_size": 2}])
 def test_what_the_model_does_not_take_is_refused_and_nothing_else_is_touched(
     layout: dict[str, int], folder: Path
 ) -> None:

@@ -18,8 +18,8 @@ from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.generation import Command, Event, Finished, GenerationRequest, Limits, Started
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.generate import serve
-from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.generating import TextGenerator
 from tests.support.forked import RankFailedError, run_forked
 
 calls: list[str] = []
@@ -68,7 +68,7 @@ class Asking(Plugin):
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         calls.append(f"models({len(chunks)})")
 
-    def generator(self, generator: Generator) -> None:
+    def generator(self, generator: TextGenerator) -> None:
         calls.append("generator")
 
     def border_due(self, step: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 
@@ -13,21 +12,12 @@ from megatronapp.core.generation import Candidate, Limits
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.generate.cache import Cache, takes_masks
 from megatronapp.trainer.generate.parallel import Ranks, Stages
+from megatronapp.trainer.plugins.generating import PassObserver
 
 TOKENS_PER_PASS = 1 << 12
 """Of all rows together: what bounds the memory of attention scores."""
 LOGITS_PER_PASS = 1 << 26
 """Values, where those of all tokens are looked at."""
-
-
-class PassObserver(Protocol):
-    """Is told of each forward pass of a session, on every rank, so that it knows what its hooks see."""
-
-    def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
-        """`rows` rows of this request are computed from position `start` up to `end`."""
-
-    def pass_end(self) -> None:
-        """On all ranks after the same pass: they may exchange messages."""
 
 
 @dataclass

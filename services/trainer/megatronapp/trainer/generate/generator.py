@@ -28,6 +28,7 @@ from megatronapp.trainer.generate.engine import Engine
 from megatronapp.trainer.generate.parallel import Ranks, Stages, generating
 from megatronapp.trainer.generate.rows import Row, rows_of
 from megatronapp.trainer.generate.session import Session
+from megatronapp.trainer.plugins.generating import PassObserver
 
 KEPT = 2
 """Sessions whose caches later requests may take over: a branch, and what it branched from."""
@@ -63,6 +64,10 @@ class Generator:
     @property
     def ranks(self) -> Ranks:
         return self.engine.ranks
+
+    def observe(self, observer: PassObserver) -> None:
+        """Tell it of each forward pass of a session from now on."""
+        self.engine.observer = observer
 
     def ready(self) -> AbstractContextManager[None]:
         """In which sessions may be stepped; after it the model is as it was before."""

@@ -20,31 +20,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.generation import Command, Control, Event, Finished, GenerationRequest, StateChanged
 from megatronapp.core.generation_json import command_from_json, to_json
 from megatronapp.core.generation_port import Port, PortClosedError
 from megatronapp.trainer.generate.generator import LIVE, AnySession, Generator
+from megatronapp.trainer.plugins.generating import Between
 
 WAITING = 64
 """Requests that wait for theirs; one more is refused."""
 BEAT_SECONDS = 1.0
 COMMANDS_PER_STEP = 256
 _STOP, _HOLD = "stop", "hold"
-
-
-class Between(Protocol):
-    """What all ranks do between two forward passes."""
-
-    def due(self) -> bool:
-        """Every rank asks in each round, which is at least once a second; rank 0's answer counts."""
-        ...
-
-    def hold(self) -> None:
-        """All ranks together."""
-        ...
 
 
 @dataclass
@@ -62,7 +50,7 @@ class _Live:
 class ResidentGenerator:
     def __init__(self, generator: Generator, port: Port | None, between: Between | None = None) -> None:
         """`port` on rank 0, and there alone."""
-        self._generator = generator
+        self.generator = generator
         self._port = port
         self._between = between
         self._live: dict[str, _Live] = {}
@@ -81,7 +69,7 @@ class ResidentGenerator:
         weights change."""
         end = time.monotonic() + most_seconds
         self._run(lambda quiet: quiet or stopping() or time.monotonic() >= end, block=False)
-        self._generator.forget()
+        self.generator.forget()
 
     # ---- the loop
 
@@ -106,7 +94,7 @@ class ResidentGenerator:
             lines.insert(0, _HOLD)
         if over:
             lines.append(_STOP)
-        said = self._generator.ranks.from_first("\n".join(lines))
+        said = self.generator.ranks.from_first("\n".join(lines))
         for line in said.splitlines():
             if line == _STOP:
                 self._cancel_all()
@@ -165,7 +153,7 @@ class ResidentGenerator:
         while self._waiting and len(self._live) < LIVE:
             request = self._waiting.popleft()
             try:
-                session = self._generator.session(request)
+                session = self.generator.session(request)
             except MegatronAppError as error:
                 self._refuse(request, str(error))
                 continue
@@ -183,7 +171,7 @@ class ResidentGenerator:
         try:
             events = live.session.step() if not live.session.done else []
         except MegatronAppError as error:
-            self._generator.forget()
+            self.generator.forget()
             self._emit([Finished(request=name, reason="failed", message=str(error))])
             return
         self._emit(events)

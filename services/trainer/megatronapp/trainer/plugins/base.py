@@ -33,6 +33,7 @@ from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.plugins.channel import AgentChannel
+from megatronapp.trainer.plugins.generating import MakeResident, TextGenerator
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
     from megatronapp.trainer.data import Tokenizer
-    from megatronapp.trainer.generate.generator import Generator
     from megatronapp.trainer.pipeline.port import PipelineMessages
 
 ENTRY_POINT_GROUP = "megatronapp.trainer.plugins"
@@ -130,6 +130,8 @@ class PluginContext:
     channel: AgentChannel = field(default_factory=AgentChannel)
     serving: bool = False
     """A checkpoint answers requests; nothing is trained."""
+    make_resident: MakeResident | None = None
+    """Of a training's model: what generates text at its borders. None: it can't."""
 
 
 class Plugin:
@@ -211,7 +213,7 @@ class Plugin:
         over."""
         return False
 
-    def generator(self, generator: Generator) -> None:
+    def generator(self, generator: TextGenerator) -> None:
         """Serving, on every rank, when the model is loaded: what makes its text (generate/generator.py)."""
 
     def port(self, limits: Limits) -> Port | None:

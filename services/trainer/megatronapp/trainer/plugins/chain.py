@@ -14,11 +14,11 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.model_settings import model_settings
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
+from megatronapp.trainer.plugins.generating import TextGenerator
 
 if TYPE_CHECKING:
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
-    from megatronapp.trainer.generate.generator import Generator
 
 log = get_logger(__name__)
 
@@ -118,7 +118,7 @@ class PluginChain:
         changed = [plugin.border(step) for plugin in self.plugins]
         return any(changed)
 
-    def generator(self, generator: Generator) -> None:
+    def generator(self, generator: TextGenerator) -> None:
         for plugin in self.plugins:
             plugin.generator(generator)
 

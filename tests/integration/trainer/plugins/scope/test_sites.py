@@ -21,6 +21,8 @@ MODELS = {"gpt": ("", Shape(heads=4, groups=4)), "llama": (LLAMA, Shape(heads=4,
 ALL = Wanted(("*",), gradients=True)
 VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 """Of the largest |value|, float32. Gradients of queries are small differences of large sums."""
+slower = pytest.mark.e2e
+"""Layouts that differ from another one here in one thing alone."""
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers"
 
 
@@ -57,8 +59,16 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
 @pytest.mark.parametrize(
     ("model", "ranks", "layout"),
     [
+        pytest.param("gpt", 1, f"{FULL} 1", marks=slower),
+        pytest.param("gpt", 2, "--pipeline-model-parallel-size 2 --recompute-granularity selective", marks=slower),
         ("gpt", 2, f"--tensor-model-parallel-size 2 --sequence-parallel {FULL} 2"),
         ("llama", 2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        pytest.param(
+            "llama",
+            4,
+            "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer",
+            marks=slower,
+        ),
     ],
 )
 def test_sites_and_their_gradients_are_those_of_one_process(model: str, ranks: int, layout: str) -> None:

@@ -32,7 +32,7 @@ class Agreement:
         self._store = PrefixStore("scope", store)
         self._rank = rank
         self._request_border = request_border
-        self._accepted = self._rounds = self._wishes = 0
+        self._accepted = self._rounds = self._published = 0
         self._deleted = {"document": 1, "round": 0}
         """By kind, the first number that is there."""
         self._own = 0
@@ -49,7 +49,7 @@ class Agreement:
         if self._store.compare_set(f"id/{name}", "", mine).decode() == mine:
             self._own = self._store.add("count", 1)
             self._store.set(f"document/{self._own}", text)
-        self._store.add("wishes", 1)
+        self._store.add("published", 1)
         self._request_border()
 
     @property
@@ -59,12 +59,12 @@ class Agreement:
 
     def pending(self) -> bool:
         """Whether somebody has published since the last border or round."""
-        return int(self._store.add("wishes", 0)) > self._wishes
+        return int(self._store.add("published", 0)) > self._published
 
     def take(self) -> list[Document]:
         """At a border, or in a round of a pause: what all ranks take up now."""
         self._forget()
-        self._wishes = int(self._store.add("wishes", 0))
+        self._published = int(self._store.add("published", 0))
         sealed = self._sealed(str(self._count()))
         documents = self._read(int(sealed))
         if not self.settled:
@@ -75,7 +75,7 @@ class Agreement:
 
     def open_round(self, note: str) -> list[Document]:
         """Rank 0: all ranks go on, with what was published so far and a note that they read too."""
-        self._wishes = int(self._store.add("wishes", 0))
+        self._published = int(self._store.add("published", 0))
         sealed = self._sealed(f"{self._count()} {note}")
         return self._read(int(sealed.split()[0]))
 

@@ -30,15 +30,15 @@ class Wanted:
 
 
 def counted(values: torch.Tensor) -> torch.Tensor:
-    """How often each pattern comes in a bfloat16 tensor: int32 [65536]."""
-    patterns = values.reshape(-1).view(torch.uint16).to(torch.int32)
+    """How often each pattern comes in a bfloat16 tensor: int32 [65536], by the pattern as a signed number, the least
+    first."""
+    patterns = values.reshape(-1).view(torch.int16).to(torch.int32)
     stripes = STRIPES if values.is_cuda and patterns.numel() % STRIPES == 0 else 1
-    if stripes > 1:
-        firsts = torch.arange(0, stripes * PATTERNS, PATTERNS, dtype=torch.int32, device=values.device)
-        patterns = (patterns.view(-1, stripes) + firsts).view(-1)
+    half = PATTERNS >> 1
+    firsts = torch.arange(half, half + stripes * PATTERNS, PATTERNS, dtype=torch.int32, device=values.device)
+    places = (patterns.view(-1, stripes) + firsts).view(-1)
     counts = torch.zeros(stripes * PATTERNS, dtype=torch.int32, device=values.device)
-    ones = torch.ones((), dtype=torch.int32, device=values.device).expand_as(patterns)
-    counts.index_add_(0, patterns, ones)
+    counts.index_add_(0, places, torch.ones((), dtype=torch.int32, device=values.device).expand_as(places))
     return counts if stripes == 1 else counts.view(stripes, PATTERNS).sum(0, dtype=torch.int32)
 
 
@@ -62,7 +62,7 @@ def statistics(stats: Stats, counts: torch.Tensor) -> torch.Tensor:
         (known * away.square()).sum(-1),
         torch.where(there, values, math.inf).amin(-1),
         torch.where(there, values, -math.inf).amax(-1),
-        known[:, 0] + known[:, PATTERNS >> 1],
+        known[:, 0] + known[:, PATTERNS >> 1],  # of both signs
         (counts - known).sum(-1),
     ]
     sketch = []
@@ -105,7 +105,8 @@ def _percentile(quantile: float, below: torch.Tensor, least: torch.Tensor, large
 @lru_cache(maxsize=8)
 def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of each pattern: its value, 0 where it is no finite number; whether it is one; its bin of the sketch."""
-    values = torch.arange(PATTERNS, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16).double()
+    half = PATTERNS >> 1
+    values = torch.arange(-half, half, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).double()
     finite = values.isfinite()
     values = torch.where(finite, values, 0.0)
     bins = torch.from_numpy(reducers.sketch_bins(values.numpy()))

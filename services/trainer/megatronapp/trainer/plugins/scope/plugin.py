@@ -25,12 +25,11 @@ from megatronapp.core.generation import Limits
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase, Progress
 from megatronapp.trainer.environment import GATEWAY_ADDRESS
-from megatronapp.trainer.generate.generator import Generator
-from megatronapp.trainer.generate.resident import ResidentGenerator
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
+from megatronapp.trainer.plugins.generating import TextGenerator
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
-from megatronapp.trainer.plugins.scope.generation import ScopePort
+from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
 from megatronapp.trainer.plugins.scope.lens import Lens
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.position import Position
@@ -46,8 +45,6 @@ FRAME_BYTES = 32 << 20
 """Of the ring: the largest frame is an eighth."""
 STEP_SHARE = 0.2
 """Of the newest step in the mean duration of steps."""
-MOST_GENERATING_SECONDS = 120.0
-"""Of one border: for so long a training stands for those who ask it for text."""
 
 
 class ScopePlugin(Plugin):
@@ -102,12 +99,7 @@ class ScopePlugin(Plugin):
         self._weights_stay = weights_stay
         self._built = False
         self._serving = context.serving
-        self._port = ScopePort(self._say, self._listen)
-        self._generator: Generator | None = None
-        self._resident: ResidentGenerator | None = None
-        self._wishes_text = False
-        self._requests = 0
-        """That this rank has heard of."""
+        self._text = Text(context, self._say, self._listen)
         self._state = "idle" if self._serving else "training"
 
     # -- what the trainer calls --
@@ -206,14 +198,13 @@ class ScopePlugin(Plugin):
         self._viewer.flush()
         self._report_state("ending")
 
-    # -- text: of a checkpoint that is served the server has the generator, a training makes it when it is asked --
+    # -- text --
 
-    def generator(self, generator: Generator) -> None:
-        generator.engine.observer = self
-        self._generator = generator
+    def generator(self, generator: TextGenerator) -> None:
+        self._text.use(generator, self)
 
     def port(self, limits: Limits) -> ScopePort:
-        return self._port
+        return self._text.port
 
     def due(self) -> bool:
         """Between two passes, on every rank: whether they are to come together."""
@@ -228,7 +219,7 @@ class ScopePlugin(Plugin):
         self._settle()
 
     def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
-        """A generation's pass (generate.engine.PassObserver)."""
+        """A generation's pass (plugins.generating.PassObserver)."""
         self._position.generate(request, start, end)
         step = self._position.step
         shown = self._viewer.pass_begin(request, step)
@@ -244,29 +235,6 @@ class ScopePlugin(Plugin):
         self._lens.exchange()
         if self._viewer.step_end():
             self._attach()
-
-    def _generate(self) -> None:
-        """At a border of a training: what is asked for, to its end. The training is as it was before."""
-        context, state = self._context, self._state
-        if self._resident is None:
-            assert context.tokenizer is not None  # noqa: S101
-            self.generator(
-                Generator(self._chunks, self._config, context.tokenizer, context.max_positions, context.device)
-            )
-            assert self._generator is not None  # noqa: S101
-            self._resident = ResidentGenerator(self._generator, self._port if self._rank == 0 else None, self)
-        assert self._generator is not None  # noqa: S101
-        self._report_state("generating")
-        with self._generator.ready():
-            self._resident.serve_pending(MOST_GENERATING_SECONDS, context.stopping)
-        self._viewer.flush()
-        self._report_state(state)
-
-    @property
-    def _can_generate(self) -> bool:
-        """Ranks that do but a part of a layer's work, or of a sequence, can't."""
-        placement = self._context.placement
-        return self._context.tokenizer is not None and not placement.role and placement.sizes.context == 1
 
     # -- what is asked for --
 
@@ -305,24 +273,20 @@ class ScopePlugin(Plugin):
 
     def _ask(self, command: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
         """For text, on rank 0; a training comes to a border for it."""
-        if self._rank or not self._can_generate:
+        if not self._text.here:
             self._acknowledge(command, "unsupported", "this rank is not asked for text")
             return
-        try:
-            self._port.put(generation)
-        except UsageError as error:
-            raise DataError(str(error)) from error
+        self._text.put(generation)
         self._acknowledge(command, "", "")
         if not self._serving:
-            self._requests += 1
-            self._agreement.publish(f"text/{self._requests}", {"text": self._requests})
+            self._agreement.publish(f"text/{self._text.requests}", {"text": self._text.requests})
 
     def _take_up(self, document: Document) -> None:
         """At a border, on all ranks alike."""
         if "stop" in document:
             self._control.release()
         elif "text" in document:
-            self._wishes_text = True
+            self._text.asked = True
         elif "command" in document:
             command = document["command"]
             self._acknowledge(command, *self._done(command))
@@ -344,9 +308,13 @@ class ScopePlugin(Plugin):
         if self._confirms and self._agreement.settled:
             self._say({"in_force": {"revision": self._confirms[-1]}})
             self._confirms.clear()
-        if self._wishes_text and self._state != "generating":
-            self._wishes_text = False
-            self._generate()
+        if self._text.asked and self._state != "generating":
+            self._text.asked = False
+            state = self._state
+            self._report_state("generating")
+            self._text.generate(self._chunks, self._config, self)
+            self._viewer.flush()
+            self._report_state(state)
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
         """(code, hint) of its acknowledgement; an empty code: it is in force."""
@@ -355,10 +323,10 @@ class ScopePlugin(Plugin):
                 self._control.apply(train, self._step)
             elif isinstance(plan := command.get("perturb"), dict):
                 self._disturber.set(plan)
-                self._forget()
+                self._text.forget()
             elif isinstance(clear := command.get("perturb_clear"), dict):
                 self._disturber.remove(str(clear.get("plan", "")))
-                self._forget()
+                self._text.forget()
             else:
                 what = "asked for text" if self._serving else "paused, stepped, resumed, asked for text"
                 return "unsupported", f"it can be {what} and disturbed"
@@ -367,11 +335,6 @@ class ScopePlugin(Plugin):
         if self._rank == 0:
             log.info("scope_command", by=command.get("by", ""), reason=command.get("reason", ""), id=command.get("id"))
         return "", ""
-
-    def _forget(self) -> None:
-        """What was computed is another model's than from now on."""
-        if self._generator is not None:
-            self._generator.forget()
 
     def _attach(self) -> None:
         """Hooks where somebody watches or disturbs, and nowhere else."""
@@ -407,14 +370,13 @@ class ScopePlugin(Plugin):
 
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
-        generates = self._can_generate
         roles = [*(() if self._serving else ("train",)), "perturb"]
         described = {
             # One rank is asked, and asks the others.
-            "roles": [*roles, *(("generate",) if generates and self._rank == 0 else ())],
+            "roles": [*roles, *(("generate",) if self._text.here else ())],
             "state": self._state_document(),
             "confirms_demands": True,
-            **self._viewer.described(trains=not self._serving, generates=generates),
+            **self._viewer.described(trains=not self._serving, generates=self._text.possible),
         }
         model = described["model"]
         model["microbatches"] = self._context.schedule.microbatches

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope import reducers
 from megatronapp.core.scope.layout import Positions, bins_of, picked, piece_index, pieces
 from megatronapp.core.scope.operations import (
     Elementwise,
@@ -35,7 +34,7 @@ from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.reduce import finished_statistics, padded
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
-from megatronapp.trainer.plugins.scope import patterns
+from megatronapp.trainer.plugins.scope import distributions, patterns
 
 Arrays = Sequence[Any]
 """NumPy arrays of `Reduced.tensors`, in their order."""
@@ -348,9 +347,9 @@ def _distribution(shard: _Shard, operation: Stats | Hist, *, partial: bool) -> R
     over = operation.over if isinstance(operation, Stats) else ""
     rows, valid = _rows(shard, shard.array, over), _rows(shard, shard.valid, over)
     if isinstance(operation, Hist):
-        counts = _histogram(operation, rows.double(), valid)
+        counts = distributions.histogram(operation, rows.double(), valid)
         return Reduced((counts,), lambda arrays: Counts(arrays[0].astype(np.uint32)))
-    return Reduced((_statistics(operation, rows, valid),), _finish_statistics(operation, partial=partial))
+    return Reduced((distributions.statistics(operation, rows, valid),), _finish_statistics(operation, partial=partial))
 
 
 def _finish_statistics(stats: Stats, *, partial: bool) -> Callable[[Arrays], Result]:
@@ -365,58 +364,6 @@ def _rows(shard: _Shard, array: torch.Tensor, over: str) -> torch.Tensor:
     at = shard.index(over)
     kept = replace(shard, axes=shard.axes[:at] + shard.axes[at + 1 :])
     return kept.squeezed(array.movedim(at, -1))
-
-
-def _statistics(stats: Stats, rows: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Sums and differences are of float64; values of float32 where the model has no more: half the bytes of a pass."""
-    rows = rows if rows.dtype is torch.float64 else rows.float()
-    finite = valid & rows.isfinite()
-    counts = finite.sum(-1).double()
-    known = torch.where(finite, rows, 0.0)
-    means = known.sum(-1, dtype=torch.float64) / counts.clamp(min=1)
-    away = torch.where(finite, rows - means.unsqueeze(-1), 0.0)
-    least = torch.where(finite, rows, math.inf).amin(-1)
-    largest = torch.where(finite, rows, -math.inf).amax(-1)
-    zeros = (finite & (rows == 0)).sum(-1).double()
-    squares = away.square_().sum(-1)
-    nonfinite = (valid & ~finite).sum(-1).double()
-    moments = torch.stack([means, squares, least.double(), largest.double(), zeros, nonfinite])
-    sketch = (_sketch(known, finite).movedim(-1, 0),) if reducers.needs_sketch(stats) else ()
-    return torch.cat([moments, *sketch, counts.unsqueeze(0)])
-
-
-def _sketch(known: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
-    """`known`: 0 where a value is not finite. Levels are float64's, or values at their borders would change sides."""
-    bins = reducers.SKETCH_BINS
-    level = torch.ceil(torch.log(known.abs().double() / reducers.SKETCH_LEAST) / math.log(reducers.GAMMA))
-    level = level.nan_to_num(neginf=0.0).clamp(0, bins).long()
-    return _counted(torch.where(known < 0, bins - level, bins + level), finite, 2 * bins + 1).double()
-
-
-def _histogram(hist: Hist, rows: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    finite = valid & rows.isfinite()
-    known = torch.where(finite, rows, 0.0)
-    if hist.low is None or hist.high is None:
-        place = (torch.asinh(known / reducers.HIST_UNIT) / reducers.HIST_REACH + 1) / 2
-    else:
-        place = (known - hist.low) / (hist.high - hist.low)
-    return _counted(torch.floor(place * hist.bins).clamp(0, hist.bins - 1).long(), finite, hist.bins)
-
-
-COUNTED_APART = 256
-
-
-def _counted(index: torch.Tensor, counts: torch.Tensor, bins: int) -> torch.Tensor:
-    """How often each bin comes along the last dimension, of entries that count: [*kept, bins], int64.
-
-    Values lie in few bins, and a GPU adds to one place one after the other: stretches are counted apart.
-    """
-    apart = COUNTED_APART if index.is_cuda else 1
-    filling = (0, -index.shape[-1] % apart)
-    index = torch.nn.functional.pad(index, filling).unflatten(-1, (apart, -1))
-    counts = torch.nn.functional.pad(counts, filling).unflatten(-1, (apart, -1))
-    zeros = torch.zeros((*index.shape[:-1], bins), dtype=torch.int32, device=index.device)
-    return zeros.scatter_add(-1, index, counts.int()).sum(-2)
 
 
 def _top(shard: _Shard, k: int) -> Reduced:
