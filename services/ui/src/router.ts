@@ -45,6 +45,13 @@ const SCOPE_KEYS: readonly KeyHelp[] = [
   { keys: ['.'], text: 'keys.scopeStep' },
 ]
 
+const GENERATE_KEYS: readonly KeyHelp[] = [
+  { keys: ['G'], text: 'keys.generate' },
+  { keys: ['␣'], text: 'keys.generatePause' },
+  { keys: ['.'], text: 'keys.generateStep' },
+  { keys: ['[', ']'], text: 'keys.generateToken' },
+]
+
 export const router = createRouter({
   history: createWebHistory(),
   routes: [
@@ -78,6 +85,7 @@ export const router = createRouter({
       props: true,
       meta: { title: 'nav.perturb', rail: 'scope', above: ['jobs', 'job', 'scope'], ofJob: true },
     },
+    { path: '/scope/generate', name: 'generate', component: () => import('./views/GenerateView.vue'), meta: { title: 'nav.generate', rail: 'scope', keys: GENERATE_KEYS } },
     { path: '/health', name: 'health', component: () => import('./views/HealthView.vue'), meta: { title: 'nav.health', rail: 'health' } },
     { path: '/report', name: 'report', component: () => import('./views/ReportView.vue'), meta: { title: 'report.title', rail: 'health', above: ['health'] } },
     { path: '/:path(.*)*', name: 'not-found', component: () => import('./views/NotFound.vue'), meta: { title: 'notFound.title' } },

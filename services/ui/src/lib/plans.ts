@@ -48,3 +48,19 @@ function read(detail: string): Plan | null {
     return name === undefined ? null : { plan: name, perturbations: [] }
   }
 }
+
+/** The newest first, as given: an outcome joined with what was asked for before it, with a refusal's words. */
+export function withOutcomes(audit: readonly AuditRecord[]): AuditRecord[] {
+  const found: AuditRecord[] = []
+  const outcomes: AuditRecord[] = []
+  for (const entry of audit) {
+    if (entry.outcome) {
+      outcomes.push(entry)
+      continue
+    }
+    const at = outcomes.findLastIndex(({ by, action }) => by === entry.by && action === entry.action)
+    const [outcome] = at < 0 ? [] : outcomes.splice(at, 1)
+    found.push(outcome ? { ...entry, outcome: outcome.outcome, detail: [entry.detail, outcome.detail].filter(Boolean).join(' – ') } : entry)
+  }
+  return found
+}

@@ -48,7 +48,7 @@ export class FakeScope {
     readonly run: string,
     readonly model: FakeModel = SMALL,
   ) {
-    this.generation = new FakeGeneration((request, event) => this.say({ generation: { request, event: JSON.stringify(event) } }), (request, at) => this.generated(request, at))
+    this.generation = new FakeGeneration((request, event) => this.say({ generation: { request, event: JSON.stringify(event) } }), (request, at, rows) => this.generated(request, at, rows))
   }
 
   /** A viewer's connection; the returned function takes what the viewer says. */
@@ -130,14 +130,14 @@ export class FakeScope {
     viewer.subscriptions.set(asked.id, { asked, credits: asked.credits ?? 2, sequence: 0 })
     this.tell(viewer, { subscribed: { id: asked.id, expression: asked.expression, shape: [...planned.shape], axes: planned.axes, kind: planned.kind, quantizer: 'asinh', frameBytes: '4176', costMicroseconds: 24, framesPerStep: Math.max(1, planned.layers.length), statistics: planned.statistics } })
     if (!this.connected) this.tell(viewer, { stall: { id: asked.id, reason: 'no_producer' } })
-    if (asked.request) this.show(viewer, asked.id)
   }
 
-  private show(viewer: Viewer, id: number, position?: number): void {
+  private show(viewer: Viewer, id: number, position?: number, rows = 1): void {
     const subscription = viewer.subscriptions.get(id)
     if (!subscription) return
-    const planned = plan(subscription.asked.expression, this.model)
-    if ('message' in planned) return
+    const whole = plan(subscription.asked.expression, this.model)
+    if ('message' in whole) return
+    const planned = position === undefined ? whole : newRows(whole, position, rows)
     for (const layer of planned.layers.length ? planned.layers : [undefined]) {
       if (subscription.credits < 1) return
       subscription.credits -= 1
@@ -148,8 +148,8 @@ export class FakeScope {
   }
 
   /** A generation came to a position: what is watched of it is shown. */
-  private generated(request: string, position: number): void {
-    for (const viewer of this.viewers) for (const [id, { asked }] of viewer.subscriptions) if (asked.request === request) this.show(viewer, id, position)
+  private generated(request: string, position: number, rows: number): void {
+    for (const viewer of this.viewers) for (const [id, { asked }] of viewer.subscriptions) if (asked.request === request) this.show(viewer, id, position, rows)
   }
 
   private control(viewer: Viewer, what: string): boolean {
@@ -238,6 +238,8 @@ interface Planned {
   readonly kind: 'tensor' | 'topk' | 'hist'
   readonly statistics?: readonly string[]
   readonly pca: boolean
+  /** Of a generation: the position of the first row. */
+  readonly from?: number
 }
 interface PlanRefused {
   readonly code: string
@@ -274,6 +276,13 @@ function plan(text: string, model: FakeModel): Planned | PlanRefused {
   return { site: name, layers, axes, shape: sizes, kind, statistics, pca }
 }
 
+/** With a cache of keys and values, a step of a generation has its new rows alone. */
+function newRows(planned: Planned, position: number, rows: number): Planned {
+  if (planned.kind !== 'tensor' || planned.statistics) return planned
+  if (planned.pca) return { ...planned, shape: [position + 1, 2] }
+  return { ...planned, shape: planned.shape.with(-2, rows).with(-1, planned.axes.at(-1) === 'key' ? position + 1 : planned.shape.at(-1)!), from: position - rows + 1 }
+}
+
 const hash = (x: number): number => {
   const value = Math.sin(x * 12.9898) * 43758.5453
   return value - Math.floor(value)
@@ -295,9 +304,9 @@ function frameOf(planned: Planned, layer: number | undefined, step: number, brok
     return { dims: shape, exact: true, values, explained: Float32Array.from([0.62, 0.21]), rows: Uint32Array.from({ length: size / 2 }, (_, i) => i) }
   }
   const probabilities = site === 'attn.probs'
-  const absent = site.startsWith('attn.probs') || site === 'attn.scores' ? Uint8Array.from({ length: size }, (_, i) => (i % columns > Math.floor(i / columns) % (shape.at(-2) ?? 1) ? 2 : 0)) : undefined
+  const absent = site.startsWith('attn.probs') || site === 'attn.scores' ? Uint8Array.from({ length: size }, (_, i) => (i % columns > (planned.from ?? 0) + (Math.floor(i / columns) % (shape.at(-2) ?? 1)) ? 2 : 0)) : undefined
   const values = Float32Array.from({ length: size }, (_, i) => {
-    const [row, column] = [Math.floor(i / columns), i % columns]
+    const [row, column] = [(planned.from ?? 0) + Math.floor(i / columns), i % columns]
     if (broken.includes(layer ?? -1) && i % 97 === 5) return i % 2 ? NaN : Infinity
     if (probabilities) return Math.exp(-Math.abs(row - column - 1) * 0.8 - hash(seed) * column * 0.05) + (column === 0 ? 0.4 : 0)
     const outlier = column === Math.floor(columns / 3) ? 8 : 1

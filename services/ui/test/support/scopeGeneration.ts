@@ -20,7 +20,7 @@ export class FakeGeneration {
 
   constructor(
     private readonly say: (request: string, event: Event) => void,
-    private readonly shown: (request: string, position: number) => void,
+    private readonly shown: (request: string, position: number, rows: number) => void,
   ) {}
 
   command(text: string): void {
@@ -33,7 +33,7 @@ export class FakeGeneration {
     this.running.set(id, { rows: rows.map(({ length }) => ({ tokens: length, text: '' })), most: Number(document.max_new_tokens ?? 16), candidates: Number(document.top_candidates ?? 0), step: 0, paused: document.paused === true })
     this.say(id, { type: 'started', request: id, rows })
     this.say(id, { type: 'state_changed', request: id, state: document.paused ? 'paused' : 'running' })
-    this.shown(id, 0)
+    this.shown(id, Math.min(...rows.map(({ length }) => length)) - 1, Math.min(...rows.map(({ length }) => length)))
   }
 
   /** One more token of everything that is under way. */
@@ -58,11 +58,11 @@ export class FakeGeneration {
       const text = WORDS[(running.step * 5 + index * 3) % WORDS.length]
       row.text += text
       const probability = 0.2 + 0.6 * (((running.step * 37 + index * 11) % 50) / 50)
-      const candidates = Array.from({ length: running.candidates }, (_, k) => ({ id: codeOf(WORDS[(running.step * 5 + index * 3 + k) % WORDS.length]), text: WORDS[(running.step * 5 + index * 3 + k) % WORDS.length], log_probability: Math.log(k === 0 ? probability : ((1 - probability) * 0.6) / 2 ** k) }))
-      return { row: index, position: row.tokens + running.step - 1, id: codeOf(text), text, delta: text, origin: 'sampled', log_probability: Math.log(probability), candidates }
+      const candidates = Array.from({ length: running.candidates }, (_, k) => ({ id: (running.step * 5 + index * 3 + k) % WORDS.length, text: WORDS[(running.step * 5 + index * 3 + k) % WORDS.length], log_probability: Math.log(k === 0 ? probability : ((1 - probability) * 0.6) / 2 ** k) }))
+      return { row: index, position: row.tokens + running.step - 1, id: (running.step * 5 + index * 3) % WORDS.length, text, delta: text, origin: 'sampled', log_probability: Math.log(probability), candidates }
     })
     this.say(id, { type: 'stepped', request: id, step: running.step, tokens })
-    this.shown(id, Math.max(...tokens.map(({ position }) => position)))
+    this.shown(id, Math.min(...tokens.map(({ position }) => position)), 1)
     if (running.step >= running.most) this.end(id, 'done')
   }
 
