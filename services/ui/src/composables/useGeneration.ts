@@ -1,5 +1,5 @@
 import type { ShallowRef } from 'vue'
-import { onScopeDispose, shallowRef } from 'vue'
+import { nextTick, onScopeDispose, shallowRef } from 'vue'
 import type { Generation, GenerationSettings } from '@/lib/generation'
 import { afterEvent, asked, readEvent, requestOf } from '@/lib/generation'
 import { ScopeRefusal, type Scope } from './useScope'
@@ -29,6 +29,8 @@ export function useGeneration(scope: Scope): GenerationFeed {
       // Not randomUUID, which pages without TLS lack.
       const id = `page-${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`
       generation.value = asked(id)
+      // What is shown of it is asked for before it begins: its first step has the prompts.
+      await nextTick()
       try {
         await scope.command({ generation: { command: JSON.stringify(requestOf(id, settings)) } })
       } catch (error) {

@@ -27,7 +27,7 @@ export interface ScopePanel {
  * One subscription, and the newest picture of each of its layers. Pictures are plain typed arrays: what changes is a
  * number, once a frame of the screen, and only then the gateway is told that more may come.
  */
-export function useScopePanel(scope: Scope, expression: Ref<string>, request?: Ref<string>, each?: (picture: Picture) => void): ScopePanel {
+export function useScopePanel(scope: Scope, expression: Ref<string>, of: { readonly request: Ref<string>; /** That share the cells of a picture. */ readonly planes: Ref<number> }, each: (picture: Picture) => void): ScopePanel {
   const answer = shallowRef<Subscribed>()
   const refused = shallowRef<Refused>()
   const stalled = shallowRef('')
@@ -49,13 +49,13 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, request?: R
     pictures.set(picture.frame.layer ?? -1, picture)
     waiting = picture
     stalled.value = ''
-    each?.(picture)
+    each(picture)
     frame ||= requestAnimationFrame(show)
   }
 
   watch(
-    [expression, request ?? shallowRef('')],
-    ([text, of]) => {
+    [expression, of.request],
+    ([text, request]) => {
       subscription?.end()
       subscription = undefined
       pictures.clear()
@@ -64,8 +64,8 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, request?: R
       stalled.value = ''
       version.value += 1
       if (!text.trim()) return
-      const size = /attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG
-      const asked = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(of ? { request: of } : {}) }
+      const size = shared(/attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG, Math.max(1, of.planes.value))
+      const asked = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(request ? { request } : {}) }
       subscription = scope.subscribe(asked, {
         subscribed: (told) => {
           answer.value = told
@@ -83,4 +83,11 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, request?: R
     subscription?.end()
   })
   return { answer, refused, stalled, pictures, newest, version }
+}
+
+/** Several planes are together no larger than one: both sides become shorter, of long pictures the lesser one alone. */
+function shared({ width, height }: typeof LONG, planes: number): typeof LONG {
+  if (width !== height) return { width, height: Math.floor(height / planes) }
+  const side = Math.floor(width / Math.sqrt(planes))
+  return { width: side, height: side }
 }

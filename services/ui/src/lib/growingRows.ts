@@ -20,15 +20,14 @@ export class GrowingRows {
   private flags = 0
 
   /** False: it is none of these rows, and shown alone. */
-  take(picture: Picture): boolean {
+  take(picture: Picture, plane = planeOf(picture.frame.dims)): boolean {
     const { frame } = picture
-    const plane = planeOf(frame.dims)
     const first = frame.step - plane.rows + 1
     if (first < 0 || frame.step >= MOST || plane.columns > MOST) return false
     this.grow(frame.step + 1, plane.columns)
     for (let row = 0; row < plane.rows; row += 1) {
       const to = (first + row) * this.room.columns
-      const from = row * plane.columns
+      const from = plane.offset + row * plane.columns
       this.values.set(picture.values.subarray(from, from + plane.columns), to)
       this.states.set(picture.states.subarray(from, from + plane.columns), to)
     }

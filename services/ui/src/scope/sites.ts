@@ -52,14 +52,15 @@ export function viewsOf(site: Site): SiteView[] {
 export const STATISTICS = 'mean,std,absmax,p01,p50,p99,zero,nonfinite'
 const LENS_ROWS = 8
 
-/** A first look at a site, for a person to write on. */
-export function expressionOf(site: Site, view: SiteView, layer: number): string {
+/** A first look at a site, for a person to write on. `together`: of all entries of the batch. */
+export function expressionOf(site: Site, view: SiteView, layer: number, together = false): string {
   const layered = (site.layers?.length ?? 0) > 0
   const at = (which: string): string => (layered ? `layers[${which}].` : '') + site.name
   const axes = names(site)
   const one = at(String(layer))
   const slices = ['batch', 'head', 'group'].flatMap((axis) => (axes.includes(axis) && axes.length > 1 ? [` | ${axis}(0)`] : []))
-  const plane = one + slices.slice(0, Math.max(0, axes.length - 2)).join('')
+  const kept = slices.slice(0, Math.max(0, axes.length - 2)).filter((slice) => !together || slice !== ' | batch(0)')
+  const plane = one + kept.join('')
   switch (view) {
     case 'values':
       return plane

@@ -18,7 +18,7 @@ interface Viewer {
   readonly name: string
   readonly send: Send
   readonly role: string
-  readonly subscriptions: Map<number, { readonly asked: Subscribe; credits: number; sequence: number }>
+  readonly subscriptions: Map<number, { readonly asked: Subscribe; credits: number; sequence: number; /** Steps of a generation wait one after the other. */ readonly waiting: [position: number, rows: number][] }>
 }
 
 /**
@@ -109,7 +109,9 @@ export class FakeScope {
     if ('credit' in message) {
       const { id, frames } = message.credit as { id: number; frames: number }
       const subscription = viewer.subscriptions.get(id)
-      if (subscription) subscription.credits += frames
+      if (!subscription) return
+      subscription.credits += frames
+      for (const [position, rows] of subscription.waiting.splice(0)) this.show(viewer, id, position, rows)
       return
     }
     if ('command' in message) return this.command(viewer, message.command as Record<string, unknown>)
@@ -127,7 +129,7 @@ export class FakeScope {
   private subscribe(viewer: Viewer, asked: Subscribe): void {
     const planned = plan(asked.expression, this.model)
     if ('message' in planned) return this.tell(viewer, { refused: { id: asked.id, ...planned } })
-    viewer.subscriptions.set(asked.id, { asked, credits: asked.credits ?? 2, sequence: 0 })
+    viewer.subscriptions.set(asked.id, { asked, credits: asked.credits ?? 2, sequence: 0, waiting: [] })
     this.tell(viewer, { subscribed: { id: asked.id, expression: asked.expression, shape: [...planned.shape], axes: planned.axes, kind: planned.kind, quantizer: 'asinh', frameBytes: '4176', costMicroseconds: 24, framesPerStep: Math.max(1, planned.layers.length), statistics: planned.statistics } })
     if (!this.connected) this.tell(viewer, { stall: { id: asked.id, reason: 'no_producer' } })
   }
@@ -135,6 +137,7 @@ export class FakeScope {
   private show(viewer: Viewer, id: number, position?: number, rows = 1): void {
     const subscription = viewer.subscriptions.get(id)
     if (!subscription) return
+    if (position !== undefined && subscription.credits < 1) return void subscription.waiting.push([position, rows])
     const whole = plan(subscription.asked.expression, this.model)
     if ('message' in whole) return
     const planned = position === undefined ? whole : newRows(whole, position, rows)

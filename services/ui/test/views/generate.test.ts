@@ -70,15 +70,18 @@ describe('generation', () => {
   })
 
   it('keeps heatmaps in step with the text, and chooses rows and tokens together', async () => {
-    const shown = await open(`?p=${encodeURIComponent('layers[0].resid_post | batch(0)')}`)
+    const shown = await open(`?p=${encodeURIComponent('layers[0].resid_post')}`)
     await ask(shown, 'The king\nA river')
     await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position'))
     for (let i = 0; i < 3; i += 1) scope.generation.advance()
-    await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position 3'))
+    await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position 4'))
     const second = shown.element.querySelectorAll<HTMLElement>('.strip')[1]
     second.querySelectorAll('button')[1].click()
-    await shown.until(() => shown.element.querySelector('.card')?.getAttribute('aria-label')?.includes('batch(1)'))
-    expect(shown.element.querySelector('.card')?.getAttribute('aria-label')).toBe('layers[0].resid_post | batch(1)')
+    await shown.until(() => shown.element.querySelector('.chosen strong'))
+    expect(shown.element.querySelector('.card footer .chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
+    expect(shown.element.querySelector('[role=application]')?.getAttribute('aria-label')).toContain('5 × 32 values')
+    // Nothing is asked for anew: all prompts' rows are there.
+    expect(shown.router.currentRoute.value.query.p).toEqual('layers[0].resid_post')
   })
 
   it('pauses, steps and cancels', async () => {
