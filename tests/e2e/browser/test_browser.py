@@ -19,6 +19,7 @@ from megatronapp.cli.local_stack import LocalStack
 from megatronapp.core.auth import StaticTokens
 from megatronapp.gateway.app import Gateway
 from megatronapp.gateway.settings import GatewaySettings
+from tests.e2e.browser.served import served
 from tests.e2e.browser.stage import SLOW_RANK, demo_job, stage
 from tests.e2e.browser.trained import RUN, trained
 
@@ -140,4 +141,10 @@ async def test_a_person_looks_into_a_training_steps_it_and_disturbs_it(tmp_path:
 async def test_a_person_generates_text_and_sees_where_it_comes_from() -> None:
     """Over a made-up gateway; the page is the built one."""
     code, report = await node("generate.test.mjs")
+    assert code == 0, report
+
+
+async def test_a_person_generates_text_with_a_served_checkpoint(tmp_path: Path) -> None:
+    async with served(tmp_path) as url:
+        code, report = await node("served.test.mjs", PAGE_URL=url)
     assert code == 0, report
