@@ -19,7 +19,9 @@ from megatronapp.cli.local_stack import LocalStack
 from megatronapp.core.auth import StaticTokens
 from megatronapp.gateway.app import Gateway
 from megatronapp.gateway.settings import GatewaySettings
+from tests.e2e.browser.served import served
 from tests.e2e.browser.stage import SLOW_RANK, demo_job, stage
+from tests.e2e.browser.trained import RUN, trained
 
 HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -127,4 +129,22 @@ async def test_a_person_calls_a_finding_not_slow_and_no_other_changes() -> None:
 async def test_a_person_compares_runs_and_opens_a_link_of_last_month() -> None:
     """Over a made-up gateway; the page is the built one."""
     code, report = await node("runs.test.mjs")
+    assert code == 0, report
+
+
+async def test_a_person_looks_into_a_training_steps_it_and_disturbs_it(tmp_path: Path) -> None:
+    async with trained(tmp_path) as running:
+        code, report = await node("scope.test.mjs", PAGE_URL=running.link, RUN=RUN)
+    assert code == 0, report
+
+
+async def test_a_person_generates_text_and_sees_where_it_comes_from() -> None:
+    """Over a made-up gateway; the page is the built one."""
+    code, report = await node("generate.test.mjs")
+    assert code == 0, report
+
+
+async def test_a_person_generates_text_with_a_served_checkpoint(tmp_path: Path) -> None:
+    async with served(tmp_path) as url:
+        code, report = await node("served.test.mjs", PAGE_URL=url)
     assert code == 0, report

@@ -1,15 +1,22 @@
 import { interpolateLab, piecewise } from 'd3-interpolate'
 import { interpolateCividis, interpolatePuOr } from 'd3-scale-chromatic'
 
-export type ColourMap = 'sequential' | 'diverging'
+export type ColourMap = 'sequential' | 'diverging' | 'share'
 export type Shade = 'light' | 'dark'
 
 /** PuOr with a dark middle, for dark themes: what is as usual recedes there too. */
 const PU_OR_DARK = piecewise(interpolateLab, ['#e0c8ff', '#a884e0', '#6a4aa0', '#20242b', '#a65a10', '#f08a2c', '#ffd7a0'])
 
+/** Shares and probabilities: nothing is the page's own ground, so that a few large ones stand out. */
+const SHARE = {
+  light: piecewise(interpolateLab, ['#f8fafc', '#a6cfe8', '#0072b2', '#0a2a52']),
+  dark: piecewise(interpolateLab, ['#12161c', '#1c4a6e', '#4aa3dc', '#eaf5fc']),
+}
+
 /** Each from low to high: 0 to 1. Orange is high: above what is expected. */
 const MAPS: Record<ColourMap, Record<Shade, (unit: number) => string>> = {
   diverging: { light: interpolatePuOr, dark: PU_OR_DARK },
+  share: SHARE,
   sequential: { light: (unit) => interpolateCividis(1 - unit), dark: interpolateCividis },
 }
 

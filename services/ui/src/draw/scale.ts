@@ -12,6 +12,11 @@ export function linearScale(low: number, high: number, ticks: readonly number[] 
   return { low, high, ticks, toUnit: (value) => (value - low) / width }
 }
 
+/** From 0 up; small values are told apart better than by a linear scale. */
+export function rootScale(high: number): Scale {
+  return { low: 0, high, ticks: [0, high / 16, high / 4, high], toUnit: (value) => Math.sqrt(Math.max(0, value) / (high || 1)) }
+}
+
 /** Symmetric about `centre`, linear within ±`knee`, logarithmic beyond: small differences show, large ones still differ. */
 export function asinhScale(centre: number, limit: number, knee: number, ticks: readonly number[]): Scale {
   const reach = Math.asinh(limit / knee)

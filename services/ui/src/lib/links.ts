@@ -11,3 +11,8 @@ export function timelineAround(finding: Pick<Finding, 'id' | 'run' | 'attempt' |
   const rank = finding.ranks.length ? { rank: finding.ranks[0] } : {}
   return { name: 'timeline', params: { run: finding.run }, query: { ...window, ...rank, attempt: finding.attempt, finding: finding.id } }
 }
+
+/** What the layers of the finding's first rank compute, while its run goes on. */
+export function scopeOf(finding: Pick<Finding, 'id' | 'run' | 'ranks'>): RouteLocationRaw {
+  return { name: 'scope', params: { run: finding.run }, query: { ...(finding.ranks.length ? { rank: finding.ranks[0] } : {}), finding: finding.id } }
+}

@@ -1,4 +1,5 @@
 import { runsEn } from './runs.en'
+import { scopeEn } from './scope.en'
 
 /** English. Other languages have the same keys; `{name}` is filled in. */
 export const en = {
@@ -376,4 +377,5 @@ export const en = {
   'signal.frontier': 'Progress',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
+  ...scopeEn,
 } as const

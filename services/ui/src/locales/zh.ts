@@ -1,4 +1,5 @@
 import { runsZh } from './runs.zh'
+import { scopeZh } from './scope.zh'
 import type { Messages } from '@/composables/useText'
 
 export const zh: Messages = {
@@ -376,4 +377,5 @@ export const zh: Messages = {
   'signal.frontier': '进度',
   'signal.telemetry': '遥测',
   ...runsZh,
+  ...scopeZh,
 }

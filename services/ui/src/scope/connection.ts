@@ -7,13 +7,20 @@ export const PROTOCOL = 'mscope.v1'
 const FIRST_CREDITS = 2
 const PING_MS = 15_000
 const SILENT_MS = 40_000
-/** Close codes that trying again does not mend: a bad message, no ticket, no right, too big. */
-const FINAL = new Set([4400, 4403, 4413])
+/** Close codes that trying again does not mend: no right, too big. A run that is not known (4400) may yet start. */
+const FINAL = new Set([4403, 4413])
+const NO_CUT: Cut = { code: 0, reason: '' }
 
 export type ScopeState = 'connecting' | 'live' | 'lost' | 'refused'
 
+/** Why a connection is not there: the socket's close code, 0 where there was none, and what the gateway said. */
+export interface Cut {
+  readonly code: number
+  readonly reason: string
+}
+
 export interface ScopeListener {
-  readonly state: (state: ScopeState, reason: string) => void
+  readonly state: (state: ScopeState, cut: Cut) => void
   /** A frame to paint; it replaces the one before of its subscription. Call `painted` when it is on screen. */
   readonly frame: (frame: Frame) => void
   /** What happened, each once and in order. */
@@ -107,12 +114,12 @@ export class ScopeConnection {
   }
 
   private async connect(): Promise<void> {
-    this.listener.state('connecting', '')
+    this.listener.state('connecting', NO_CUT)
     let ticket: string
     try {
       ticket = await this.options.ticket()
     } catch (error) {
-      return this.again(error instanceof Error ? error.message : String(error))
+      return this.again({ code: 0, reason: error instanceof Error ? error.message : String(error) })
     }
     if (this.closed) return
     const socket = (this.socket = this.options.open([PROTOCOL, `ticket.${ticket}`]))
@@ -137,12 +144,12 @@ export class ScopeConnection {
     this.unpainted.clear()
     clearInterval(this.pinging)
     if (this.closed) return
-    if (FINAL.has(code)) this.listener.state('refused', reason)
-    else this.again(reason)
+    if (FINAL.has(code)) this.listener.state('refused', { code, reason })
+    else this.again({ code, reason })
   }
 
-  private again(reason: string, pauseMs = backoffMs((this.attempt += 1))): void {
-    this.listener.state('lost', reason)
+  private again(cut: Cut, pauseMs = backoffMs((this.attempt += 1))): void {
+    this.listener.state('lost', cut)
     clearTimeout(this.timer)
     this.timer = setTimeout(() => void this.connect(), pauseMs)
   }
@@ -160,10 +167,10 @@ export class ScopeConnection {
 
   private read(message: ServerMessage): void {
     const { welcome, event, resumed, gap, goAway } = message
-    if (welcome) this.welcome(welcome.epoch, Number(welcome.offset))
-    if (resumed && this.resume) this.resume.offset = Math.max(this.resume.offset, Number(resumed.offset))
-    if (gap) this.listener.gap(gap.reason)
-    if (goAway) this.leave(goAway.retryMilliseconds)
+    if (welcome) this.welcome(welcome.epoch, Number(welcome.offset ?? 0))
+    if (resumed && this.resume) this.resume.offset = Math.max(this.resume.offset, Number(resumed.offset ?? 0))
+    if (gap) this.listener.gap(gap.reason ?? '')
+    if (goAway) this.leave(goAway.retryMilliseconds ?? 1000)
     if (event) this.happened(event)
     else this.listener.message(message)
   }
@@ -174,7 +181,7 @@ export class ScopeConnection {
     this.joined = true
     if (this.resume && this.resume.epoch !== epoch) this.listener.gap('another epoch')
     if (this.resume?.epoch !== epoch) this.resume = { epoch, offset }
-    this.listener.state('live', '')
+    this.listener.state('live', NO_CUT)
     for (const subscription of this.subscriptions.values()) {
       subscription.sequence = -1
       subscription.owed = 0
@@ -196,7 +203,7 @@ export class ScopeConnection {
     this.unpainted.clear()
     clearInterval(this.pinging)
     socket?.close()
-    this.again('the gateway restarts', pauseMs)
+    this.again({ code: 4503, reason: '' }, pauseMs)
   }
 
   private receive(frame: Frame): void {

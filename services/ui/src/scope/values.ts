@@ -37,6 +37,22 @@ export function valuesOf(frame: Frame, cells: Cells): Values {
   return { values, states }
 }
 
+/**
+ * What each code of a frame means, by its lowest 8 or 16 bits; null: its cells are no codes, or mean another value in
+ * each row.
+ */
+export function valuesOfCodes(frame: Frame): Values | null {
+  const { dtype, quantizer } = frame
+  const codes = CODES[dtype]
+  if (!codes || quantizer === 'NONE' || quantizer === 'AFFINE_ROW' || quantizer === 'AFFINE_COLUMN') return null
+  const bits = dtype === 'I8' || dtype === 'U8' ? 8 : 16
+  const all = (dtype === 'I8' ? new Int8Array(256) : dtype === 'I16' ? new Int16Array(65536) : bits === 8 ? new Uint8Array(256) : new Uint16Array(65536)).map((_, code) => code)
+  const values = new Float32Array(all.length)
+  const states = new Uint8Array(all.length)
+  decodeCodes({ ...frame, sections: new Map() }, all, codes, values, states)
+  return { values, states }
+}
+
 function decodeCodes(frame: Frame, cells: Cells, codes: Codes, values: Float32Array, states: Uint8Array): void {
   const decode = decoderOf(frame)
   for (let i = 0; i < values.length; i += 1) values[i] = decode(cells[i], i)

@@ -66,6 +66,17 @@ describe('the fake gateway answers as openapi.json says', () => {
   })
 })
 
+describe('of MegaScope', () => {
+  it('its audit and tickets are as openapi.json says', () => {
+    const scope = gateway.scope('run-fake')
+    scope.connect(() => undefined, () => undefined).hear(JSON.stringify({ command: { id: 'a', train: { do: 'pause' } } }))
+    const listed = ask('/api/v1/scope/audit?run=run-fake') as unknown[]
+    expect(listed).toHaveLength(2)
+    for (const one of listed) expectSchema(one, 'AuditEntry')
+    expectSchema(JSON.parse(String(gateway.answer('POST', new URL('/api/v1/scope/tickets', 'http://fake')).body)), 'ScopeTicket')
+  })
+})
+
 describe('its bytes are laid out as those of a real gateway', () => {
   /** Recorded by tests/contract/test_page_frames.py, which says what was asked for. */
   it.each([['grid-steps.bin', 1], ['grid-buckets.bin', 4]])('%s', (name, bucketSteps) => {

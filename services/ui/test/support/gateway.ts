@@ -2,6 +2,7 @@ import type { Annotation, Finding, LiveEvent, Report } from '@/api/types'
 import { COLUMNS_TYPE, gridBytes } from './grid'
 import { differenceOf, historyOf, markersOf, timeSpentOf } from './runs'
 import { chromeTrace } from './spans'
+import { FakeScope } from './scope'
 import type { World } from './world'
 
 export interface Answer {
@@ -27,6 +28,8 @@ export class FakeGateway {
   readonly unlisted = new Set<string>()
   /** Seconds since 1970. */
   now = (): number => Date.now() / 1000
+  /** MegaScope of a run, where it is on. */
+  readonly scopes = new Map<string, FakeScope>()
   private readonly listeners = new Set<(event: LiveEvent) => void>()
   private readonly cache = new Map<string, Answer>()
 
@@ -43,6 +46,8 @@ export class FakeGateway {
       return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))
     }
     if (path === '/api/v1/report') return json(REPORT)
+    if (path === '/api/v1/scope/tickets') return { ...json({ ticket: 'made-up', expires_unix_seconds: this.now() + 30 }), status: 201 }
+    if (path === '/api/v1/scope/audit') return json(this.scopes.get(url.searchParams.get('run') ?? '')?.records() ?? [])
     if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
     if (path.startsWith('/api/v1/findings/')) return this.ofFinding(method, path.slice('/api/v1/findings/'.length), url.searchParams, body)
     const [, run, rest = ''] = /^\/api\/v1\/jobs\/([^/]+)(?:\/(.*))?$/.exec(path) ?? []
@@ -146,6 +151,29 @@ export class FakeGateway {
     const row = Object.fromEntries(Object.entries(columns).map(([name, [value]]) => [name, value]))
     this.say({ type: 'step', run: world.run, row: { step: step[0], ...row } as Extract<LiveEvent, { type: 'step' }>['row'] })
     this.say({ type: 'job', job: world.job(this.now()) })
+  }
+
+  /** A viewer of MegaScope; which run it wants its first message says. */
+  view(send: (message: string | Uint8Array<ArrayBuffer>) => void, close: (code: number, reason: string) => void): { readonly hear: (text: string) => void; readonly leave: () => void } {
+    let connection: ReturnType<FakeScope['connect']> | undefined
+    return {
+      hear: (text) => {
+        if (!connection) {
+          const { run = '' } = (JSON.parse(text) as { join?: { run?: string } }).join ?? {}
+          connection = this.scopes.get(run)?.connect(send, close)
+          if (!connection) return close(4400, `no rank of run ${run} is connected`)
+        }
+        connection.hear(text)
+      },
+      leave: () => connection?.leave(),
+    }
+  }
+
+  /** Turns MegaScope on for a run. */
+  scope(run: string, model?: ConstructorParameters<typeof FakeScope>[1]): FakeScope {
+    const scope = new FakeScope(run, model)
+    this.scopes.set(run, scope)
+    return scope
   }
 
   say(event: LiveEvent): void {

@@ -5,6 +5,8 @@ import { createApp, nextTick } from 'vue'
 import { createMemoryHistory, createRouter } from 'vue-router'
 import type { Router } from 'vue-router'
 import { createLive, LIVE } from '@/api/live'
+import { createDesk } from '@/scope/desk'
+import { OPEN_LINK } from '@/scope/link'
 import { ROLE } from '@/composables/useRole'
 import { router as routes } from '@/router'
 import type { FakeGateway } from './gateway'
@@ -18,7 +20,7 @@ export interface Mounted {
 }
 
 /** A page over a fake gateway, as the shell would show it at an address. */
-export async function mountPage(page: Component, gateway: FakeGateway, address: string): Promise<Mounted> {
+export async function mountPage(page: Component, gateway: FakeGateway, address: string, role = 'operator'): Promise<Mounted> {
   vi.stubGlobal('fetch', (input: RequestInfo | URL, init?: RequestInit) => respond(gateway, input, init))
   vi.stubGlobal('WebSocket', socketOf(gateway))
   const router = createRouter({ history: createMemoryHistory(), routes: routes.getRoutes().map((route) => ({ ...route, components: undefined, component: page, children: [] })) })
@@ -29,7 +31,10 @@ export async function mountPage(page: Component, gateway: FakeGateway, address: 
   setActivePinia(pinia)
   const app = createApp(page, router.currentRoute.value.params)
   app.use(pinia).use(router)
-  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: 'operator' } as never))
+  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: role } as never).provide(OPEN_LINK, (hear) => {
+    const desk = createDesk(hear)
+    return { order: desk, close: () => undefined }
+  }))
   app.mount(element)
   const until = async (holds: () => unknown): Promise<void> => {
     for (let i = 0; i < 100 && !holds(); i += 1) await new Promise((resolve) => setTimeout(resolve, 10))
@@ -53,6 +58,45 @@ async function respond(gateway: FakeGateway, input: RequestInfo | URL, init?: Re
 }
 
 function socketOf(gateway: FakeGateway): unknown {
+  return function (url: string) {
+    return url.endsWith('/scope') ? new (scopeSocketOf(gateway))() : new (eventSocketOf(gateway))()
+  }
+}
+
+/** Of MegaScope: what the page says is answered in the next turn. */
+function scopeSocketOf(gateway: FakeGateway): new () => unknown {
+  return class {
+    readyState = 0
+    binaryType = ''
+    onopen?: () => void
+    onclose?: (event: { code: number; reason: string }) => void
+    onmessage?: (event: { data: string | ArrayBuffer }) => void
+    private readonly viewer = gateway.view(
+      (message) => queueMicrotask(() => this.readyState === 1 && this.onmessage?.({ data: typeof message === 'string' ? message : message.buffer })),
+      (code, reason) => queueMicrotask(() => this.end(code, reason)),
+    )
+    constructor() {
+      queueMicrotask(() => {
+        this.readyState = 1
+        this.onopen?.()
+      })
+    }
+    send(text: string): void {
+      this.viewer.hear(text)
+    }
+    close(): void {
+      this.end(1000, '')
+    }
+    private end(code: number, reason: string): void {
+      if (this.readyState === 3) return
+      this.readyState = 3
+      this.viewer.leave()
+      this.onclose?.({ code, reason })
+    }
+  }
+}
+
+function eventSocketOf(gateway: FakeGateway): new () => unknown {
   return class {
     static readonly CONNECTING = 0
     static readonly OPEN = 1

@@ -10,6 +10,11 @@ const worlds = [
   new World({ run: 'run-one', name: 'team/one', ranks: 1, steps: 12, state: 'finished' }),
 ]
 const gateway = new FakeGateway(worlds)
+const scope = gateway.scope('run-large', { layers: 24, heads: 16, channels: 1024, tokens: 128 })
 const { url } = await serve(gateway, BUILT, port)
 console.log(url)
-setInterval(() => worlds.slice(0, 2).forEach((world) => gateway.advance(world)), 1000)
+setInterval(() => {
+  worlds.slice(0, 2).forEach((world) => gateway.advance(world))
+  scope.advance()
+  scope.generation.advance()
+}, 1000)

@@ -27,7 +27,17 @@ export async function serve(gateway: FakeGateway, folder: string, port = 0): Pro
       response.writeHead(status, headers).end(zipped ? gzipSync(body) : body)
     })
   })
-  const sockets = new WebSocketServer({ server, path: '/api/v1/events' })
+  const sockets = new WebSocketServer({ noServer: true })
+  const viewers = new WebSocketServer({ noServer: true, handleProtocols: () => 'mscope.v1' })
+  server.on('upgrade', (request, socket, head) => {
+    const chosen = request.url?.startsWith('/api/v1/scope') ? viewers : sockets
+    chosen.handleUpgrade(request, socket, head, (made) => chosen.emit('connection', made, request))
+  })
+  viewers.on('connection', (socket) => {
+    const viewer = gateway.view((message) => socket.send(message), (code, reason) => socket.close(code, reason))
+    socket.on('message', (data: Buffer) => viewer.hear(data.toString()))
+    socket.on('close', () => viewer.leave())
+  })
   sockets.on('connection', (socket) => {
     const say = (event: object): void => socket.send(JSON.stringify(event))
     for (const event of gateway.greeting()) say(event)

@@ -1,0 +1,30 @@
+import type { Cut } from '@/scope/connection'
+import { ScopeRefusal } from './useScope'
+import { useKnownWord, useText } from './useText'
+
+export interface ScopeWords {
+  /** Why a connection is not there, and what to do. */
+  readonly cut: (cut: Cut) => string
+  readonly refusal: (why: ScopeRefusal) => string
+  readonly problem: (error: unknown) => string
+}
+
+/** Close codes and refusals in words. What a newer gateway says stays as it said it. */
+export function useScopeWords(): ScopeWords {
+  const t = useText()
+  const known = useKnownWord()
+  const refusal = ({ code, message, hint }: ScopeRefusal): string => {
+    const said = [message, message.includes(hint) ? '' : hint].filter(Boolean).join('; ')
+    const name = known('scope.refused', code)
+    return name && said ? `${name}: ${said}` : (name ?? said) || t('scope.refused.failed')
+  }
+  return {
+    cut: ({ code, reason }) => {
+      const meaning = known('scope.close', String(code))
+      if (meaning) return meaning
+      return reason ? t('scope.close.other', { reason }) : ''
+    },
+    refusal,
+    problem: (error) => (error instanceof ScopeRefusal ? refusal(error) : error instanceof Error ? error.message : String(error)),
+  }
+}

@@ -1,0 +1,17 @@
+import type { Translate } from '@/composables/useText'
+import type { Picture } from '@/scope/picture'
+import { STATE } from '@/scope/values'
+import { formatNumber } from './format'
+
+/** A cell in words: its value, or what it is instead. */
+export function cellText({ values, states }: Pick<Picture, 'values' | 'states'>, index: number, t: Translate): string {
+  if (states[index] === STATE.masked) return t('scope.masked')
+  if (states[index] === STATE.missing) return t('scope.missing')
+  if (states[index] === STATE.nan) return 'NaN'
+  const value = values[index]
+  if (value === undefined) return '–'
+  return Number.isFinite(value) ? signed(value) : value > 0 ? '+∞' : '−∞'
+}
+
+/** Four digits, with a true minus. */
+export const signed = (value: number): string => formatNumber(value, 4).replace('-', '−')

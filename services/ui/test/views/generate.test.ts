@@ -1,0 +1,107 @@
+// @vitest-environment happy-dom
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import GenerateView from '@/views/GenerateView.vue'
+import { FakeGateway } from '../support/gateway'
+import type { Mounted } from '../support/mount'
+import { mountPage } from '../support/mount'
+import type { FakeScope } from '../support/scope'
+import { World } from '../support/world'
+
+let page: Mounted | undefined
+let gateway: FakeGateway
+let scope: FakeScope
+beforeEach(() => {
+  gateway = new FakeGateway([new World({ ranks: 2, steps: 30 })])
+  scope = gateway.scope('run-fake')
+})
+afterEach(() => page?.end())
+
+async function open(query = '', role = 'operator'): Promise<Mounted> {
+  page = await mountPage(GenerateView, gateway, `/scope/generate${query}`, role)
+  await page.until(() => text(page!).includes('viewer'))
+  return page
+}
+const text = ({ element }: Mounted): string => element.textContent
+const button = ({ element }: Mounted, name: string): HTMLButtonElement => [...element.querySelectorAll('button')].find((one) => one.textContent.trim() === name)!
+const strips = ({ element }: Mounted): string[] => [...element.querySelectorAll('.strip p')].map((one) => one.textContent)
+async function ask(shown: Mounted, prompts: string): Promise<void> {
+  const field = shown.element.querySelector('textarea')!
+  field.value = prompts
+  field.dispatchEvent(new Event('input'))
+  await shown.until(() => !button(shown, 'Generate').disabled)
+  button(shown, 'Generate').click()
+  await shown.until(() => strips(shown).length)
+}
+
+describe('generation', () => {
+  it('asks for a prompt first, and says when a model cannot generate', async () => {
+    const shown = await open()
+    expect(button(shown, 'Generate').disabled).toBe(true)
+    shown.end()
+    scope.roles = ['train']
+    const training = await open()
+    await training.until(() => text(training).includes('cannot generate'))
+    expect(text(training)).toContain('mode: serve')
+  })
+
+  it('shows prompts side by side, growing token by token', async () => {
+    const shown = await open()
+    await ask(shown, 'The king\nA river')
+    expect(strips(shown)).toEqual(['The king', 'A river'])
+    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], max_new_tokens: 32, top_candidates: 10, sampling: { temperature: 0.8 } }])
+    scope.generation.advance()
+    scope.generation.advance()
+    await shown.until(() => text(shown).includes('4 new tokens'))
+    expect(strips(shown)[0]).toMatch(/^The king.+/)
+    expect(text(shown)).toContain('Generating')
+  })
+
+  it('shows the drawn token’s probability and what else could have stood there', async () => {
+    const shown = await open()
+    await ask(shown, 'The king')
+    scope.generation.advance()
+    await shown.until(() => shown.element.querySelectorAll('.side li').length)
+    expect(shown.element.querySelectorAll('.side li')).toHaveLength(10)
+    expect(shown.element.querySelectorAll('.side li.drawn')).toHaveLength(1)
+    expect(shown.element.querySelector('.side dl')?.textContent).toContain('Probability64 %')
+    shown.element.querySelectorAll<HTMLButtonElement>('.strip p button')[0].click()
+    await shown.until(() => text(shown).includes('Candidates were not asked for'))
+    expect(shown.element.querySelector('.side')?.textContent).toContain('of the prompt')
+  })
+
+  it('keeps heatmaps in step with the text, and chooses rows and tokens together', async () => {
+    const shown = await open(`?p=${encodeURIComponent('layers[0].resid_post')}`)
+    await ask(shown, 'The king\nA river')
+    await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position'))
+    for (let i = 0; i < 3; i += 1) scope.generation.advance()
+    await shown.until(() => shown.element.querySelector('.card .facts')?.textContent.includes('position 4'))
+    const second = shown.element.querySelectorAll<HTMLElement>('.strip')[1]
+    second.querySelectorAll('button')[1].click()
+    await shown.until(() => shown.element.querySelector('.chosen strong'))
+    expect(shown.element.querySelector('.card footer .chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
+    expect(shown.element.querySelector('[role=application]')?.getAttribute('aria-label')).toContain('5 × 32 values')
+    // Nothing is asked for anew: all prompts' rows are there.
+    expect(shown.router.currentRoute.value.query.p).toEqual('layers[0].resid_post')
+  })
+
+  it('pauses, steps and cancels', async () => {
+    const shown = await open()
+    await ask(shown, 'The king')
+    button(shown, 'Pause').click()
+    await shown.until(() => text(shown).includes('Paused'))
+    button(shown, 'Step').click()
+    await shown.until(() => text(shown).includes('1 new tokens'))
+    button(shown, 'Cancel').click()
+    await shown.until(() => text(shown).includes('Cancelled'))
+    expect(scope.generation.controls.map(({ action }) => action)).toEqual(['pause', 'step', 'cancel'])
+    expect(button(shown, 'Generate')).toBeDefined()
+  })
+
+  it('hears nothing of what others generate', async () => {
+    const shown = await open()
+    await ask(shown, 'The king')
+    scope.say({ generation: { request: 'another', event: JSON.stringify({ type: 'started', request: 'another', rows: [[], [], []] }) } })
+    await shown.until(() => false || strips(shown).length !== 1)
+    expect(strips(shown)).toEqual(['The king'])
+  })
+})

@@ -1,0 +1,59 @@
+// A served checkpoint: text grows token by token over the real ranks, with candidates and states in step with it.
+// PAGE_URL: the page with a one-time token.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { launch, signIn } from './browser.mjs'
+
+const PATIENCE = { timeout: 120_000 }
+const PROMPTS = ['The king', 'He said']
+const NEW_TOKENS = 6
+
+let browser, page, problems
+before(async () => {
+  browser = await launch()
+  ;({ page, problems } = await signIn(browser, process.env.PAGE_URL))
+})
+after(() => browser.close())
+
+const strip = (number) => page.getByRole('region', { name: `Prompt ${number}`, exact: true })
+
+test('two prompts grow token by token', async () => {
+  await page.getByText('Live', { exact: true }).waitFor(PATIENCE)
+  await page.keyboard.press('g')
+  await page.keyboard.press('g')
+  await page.waitForURL('**/scope/generate*')
+  await page.getByText('1 viewer').waitFor(PATIENCE)
+  await page.getByLabel('Prompts, one a line').fill(PROMPTS.join('\n'))
+  await page.getByLabel('New tokens').fill(String(NEW_TOKENS))
+  const go = page.getByRole('button', { name: 'Generate', exact: true })
+  await go.click(PATIENCE)
+  await page.getByText(/^(Done|Generating) · \d+ new tokens/).waitFor(PATIENCE)
+  await page.getByText(`Done · ${PROMPTS.length * NEW_TOKENS} new tokens`).waitFor(PATIENCE)
+  // Bytes are tokens here.
+  assert.equal(await strip(1).getByRole('button').count(), PROMPTS[0].length + NEW_TOKENS)
+})
+
+test('a drawn token has its probability and ten candidates, a prompt’s has a probability', async () => {
+  await strip(2).getByRole('button').nth(PROMPTS[1].length).click()
+  const inspector = page.getByRole('complementary', { name: 'Token' })
+  await inspector.getByText('drawn').waitFor(PATIENCE)
+  assert.ok((await inspector.getByRole('listitem').count()) >= 10)
+  await strip(2).getByRole('button').nth(3).click()
+  await inspector.getByText('of the prompt').waitFor(PATIENCE)
+  assert.match(await inspector.textContent(), /Probability[<\d.]+ ?%/)
+})
+
+test('the heatmaps hold every position of both prompts', async () => {
+  // The last token is drawn from the position before it: of itself there is no pass.
+  const positions = PROMPTS[0].length + NEW_TOKENS - 1
+  const attention = page.getByRole('region', { name: 'layers[0].attn.probs | head(0)', exact: true })
+  await strip(1).getByRole('button').nth(4).click()
+  await attention.getByRole('application', { name: new RegExp(`${positions} × ${positions} values, query down, key across`) }).waitFor(PATIENCE)
+  await attention.getByText(/query 4 · key 4: [\d.e-]+/).waitFor(PATIENCE)
+  await strip(2).getByRole('button').nth(2).click()
+  await attention.getByText(/query 2 · key 2: [\d.e-]+/).waitFor(PATIENCE)
+  await page.getByRole('region', { name: 'layers[0].resid_post | pca(2)' }).getByText(/rows; newer/).waitFor(PATIENCE)
+  if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/served.png` })
+})
+
+test('no script failed', () => assert.deepEqual(problems, []))
