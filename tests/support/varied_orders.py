@@ -17,12 +17,14 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.dpp.trial import Trial
 from tests.support.random_pipelines import random_order
 from tests.support.training import TINY, train
 
 STEPS = 8
 """Of a run in which each has another order."""
 SMALLEST_CAP_FROM = 4
+TRIAL_STEPS = 6
 
 
 @dataclass
@@ -66,6 +68,25 @@ class StockUnderDpp(DppPlugin):
 
     def schedule(self, function: Any) -> Any:
         return function
+
+
+class Counting(DppPlugin):
+    """Keeps what each step ran in an order of its own; nothing where it was stock's. Its trial is short."""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        self._trial = Trial(wanted=self._trial.wanted, warm_up_steps=2, steps=TRIAL_STEPS - 2)
+
+    def schedule(self, function: Any) -> Any:
+        scheduled = super().schedule(function)
+
+        def run(**kwargs: Any) -> Any:
+            self.dynamic.ran = []
+            outputs = scheduled(**kwargs)
+            Watching.trained.orders.append(self.dynamic.ran)
+            return outputs
+
+        return run
 
 
 class Varied(DppPlugin):

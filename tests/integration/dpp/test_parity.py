@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from megatronapp.core.pipeline.caps import peak
+from megatronapp.core.pipeline.operations import Kind
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import Plugin
 from tests.support.forked import run_forked
-from tests.support.varied_orders import StockUnderDpp, Varied, assert_bitwise_alike, trained
+from tests.support.varied_orders import Counting, StockUnderDpp, Varied, assert_bitwise_alike, trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
@@ -34,6 +38,21 @@ LAYOUTS = {
         f"{TWO} {VIRTUAL} {OVERLAP} --eval-interval 4 --eval-iters 1",
     ),
 }
+
+
+@pytest.mark.timeout(300)
+def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
+    flags, run = f"{TWO} {OVERLAP}", partial(trained, steps=3)
+    stock = run_forked(4, run, flags)
+
+    for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):
+        chosen = run_forked(4, run, f"{flags} --use-dpp --dpp-policy {policy}", Counting)
+
+        assert [each.losses for each in chosen] == [each.losses for each in stock]
+        assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+        orders = [order for each in chosen for order in each.orders]
+        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * 12
+        assert max(map(peak, orders)) <= cap
 
 
 @pytest.mark.timeout(400)

@@ -17,33 +17,12 @@ from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
-from megatronapp.trainer.plugins.dpp.trial import Trial
 from tests.support.forked import run_forked
-from tests.support.varied_orders import Watching, trained
+from tests.support.varied_orders import TRIAL_STEPS, Counting, trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
 TWO = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
-TRIAL_STEPS = 6
-
-
-class Counting(DppPlugin):
-    """Keeps which steps ran in an order of their own, and which. Its trial is short."""
-
-    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
-        super().__init__(args, context)
-        self._trial = Trial(wanted=self._trial.wanted, warm_up_steps=2, steps=TRIAL_STEPS - 2)
-
-    def schedule(self, function: Any) -> Any:
-        scheduled = super().schedule(function)
-
-        def run(**kwargs: Any) -> Any:
-            self.dynamic.ran = []
-            outputs = scheduled(**kwargs)
-            Watching.trained.orders.append(self.dynamic.ran)
-            return outputs
-
-        return run
 
 
 def test_auto_tries_both_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ DPP_POLICIES = {
     "Interleaved": "interleaved",
     "DepthFirst": "depth-first",
     "BreadthFirst": "breadth-first",
+    "ZbH1": "zb-h1",
+    "ZbH2": "zb-h2",
 }
 """As the trainer's flag has them."""
 
@@ -49,7 +51,7 @@ class DppPlugin(Model):
     is measured faster."""
 
     enabled: bool = False
-    policy: Literal["Auto", "Interleaved", "DepthFirst", "BreadthFirst"] = "Auto"
+    policy: Literal["Auto", "Interleaved", "DepthFirst", "BreadthFirst", "ZbH1", "ZbH2"] = "Auto"
     cap: int | None = Field(default=None, ge=1, le=MAX_CAP, description="activations that a stage holds at most")
     transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
 

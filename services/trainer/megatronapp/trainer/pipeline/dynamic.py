@@ -34,6 +34,7 @@ from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Transport
 from megatronapp.trainer.pipeline.schedule import process_groups
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 AHEAD = 4
 """Messages of a lane whose receives are posted before its head has run."""
@@ -67,8 +68,9 @@ class DynamicSchedule:
 
     `ran` is what this stage ran in the newest step, in its order. Dropout is drawn in the order of execution: with it,
     and several chunks, results differ from stock's, unless draws are keyed. `agreement` is needed where several tensor-
-    or context-parallel ranks hold a stage. Raises UsageError for what it can't run: expert parallelism, a transport
-    that needs one order, and REFUSED settings.
+    or context-parallel ranks hold a stage. With `wgrad`, which is installed in the models, W is an operation of its
+    own. Raises UsageError for what it can't run: expert parallelism, a transport that needs one order, and REFUSED
+    settings.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class DynamicSchedule:
         messages: PipelineMessages,
         make_policy: MakePolicy,
         agreement: Agreement | None = None,
+        wgrad: DeferredWgrad | None = None,
     ) -> None:
         self._stock = stock
         self._messages = messages
         self._make_policy = make_policy
         self._agreement = agreement
+        self._wgrad = wgrad
         self.ran: list[Operation] = []
         self._groups = process_groups()
         if messages.transport.ordered:
@@ -115,7 +119,9 @@ class DynamicSchedule:
             if getattr(config, name):
                 raise UsageError(f"a dynamic pipeline order can't run with {name}; unset it")
         group = self._messages.group
-        layout = Layout(stages=group.size(), chunks=len(chunks), microbatches=num_microbatches)
+        layout = Layout(
+            stages=group.size(), chunks=len(chunks), microbatches=num_microbatches, split=self._wgrad is not None
+        )
         first = self._messages.begin_pass(num_microbatches)
         if self._agreement is not None:
             self._agreement.begin(layout.operations)
@@ -129,6 +135,7 @@ class DynamicSchedule:
             messages=self._messages,
             groups=self._groups,
             agreement=self._agreement,
+            wgrad=self._wgrad or DeferredWgrad(),
             first=first,
             config=config,
             chunks=chunks,
@@ -148,6 +155,7 @@ class Step:
     messages: PipelineMessages
     groups: Any
     agreement: Agreement | None
+    wgrad: DeferredWgrad
     first: int
     """Number of the first microbatch in messages' names."""
     config: Any
@@ -164,7 +172,7 @@ class Step:
         self._coming: dict[Operation, Handle] = {}
         self._posted = dict.fromkeys(((kind, c) for kind in DIRECTIONS for c in range(self.layout.chunks)), 0)
         self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
-        self._done = dict.fromkeys(self._posted, 0)
+        self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
         self._tokens = torch.zeros([], dtype=torch.int, device=torch.cuda.current_device())
         self._longest_seconds = 0.0
@@ -197,10 +205,13 @@ class Step:
         operation = self._next()
         began = time.perf_counter()
         self.policy.start(operation)
-        if operation.kind is Kind.FORWARD:
-            self._forward(operation)
-        else:
-            self._backward(operation)
+        match operation.kind:
+            case Kind.FORWARD:
+                self._forward(operation)
+            case Kind.BACKWARD:
+                self._backward(operation)
+            case Kind.WGRAD:
+                self.wgrad.run(operation.chunk, operation.microbatch)
         self._done[operation.kind, operation.chunk] += 1
         self.policy.end(operation)
         self.ran.append(operation)
@@ -327,7 +338,8 @@ class Step:
         gradient = self._received(operation)
         activation, output = self._kept.pop((chunk, microbatch))
         model_type = get_model_type(self.chunks[chunk])
-        of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
+        with self.wgrad.backward_of(chunk, microbatch):
+            of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
         source = self._neighbour(operation, -1)
         if source is not None:
             stage, upstream_chunk = source
@@ -335,7 +347,8 @@ class Step:
 
     def _reduce_what_is_ready(self) -> None:
         """Chunks from the last one on, whatever order they end in."""
-        while self._unreduced and self._done[Kind.BACKWARD, self._unreduced[-1]] == self.layout.microbatches:
+        last = self.layout.kinds[-1]
+        while self._unreduced and self._done[last, self._unreduced[-1]] == self.layout.microbatches:
             chunk = self._unreduced.pop()
             reduce = _listed(self.config.grad_sync_func)
             if reduce:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,10 +22,11 @@ from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
 from megatronapp.trainer.plugins.dpp.dropout import KeyedDropout
 from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile
-from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, Policies
+from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
 from megatronapp.trainer.plugins.dpp.trial import Trial
 
 log = get_logger(__name__)
@@ -79,7 +81,9 @@ class DppPlugin(Plugin):
         if preparation.layout.expert > 1:
             raise UsageError("--use-dpp can't run expert parallelism: leave --expert-model-parallel-size out")
         sizes = preparation.layout
-        layout = Layout(stages=sizes.pipeline, chunks=sizes.virtual or 1, microbatches=sizes.microbatches)
+        if args.dpp_policy in ZERO_BUBBLE:
+            _refuse_what_is_not_split(args)
+        layout = _pipeline(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)
         Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)  # refused here, before anything starts
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
         return replace(preparation, p2p_transport="native", p2p_lane=lane)
@@ -94,10 +98,9 @@ class DppPlugin(Plugin):
         self._device = context.device
         self._agreement = agreement(context.pipeline)
         sizes = context.placement.sizes
-        layout = Layout(
-            stages=sizes.pipeline, chunks=sizes.virtual_pipeline, microbatches=context.schedule.microbatches
-        )
+        layout = _pipeline(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
         self._policies = Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
+        self._wgrad = DeferredWgrad() if layout.split else None
         self._trial = Trial(wanted=args.dpp_policy == AUTO)
         self._recorded = None
         if args.dpp_order is not None and args.dpp_policy != REPLAY:
@@ -110,11 +113,15 @@ class DppPlugin(Plugin):
     def configure(self, config: TransformerConfig) -> None:
         config.deallocate_pipeline_outputs = False  # they are still being sent
 
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        if self._wgrad is not None:
+            self._wgrad.install(chunks)
+
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         return function if self._dropout is None else self._dropout.wrap(function)
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
-        self.dynamic = dynamic = DynamicSchedule(function, self._pipeline, self._policies, self._agreement)
+        self.dynamic = dynamic = DynamicSchedule(function, self._pipeline, self._policies, self._agreement, self._wgrad)
 
         def run(**kwargs: Any) -> Any:
             if kwargs["forward_only"] or not self._trial.dynamic:
@@ -157,6 +164,22 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
     for flag, is_given in given.items():
         if is_given:
             raise UsageError(f"{flag} does nothing without --use-dpp: add it, or leave {flag} out")
+
+
+def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
+    given = {
+        "--tensor-model-parallel-size": args.tensor_model_parallel_size > 1,
+        "--transformer-impl transformer_engine": args.transformer_impl != "local",
+        "--recompute-granularity full": args.recompute_granularity == "full",
+        "--num-experts": args.num_experts is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"--dpp-policy {args.dpp_policy} can't split W from B with {flag}: leave one of them out")
+
+
+def _pipeline(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Layout:
+    return Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=args.dpp_policy in ZERO_BUBBLE)
 
 
 def agreement(pipeline: PipelineMessages) -> Agreement | None:

@@ -16,7 +16,9 @@ from megatronapp.core.pipeline.schedule_csv import read_csv
 
 AUTO, REPLAY = "auto", "replay"
 HINTS = ("interleaved", "depth-first", "breadth-first")
-POLICIES = (AUTO, *HINTS, REPLAY)
+ZERO_BUBBLE = ("zb-h1", "zb-h2")
+"""Hints with places for W: the layout must split it from B."""
+POLICIES = (AUTO, *HINTS, *ZERO_BUBBLE, REPLAY)
 BACKWARD_RATIO = 2.0
 """B in F, until something was measured."""
 
@@ -25,7 +27,8 @@ BACKWARD_RATIO = 2.0
 class Policies:
     """The policy of every step. Raises UsageError when it is made for flags that do not fit the layout.
 
-    name: one of POLICIES. cap: activations in flight at most; None: stock's largest peak. order: a schedule's CSV, for
+    name: one of POLICIES. cap: activations in flight at most; None: the largest peak
+    of stock's order, or of a zero-bubble one. order: a schedule's CSV, for
     REPLAY.
     """
 
@@ -40,7 +43,8 @@ class Policies:
         replayed = self.name == REPLAY
         orders_ = _read(self.layout, self.order) if replayed else orders.all_stages(_hint(self.name), self.layout)
         object.__setattr__(self, "_orders", orders_)
-        object.__setattr__(self, "_cap", checked_cap(self.layout, self.cap))
+        usual = max(map(caps.peak, orders_)) if self.name in ZERO_BUBBLE else caps.stock_cap(self.layout)
+        object.__setattr__(self, "_cap", usual if self.cap is None else checked_cap(self.layout, self.cap))
 
     def __call__(self, layout: Layout, stage: int) -> StagePolicy:
         """As DynamicSchedule asks for it."""
@@ -51,10 +55,8 @@ def _hint(name: str) -> str:
     return "interleaved" if name == AUTO else name
 
 
-def checked_cap(layout: Layout, cap: int | None) -> int:
+def checked_cap(layout: Layout, cap: int) -> int:
     """Raises UsageError for one that can stop for ever, or keeps the pipeline from full pace, with the least one."""
-    if cap is None:
-        return caps.stock_cap(layout)
     caps.checked_cap(layout, cap)
     times = np.broadcast_to(
         np.array([1.0, BACKWARD_RATIO / 2, BACKWARD_RATIO / 2])[:, None, None], (3, layout.stages, layout.chunks)
