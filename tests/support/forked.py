@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ PRELOAD = [
     "megatronapp.trainer.launch",
     "megatronapp.trainer.plugins.scan",
     "megatronapp.trainer.plugins.faults",
+    "megatronapp.trainer.plugins.dpp",
     "megatronapp.trainer.generate.loaded",
 ]
 
@@ -34,11 +35,13 @@ def run_forked(
     *args: Any,
     timeout: float = 90.0,
     environment: Mapping[str, str] | None = None,
+    may_die: Collection[int] = (),
 ) -> list[T]:
     """Call `target(*args)` in `world_size` processes as torchrun would start them; what each returns, by rank.
 
     The target sees RANK, WORLD_SIZE, MASTER_PORT and so on, and joins and leaves the process groups itself. Target,
-    arguments and results must be picklable. `timeout` is in seconds, for all ranks together. Raises RankFailedError.
+    arguments and results must be picklable. `timeout` is in seconds, for all ranks together. A rank that may die, and
+    does, returns None. Raises RankFailedError.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -54,7 +57,7 @@ def run_forked(
         for process, (_, sender) in zip(ranks, pipes, strict=True):
             process.start()
             sender.close()
-        return _collect([receiver for receiver, _ in pipes], time.monotonic() + timeout)
+        return _collect([receiver for receiver, _ in pipes], time.monotonic() + timeout, may_die)
     finally:
         for process in ranks:
             if process.pid is not None:
@@ -87,7 +90,7 @@ def _rank(
         sender.send((None, traceback.format_exc()))
 
 
-def _collect(receivers: list[Connection], deadline: float) -> list[Any]:
+def _collect(receivers: list[Connection], deadline: float, may_die: Collection[int]) -> list[Any]:
     """Results in order of rank; the first failure ends the wait, as the other ranks wait for the one that failed."""
     results: dict[int, Any] = {}
     while len(results) < len(receivers):
@@ -101,6 +104,9 @@ def _collect(receivers: list[Connection], deadline: float) -> list[Any]:
             try:
                 result, error = receiver.recv()
             except EOFError:
+                if rank in may_die:
+                    results[rank] = None
+                    continue
                 raise RankFailedError(f"rank {rank} died without a word") from None
             if error is not None:
                 raise RankFailedError(f"rank {rank}:\n{error}")

@@ -92,10 +92,11 @@ def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--require-plugins scan dpp", "--require-plugins dpp asks for the plug-in dpp, which is not installed here"),
+        ("--require-plugins scan fbd", "--require-plugins fbd asks for the plug-in fbd, which is not installed here"),
         (
-            "--use-dpp --workload 4096",
-            "--use-dpp asks for the plug-in dpp, which is not installed here (scan, scope, faults",
+            "--forward-backward-disaggregating --workload 4096",
+            "--forward-backward-disaggregating asks for the plug-in fbd, which is not installed here (scan, scope, "
+            "dpp, faults",
         ),
     ],
 )

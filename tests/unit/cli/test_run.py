@@ -18,7 +18,7 @@ JOB = """
 apiVersion: megatronapp.io/v1alpha1
 kind: TrainingJob
 metadata: {name: tiny}
-spec: {procPerNode: 1, plugins: {dpp: {enabled: true}}}
+spec: {procPerNode: 2, plugins: {fbd: {enabled: true}}}
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -50,7 +50,8 @@ def run(
     config, namespace = arguments.parse(argv, kinds)
     environment = Environment.read()
     layout = Layout.of(config, environment.world_size)
-    prepared = PluginChain.prepare(kinds, namespace, Preparation(environment=environment, layout=layout))
+    asked = Preparation(environment=environment, layout=layout, p2p_transport=config.parallel.p2p_transport)
+    prepared = PluginChain.prepare(kinds, namespace, asked)
     layout = prepared.layout
     os.environ.update(prepared.variables)
     tokenizer = build_tokenizer(config.data)
@@ -64,7 +65,8 @@ def run(
         given = arguments.plugin_flags(kinds, namespace)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
         start.check(recipe)
-        pipeline = schedule.open_pipeline(config.parallel, environment, store)
+        wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
+        pipeline = schedule.open_pipeline(wanted, environment, store, prepared.p2p_lane)
         context = PluginContext(
             identity=identity,
             placement=parallel.placement(environment, layout, device, prepared.role),

@@ -18,6 +18,14 @@ def test_stocks_largest_peak_is_that_of_its_first_stage(stages: int, chunks: int
     assert max(caps.peak(orders.interleaved(layout, stage)) for stage in range(stages)) == peak
 
 
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_an_activation_whose_w_is_pending_counts(stages: int) -> None:
+    layout = Layout(stages=stages, microbatches=4 * stages, split=True)
+    peaks = [[caps.peak(order(layout, stage)) for stage in range(stages)] for order in (orders.zb_h1, orders.zb_h2)]
+
+    assert peaks == [[stages] * stages, [2 * stages - 1] * stages]
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4, 8])
 def test_1f1b_holds_what_littles_law_asks_for(stages: int) -> None:
     layout = Layout(stages=stages, microbatches=32)

@@ -69,7 +69,7 @@ def test_mount_paths_become_local_folders(tmp_path: Path) -> None:
         ({"storage": [VOLUME]}, {}, "--storage data=DIR"),
         ({"storage": [VOLUME]}, {"data": Path("/nowhere/at/all")}, "there is no such folder"),
         ({}, {"data": Path("/")}, "no storage of that name"),
-        ({"plugins": {"dpp": {"enabled": True}}}, {}, r"plugins\.dpp: this machine has no plug-in dpp"),
+        ({"plugins": {"fbd": {"enabled": True}}}, {}, r"plugins\.fbd: this machine has no plug-in fbd"),
         ({"plugins": {"fbd": {"enabled": True}}}, {}, r"set plugins\.fbd\.enabled to false"),
         ({"plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}}, {}, "inline on a laptop"),
     ],

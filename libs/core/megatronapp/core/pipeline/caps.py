@@ -40,10 +40,11 @@ def least_cap(layout: Layout, times: PassTimes, message_ns: float) -> int:
 
 
 def peak(order: Order) -> int:
-    """Most activations in flight when an order without W is run."""
+    """Most activations in flight when an order is run: from F to W, or to B where the order has no W."""
+    last = max((operation.kind for operation in order), default=Kind.BACKWARD)
     in_flight = most = 0
     for operation in order:
-        in_flight += 1 if operation.kind is Kind.FORWARD else -1
+        in_flight += (operation.kind is Kind.FORWARD) - (operation.kind is last)
         most = max(most, in_flight)
     return most
 

@@ -10,6 +10,17 @@ from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 from megatronapp.core.trainingjob.base import Model, ObjectName
 
+MAX_CAP = 1 << 20
+DPP_POLICIES = {
+    "Auto": "auto",
+    "Interleaved": "interleaved",
+    "DepthFirst": "depth-first",
+    "BreadthFirst": "breadth-first",
+    "ZbH1": "zb-h1",
+    "ZbH2": "zb-h2",
+}
+"""As the trainer's flag has them."""
+
 
 class ScanPlugin(Model):
     """MegaScan: a window of `continuousIterations` steps every `interval` steps is traced in detail."""
@@ -36,13 +47,20 @@ class ScopePlugin(Model):
 
 
 class DppPlugin(Model):
+    """MegaDPP: stages choose their next operation while they run. Auto goes back to megatron-core's schedule where that
+    is measured faster."""
+
     enabled: bool = False
-    policy: Literal["DepthFirst", "BreadthFirst"] = "BreadthFirst"
+    policy: Literal["Auto", "Interleaved", "DepthFirst", "BreadthFirst", "ZbH1", "ZbH2"] = "Auto"
+    cap: int | None = Field(default=None, ge=1, le=MAX_CAP, description="activations that a stage holds at most")
     transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
 
     @property
     def flags(self) -> list[str]:
-        return ["--use-dpp", "--dpp-policy", self.policy, "--dpp-transport", self.transport] if self.enabled else []
+        if not self.enabled:
+            return []
+        cap = [] if self.cap is None else ["--dpp-cap", str(self.cap)]
+        return ["--use-dpp", "--dpp-policy", DPP_POLICIES[self.policy], *cap, "--dpp-transport", self.transport]
 
 
 class FbdPlugin(Model):

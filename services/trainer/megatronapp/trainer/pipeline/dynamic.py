@@ -5,13 +5,16 @@ backward_step, so that what watches these sees them. A chunk's microbatches keep
 and its data, which each chunk reads from an iterator of its own: results are bitwise those of megatron-core's
 schedules.
 
-Gradients are reduced chunk by chunk, the last one first, each as soon as it and those before it are there: replicas
-that chose other orders still reduce in the same one. Evaluation goes to megatron-core's schedule.
+The ranks that hold a stage together follow the first of them (agreement.py). Gradients are reduced chunk by chunk, the
+last one first, each as soon as it and those before it are there: replicas that chose other orders still reduce in the
+same one. On a GPU a choice is made when the operation before the last one has ended there, not earlier: the host would
+decide on nothing. Evaluation goes to megatron-core's schedule.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,8 +31,10 @@ from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Transport
 from megatronapp.trainer.pipeline.schedule import process_groups
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 AHEAD = 4
 """Messages of a lane whose receives are posted before its head has run."""
@@ -62,21 +67,31 @@ class DynamicSchedule:
     """In place of megatron-core's schedule for training steps; `stock` runs evaluations.
 
     `ran` is what this stage ran in the newest step, in its order. Dropout is drawn in the order of execution: with it,
-    and several chunks, results differ from stock's. Raises UsageError for what it can't run: more than one tensor-,
-    context- or expert-parallel rank a stage, a transport that needs one order, and REFUSED settings.
+    and several chunks, results differ from stock's, unless draws are keyed. `agreement` is needed where several tensor-
+    or context-parallel ranks hold a stage. With `wgrad`, which is installed in the models, W is an operation of its
+    own. Raises UsageError for what it can't run: expert parallelism, a transport that needs one order, and REFUSED
+    settings.
     """
 
-    def __init__(self, stock: Callable[..., Any], messages: PipelineMessages, make_policy: MakePolicy) -> None:
+    def __init__(
+        self,
+        stock: Callable[..., Any],
+        messages: PipelineMessages,
+        make_policy: MakePolicy,
+        agreement: Agreement | None = None,
+        wgrad: DeferredWgrad | None = None,
+    ) -> None:
         self._stock = stock
         self._messages = messages
         self._make_policy = make_policy
+        self._agreement = agreement
+        self._wgrad = wgrad
         self.ran: list[Operation] = []
         self._groups = process_groups()
         if messages.transport.ordered:
             raise UsageError("a dynamic pipeline order needs messages in any order: add --p2p-transport native")
-        for name, group in (("tensor", self._groups.tp), ("context", self._groups.cp)):
-            if group.size() > 1:
-                raise UsageError(f"a dynamic pipeline order can't run {name} parallelism yet; take a size of 1")
+        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size()) > 1:
+            raise UsageError("a dynamic pipeline order needs an agreement where several ranks hold a stage")
         if parallel_state.get_expert_model_parallel_world_size() > 1:
             raise UsageError("a dynamic pipeline order can't run expert parallelism yet; take a size of 1")
 
@@ -104,19 +119,29 @@ class DynamicSchedule:
             if getattr(config, name):
                 raise UsageError(f"a dynamic pipeline order can't run with {name}; unset it")
         group = self._messages.group
-        layout = Layout(stages=group.size(), chunks=len(chunks), microbatches=num_microbatches)
+        layout = Layout(
+            stages=group.size(), chunks=len(chunks), microbatches=num_microbatches, split=self._wgrad is not None
+        )
+        first = self._messages.begin_pass(num_microbatches)
+        if self._agreement is not None:
+            self._agreement.begin(layout.operations)
+        sequence = seq_length // self._groups.cp.size()
+        if config.sequence_parallel:
+            sequence //= self._groups.tp.size()
         return Step(
             layout=layout,
             stage=group.rank(),
             policy=self._make_policy(layout, group.rank()),
             messages=self._messages,
             groups=self._groups,
-            first=self._messages.begin_pass(num_microbatches),
+            agreement=self._agreement,
+            wgrad=self._wgrad or DeferredWgrad(),
+            first=first,
             config=config,
             chunks=chunks,
             forward_step=forward_step_func,
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
-            shape=(seq_length, micro_batch_size, config.hidden_size),
+            shape=(sequence, micro_batch_size, config.hidden_size),
         )
 
 
@@ -129,6 +154,8 @@ class Step:
     policy: StagePolicy
     messages: PipelineMessages
     groups: Any
+    agreement: Agreement | None
+    wgrad: DeferredWgrad
     first: int
     """Number of the first microbatch in messages' names."""
     config: Any
@@ -145,10 +172,11 @@ class Step:
         self._coming: dict[Operation, Handle] = {}
         self._posted = dict.fromkeys(((kind, c) for kind in DIRECTIONS for c in range(self.layout.chunks)), 0)
         self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
-        self._done = dict.fromkeys(self._posted, 0)
+        self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
         self._tokens = torch.zeros([], dtype=torch.int, device=torch.cuda.current_device())
         self._longest_seconds = 0.0
+        self._on_device: deque[torch.cuda.Event] = deque()
         self._with_no_sync = ExitStack()
 
     # ---- the step
@@ -177,18 +205,34 @@ class Step:
         operation = self._next()
         began = time.perf_counter()
         self.policy.start(operation)
-        if operation.kind is Kind.FORWARD:
-            self._forward(operation)
-        else:
-            self._backward(operation)
+        match operation.kind:
+            case Kind.FORWARD:
+                self._forward(operation)
+            case Kind.BACKWARD:
+                self._backward(operation)
+            case Kind.WGRAD:
+                self.wgrad.run(operation.chunk, operation.microbatch)
         self._done[operation.kind, operation.chunk] += 1
         self.policy.end(operation)
         self.ran.append(operation)
         self._reduce_what_is_ready()
+        if self._tokens.is_cuda:
+            self._on_device.append(torch.cuda.current_stream().record_event())
         self._longest_seconds = max(self._longest_seconds, time.perf_counter() - began)
 
     def _next(self) -> Operation:
         """What to run next, once something can. Raises TrainingError when nothing can for too long."""
+        while len(self._on_device) > 1:
+            self._on_device.popleft().synchronize()
+        if self.agreement is None:
+            return self._choose()
+        if not self.agreement.leads:
+            return self._follow(self.agreement)
+        operation = self._choose()
+        self.agreement.send_decision(self.layout.number(operation))
+        return operation
+
+    def _choose(self) -> Operation:
         began = time.perf_counter()
         while True:
             self._post_receives()
@@ -196,10 +240,22 @@ class Step:
             operation = self.policy.choose()
             if operation is not None:
                 return operation
-            waited = time.perf_counter() - began
-            if not self._coming or waited > max(LEAST_PATIENCE_SECONDS, PATIENCE * self._longest_seconds):
-                raise TrainingError(f"stage {self.stage} has had nothing to run for {waited:.0f} s: {self._standing()}")
+            if not self._coming:
+                raise TrainingError(f"stage {self.stage} has nothing to run, and nothing will come: {self._standing()}")
+            self._be_patient(began)
             cast(AnyOrderTransport, self.messages.transport).wait_any(WAIT_SECONDS)
+
+    def _follow(self, agreement: Agreement) -> Operation:
+        began = time.perf_counter()
+        self._post_receives()
+        while (number := agreement.receive_decision(WAIT_SECONDS)) is None:
+            self._be_patient(began)
+        return self.layout.operation(number)
+
+    def _be_patient(self, began: float) -> None:
+        waited = time.perf_counter() - began
+        if waited > max(LEAST_PATIENCE_SECONDS, PATIENCE * self._longest_seconds):
+            raise TrainingError(f"stage {self.stage} has had nothing to run for {waited:.0f} s: {self._standing()}")
 
     def _standing(self) -> str:
         lanes = ", ".join(f"{n} {kind.letter} of chunk {chunk}" for (kind, chunk), n in self._done.items())
@@ -248,6 +304,7 @@ class Step:
         if operation not in self._receives:
             return None
         handle, tensor = self._receives.pop(operation)
+        self._coming.pop(operation, None)  # a rank that follows has not asked
         handle.wait()
         return tensor
 
@@ -281,7 +338,8 @@ class Step:
         gradient = self._received(operation)
         activation, output = self._kept.pop((chunk, microbatch))
         model_type = get_model_type(self.chunks[chunk])
-        of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
+        with self.wgrad.backward_of(chunk, microbatch):
+            of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
         source = self._neighbour(operation, -1)
         if source is not None:
             stage, upstream_chunk = source
@@ -289,7 +347,8 @@ class Step:
 
     def _reduce_what_is_ready(self) -> None:
         """Chunks from the last one on, whatever order they end in."""
-        while self._unreduced and self._done[Kind.BACKWARD, self._unreduced[-1]] == self.layout.microbatches:
+        last = self.layout.kinds[-1]
+        while self._unreduced and self._done[last, self._unreduced[-1]] == self.layout.microbatches:
             chunk = self._unreduced.pop()
             reduce = _listed(self.config.grad_sync_func)
             if reduce:

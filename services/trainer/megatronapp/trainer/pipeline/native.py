@@ -68,7 +68,7 @@ class NativeTransport:
     ordered = False
 
     def __init__(self, engine: rdma.Engine) -> None:
-        module = import_module(WHEEL)
+        module = rdma_module()
         self.engine = engine
         self.errors: tuple[type[Exception], ...] = (module.TransportError,)
         self._timed_out: type[Exception] = module.TransferTimeoutError
@@ -122,15 +122,22 @@ class NativeTransport:
             self._receives.pop(completion.handle.id, None)
 
 
-def open_engine(config: ParallelConfig, environment: Environment, group: dist.ProcessGroup, store: Any) -> rdma.Engine:
-    """This rank's engine, connected with its neighbours in the pipeline's `group`.
+def rdma_module() -> Any:
+    """Raises UsageError without the wheel."""
+    try:
+        return import_module(WHEEL)
+    except ImportError as error:
+        raise UsageError("--p2p-transport native needs the wheel: pip install megatronapp-rdma") from error
+
+
+def open_engine(
+    config: ParallelConfig, environment: Environment, group: dist.ProcessGroup, store: Any, lane: str = ""
+) -> rdma.Engine:
+    """This rank's engine, connected with its neighbours in the pipeline's `group`, over `lane` where one is named.
 
     Raises UsageError without the wheel, and TrainingError when a neighbour can't be reached.
     """
-    try:
-        module = import_module(WHEEL)
-    except ImportError as error:
-        raise UsageError("--p2p-transport native needs the wheel: pip install megatronapp-rdma") from error
+    module = rdma_module()
     try:
         settings = module.flags.settings(
             rank=environment.rank,
@@ -147,7 +154,9 @@ def open_engine(config: ParallelConfig, environment: Environment, group: dist.Pr
             store,
             job=environment.job,
             epoch=environment.attempt,
-            config=module.Config(deadline_seconds=config.distributed_timeout_minutes * 60, **settings),
+            config=module.Config(
+                deadline_seconds=config.distributed_timeout_minutes * 60, require=(lane,) if lane else (), **settings
+            ),
         )
         engine.connect(module.neighbours(dist.get_process_group_ranks(group), environment.rank))
     except ValueError as error:

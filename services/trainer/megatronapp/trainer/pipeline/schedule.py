@@ -22,14 +22,16 @@ from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Tr
 from megatronapp.trainer.pipeline.torch_transport import TorchTransport, key_of
 
 
-def open_pipeline(config: ParallelConfig, environment: Environment, store: Any) -> PipelineMessages | None:
+def open_pipeline(
+    config: ParallelConfig, environment: Environment, store: Any, lane: str = ""
+) -> PipelineMessages | None:
     """This rank's port to its neighbours; None where the pipeline has one stage. Raises as `native.open_engine`."""
     group = parallel_state.get_pipeline_model_parallel_group()
     if group.size() == 1:
         return None
     transport: Transport = TorchTransport(group)
     if config.p2p_transport == "native":
-        transport = native.NativeTransport(native.open_engine(config, environment, group, store))
+        transport = native.NativeTransport(native.open_engine(config, environment, group, store, lane))
     return PipelineMessages(transport, group)
 
 

@@ -26,7 +26,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
@@ -98,6 +98,10 @@ class Preparation:
     `Placement.role` carries to the platform."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables to set before the device, NCCL and torch.distributed are first used."""
+    p2p_transport: Literal["torch", "native"] = "torch"
+    """What carries messages between pipeline stages: what --p2p-transport says, or what a plug-in needs."""
+    p2p_lane: str = ""
+    """Lane of the native transport without which it does not start; empty: the fastest that there is."""
     frame_bytes: int = 0
     """Of the ring through which frames go to the agent (`PluginContext.channel`): a power of two from 4 KiB to 256 MiB;
     0: there is none."""

@@ -1,0 +1,195 @@
+"""The plug-in: the dynamic schedule in place of megatron-core's, with the policy that the flags ask for."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.trace.values import Progress
+from megatronapp.trainer.pipeline.agreement import Agreement
+from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
+from megatronapp.trainer.pipeline.native import NativeTransport
+from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
+from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
+from megatronapp.trainer.plugins.dpp.dropout import KeyedDropout
+from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile
+from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
+from megatronapp.trainer.plugins.dpp.trial import Trial
+
+log = get_logger(__name__)
+
+LANES = ("auto", "shm", "cuda_ipc", "tcp", "ucx")
+
+
+class DppPlugin(Plugin):
+    """Training steps run in the order that each stage chooses; evaluation stays stock's."""
+
+    name: ClassVar[str] = "dpp"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        group = parser.add_argument_group("MegaDPP")
+        group.add_argument(
+            "--use-dpp", action="store_true", help="let pipeline stages choose their next operation while they run"
+        )
+        group.add_argument(
+            "--dpp-policy",
+            choices=POLICIES,
+            default=AUTO,
+            help="what a stage prefers of what it can run: auto is interleaved, or megatron-core's schedule where that "
+            "is measured faster; replay runs the order in --dpp-order (default %(default)s)",
+        )
+        group.add_argument(
+            "--dpp-cap",
+            type=int,
+            metavar="N",
+            help="activations (a microbatch on a chunk) that a stage holds at most; default: megatron-core's peak",
+        )
+        group.add_argument(
+            "--dpp-order",
+            type=Path,
+            metavar="FILE.csv",
+            help="with replay the order to run; else the newest step's order is written there at the end",
+        )
+        group.add_argument(
+            "--dpp-transport",
+            choices=LANES,
+            default=LANES[0],
+            help="lane that messages must take (default the fastest)",
+        )
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        if not args.use_dpp:
+            _refuse_without_switch(args)
+            return preparation
+        if preparation.layout.pipeline < 2:
+            raise UsageError("--use-dpp needs a pipeline: give --pipeline-model-parallel-size 2 or more")
+        if preparation.layout.expert > 1:
+            raise UsageError("--use-dpp can't run expert parallelism: leave --expert-model-parallel-size out")
+        sizes = preparation.layout
+        if args.dpp_policy in ZERO_BUBBLE:
+            _refuse_what_is_not_split(args)
+        layout = _pipeline(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)
+        Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)  # refused here, before anything starts
+        lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
+        return replace(preparation, p2p_transport="native", p2p_lane=lane)
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls(args, context) if args.use_dpp else None
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        assert context.pipeline is not None, "prepare has refused a run without a pipeline"  # noqa: S101
+        self._pipeline = context.pipeline
+        self._device = context.device
+        self._agreement = agreement(context.pipeline)
+        sizes = context.placement.sizes
+        layout = _pipeline(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
+        self._policies = Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
+        self._wgrad = DeferredWgrad() if layout.split else None
+        self._trial = Trial(wanted=args.dpp_policy == AUTO)
+        self._recorded = None
+        if args.dpp_order is not None and args.dpp_policy != REPLAY:
+            self._recorded = OrdersFile(args.dpp_order, layout, context)
+        drops = args.hidden_dropout > 0 or args.attention_dropout > 0
+        self._dropout = KeyedDropout(args.seed, context.device) if drops else None
+        self._step = 0
+        self._began = 0.0
+
+    def configure(self, config: TransformerConfig) -> None:
+        config.deallocate_pipeline_outputs = False  # they are still being sent
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        if self._wgrad is not None:
+            self._wgrad.install(chunks)
+
+    def forward_step(self, function: ForwardStep) -> ForwardStep:
+        return function if self._dropout is None else self._dropout.wrap(function)
+
+    def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
+        self.dynamic = dynamic = DynamicSchedule(function, self._pipeline, self._policies, self._agreement, self._wgrad)
+
+        def run(**kwargs: Any) -> Any:
+            if kwargs["forward_only"] or not self._trial.dynamic:
+                return function(**kwargs)
+            losses = dynamic(**kwargs)
+            if self._recorded is not None:
+                self._recorded.keep(self._step, dynamic.ran)
+            return losses
+
+        return run
+
+    def step_begin(self, step: int) -> None:
+        self._step = step
+        if self._dropout is not None:
+            self._dropout.begin_step(step)
+        self._began = time.perf_counter()
+
+    def step_end(self, step: int, progress: Progress | None) -> None:
+        if self._trial.ended(time.perf_counter() - self._began):
+            slowest = torch.tensor(self._trial.medians, dtype=torch.float64, device=self._device)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            dynamic, stock = slowest.tolist()
+            self._trial.decide(dynamic, stock)
+            if dist.get_rank() == 0:
+                chosen = "dynamic" if self._trial.dynamic else "stock"
+                log.info("dpp_trial", chosen=chosen, dynamic_ms=round(dynamic * 1e3, 3), stock_ms=round(stock * 1e3, 3))
+
+    def close(self) -> None:
+        if self._recorded is not None:
+            self._recorded.write()
+
+
+def _refuse_without_switch(args: argparse.Namespace) -> None:
+    given = {
+        "--dpp-policy": args.dpp_policy != AUTO,
+        "--dpp-cap": args.dpp_cap is not None,
+        "--dpp-order": args.dpp_order is not None,
+        "--dpp-transport": args.dpp_transport != LANES[0],
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{flag} does nothing without --use-dpp: add it, or leave {flag} out")
+
+
+def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
+    given = {
+        "--tensor-model-parallel-size": args.tensor_model_parallel_size > 1,
+        "--transformer-impl transformer_engine": args.transformer_impl != "local",
+        "--recompute-granularity full": args.recompute_granularity == "full",
+        "--num-experts": args.num_experts is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"--dpp-policy {args.dpp_policy} can't split W from B with {flag}: leave one of them out")
+
+
+def _pipeline(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Layout:
+    return Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=args.dpp_policy in ZERO_BUBBLE)
+
+
+def agreement(pipeline: PipelineMessages) -> Agreement | None:
+    """Of the ranks that hold this stage together; None where this rank holds it alone. Raises TrainingError."""
+    ranks = dist.get_process_group_ranks(parallel_state.get_tensor_and_context_parallel_group())
+    if len(ranks) == 1:
+        return None
+    transport = pipeline.transport
+    assert isinstance(transport, NativeTransport), "prepare has asked for it"  # noqa: S101
+    try:
+        return Agreement(transport.engine, ranks)
+    except transport.errors as error:
+        raise TrainingError(f"the ranks of this pipeline stage can't reach each other: {error}") from error

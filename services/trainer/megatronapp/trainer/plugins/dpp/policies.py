@@ -1,0 +1,79 @@
+"""From the flags to each step's policy: which hint, which cap, or which recorded order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.pipeline import caps, orders
+from megatronapp.core.pipeline.orders import Order
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.core.pipeline.schedule_csv import read_csv
+
+AUTO, REPLAY = "auto", "replay"
+HINTS = ("interleaved", "depth-first", "breadth-first")
+ZERO_BUBBLE = ("zb-h1", "zb-h2")
+"""Hints with places for W: the layout must split it from B."""
+POLICIES = (AUTO, *HINTS, *ZERO_BUBBLE, REPLAY)
+BACKWARD_RATIO = 2.0
+"""B in F, until something was measured."""
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policy of every step. Raises UsageError when it is made for flags that do not fit the layout.
+
+    name: one of POLICIES. cap: activations in flight at most; None: the largest peak
+    of stock's order, or of a zero-bubble one. order: a schedule's CSV, for
+    REPLAY.
+    """
+
+    layout: Layout
+    name: str
+    cap: int | None = None
+    order: Path | None = None
+    _orders: list[Order] = field(init=False)
+    _cap: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        replayed = self.name == REPLAY
+        orders_ = _read(self.layout, self.order) if replayed else orders.all_stages(_hint(self.name), self.layout)
+        object.__setattr__(self, "_orders", orders_)
+        usual = max(map(caps.peak, orders_)) if self.name in ZERO_BUBBLE else caps.stock_cap(self.layout)
+        object.__setattr__(self, "_cap", usual if self.cap is None else checked_cap(self.layout, self.cap))
+
+    def __call__(self, layout: Layout, stage: int) -> StagePolicy:
+        """As DynamicSchedule asks for it."""
+        return StagePolicy(layout, stage, self._orders[stage], cap=self._cap, strict=self.name == REPLAY)
+
+
+def _hint(name: str) -> str:
+    return "interleaved" if name == AUTO else name
+
+
+def checked_cap(layout: Layout, cap: int) -> int:
+    """Raises UsageError for one that can stop for ever, or keeps the pipeline from full pace, with the least one."""
+    caps.checked_cap(layout, cap)
+    times = np.broadcast_to(
+        np.array([1.0, BACKWARD_RATIO / 2, BACKWARD_RATIO / 2])[:, None, None], (3, layout.stages, layout.chunks)
+    )
+    said = caps.too_small(cap, caps.least_cap(layout, times, 0.0))
+    if said is not None:
+        raise UsageError(f"--dpp-cap: {said}")
+    return cap
+
+
+def _read(layout: Layout, file: Path | None) -> list[Order]:
+    if file is None:
+        raise UsageError("--dpp-policy replay needs the order to run: add --dpp-order FILE.csv")
+    try:
+        found, orders_ = read_csv(file.read_text())
+    except (OSError, DataError, UnicodeDecodeError) as error:
+        raise UsageError(f"--dpp-order {file} can't be read: {error}") from error
+    if found != layout:
+        raise UsageError(f"--dpp-order {file} is an order for {found}, but this run has {layout}")
+    return orders_

@@ -1,0 +1,69 @@
+"""MegaDPP trains bit for bit as megatron-core's schedules do, in any order. tests/e2e/test_dpp.py has all layouts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from megatronapp.core.pipeline.caps import peak
+from megatronapp.core.pipeline.operations import Kind
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.plugins.base import Plugin
+from tests.support.forked import run_forked
+from tests.support.varied_orders import Counting, StockUnderDpp, Varied, assert_bitwise_alike, trained
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+DPP = "--use-dpp --dpp-policy interleaved"
+TWO = "--global-batch-size 16 --pipeline-model-parallel-size 2"
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
+DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
+RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+LAYOUTS = {
+    "PP 2 × TP 2, sequence parallel, untied": (
+        4,
+        1,
+        f"{TWO} --tensor-model-parallel-size 2 --sequence-parallel --untie-embeddings-and-output-weights",
+    ),
+    "PP 2 × VPP 2 × TP 2, dropout, recompute": (
+        4,
+        2,
+        f"{TWO} {VIRTUAL} --tensor-model-parallel-size 2 {DROPOUT} {RECOMPUTE}",
+    ),
+    "PP 2 × VPP 2 × DP 2, overlap, evaluations": (
+        4,
+        2,
+        f"{TWO} {VIRTUAL} {OVERLAP} --eval-interval 4 --eval-iters 1",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
+    flags, run = f"{TWO} {OVERLAP}", partial(trained, steps=3)
+    stock = run_forked(4, run, flags)
+
+    for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):
+        chosen = run_forked(4, run, f"{flags} --use-dpp --dpp-policy {policy}", Counting)
+
+        assert [each.losses for each in chosen] == [each.losses for each in stock]
+        assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+        orders = [order for each in chosen for order in each.orders]
+        assert [sum(operation.kind is Kind.WGRAD for operation in order) for order in orders] == [4] * 12
+        assert max(map(peak, orders)) <= cap
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_losses_and_gradients_are_bitwise_stocks_in_every_order(layout: tuple[int, int, str]) -> None:
+    ranks, chunks, flags = layout
+    stock: tuple[type[Plugin], ...] = ()
+    if DROPOUT in flags:  # the same draws
+        stock = (StockUnderDpp,)
+
+    expected = run_forked(ranks, trained, f"{flags} {DPP if stock else ''}", *stock, timeout=180)
+    chosen = run_forked(ranks, trained, f"{flags} {DPP}", Varied, timeout=180)
+
+    assert_bitwise_alike(chosen, expected, chunks)

@@ -1,0 +1,127 @@
+"""MegaDPP as its user meets it: flags, the order that a run leaves and another replays, a rank that dies."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+
+from megatronapp.core.errors import TrainingError
+from megatronapp.core.pipeline.schedule_csv import read_csv
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.dpp import DppPlugin
+from tests.support.forked import run_forked
+from tests.support.varied_orders import TRIAL_STEPS, Counting, trained
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+TWO = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+
+
+def test_auto_tries_both_in_turns_and_its_order_can_be_replayed(tmp_path: Path) -> None:
+    file, steps = tmp_path / "order.csv", TRIAL_STEPS + 2
+    stock = run_forked(2, partial(trained, steps=steps), TWO)
+
+    auto = run_forked(2, partial(trained, steps=steps), f"{TWO} --use-dpp --dpp-order {file}", Counting)
+    layout, orders = read_csv(file.read_text())
+    again = f"{TWO} --use-dpp --dpp-policy replay --dpp-order {file}"
+    replayed = run_forked(2, partial(trained, steps=2), again, Counting)
+
+    assert [each.gradients for each in auto] == [each.gradients for each in stock]
+    assert auto[-1].losses == stock[-1].losses
+    kinds = [[bool(order) for order in each.orders] for each in auto]
+    assert kinds[0] == kinds[1]  # both ranks decided alike
+    assert kinds[0][:TRIAL_STEPS] == [True, False] * (TRIAL_STEPS // 2)
+    assert kinds[0][TRIAL_STEPS] == kinds[0][TRIAL_STEPS + 1]
+    assert (layout.stages, layout.chunks, layout.microbatches) == (2, 2, 4)
+    assert [each.orders for each in replayed] == [[order, order] for order in orders]
+    assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]
+
+
+class Drawing(Plugin):
+    """Draws from the random states of hidden and of attention dropout as each forward pass begins."""
+
+    name = "drawing"
+    drawn: list[tuple[float, float]]
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        cls.drawn = []
+        return cls()
+
+    def forward_step(self, function: Any) -> Any:
+        from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            hidden = float(torch.rand(()))
+            with get_cuda_rng_tracker().fork():
+                self.drawn.append((hidden, float(torch.rand(()))))
+            return function(*args, **kwargs)
+
+        return run
+
+
+def draws() -> list[tuple[float, float]]:
+    flags = f"{TWO} --tensor-model-parallel-size 2 --use-dpp --dpp-policy interleaved --hidden-dropout 0.1"
+    trained(flags, DppPlugin, Drawing, steps=2)
+    return Drawing.drawn
+
+
+def test_tensor_parallel_ranks_draw_the_same_hidden_masks_and_others_of_their_own_shards() -> None:
+    first, second, *next_stage = run_forked(4, draws)
+    hidden, attention = ([[draw[kind] for draw in rank] for rank in (first, second, *next_stage)] for kind in range(2))
+
+    assert hidden[0] == hidden[1]
+    assert hidden[2] == hidden[3]
+    assert len({*hidden[0], *hidden[2], *attention[0], *attention[1], *attention[2], *attention[3]}) == 6 * len(first)
+    assert len(first) == 2 * 2 * 4  # steps × chunks × microbatches
+
+
+class Dying(Plugin):
+    """One rank dies in the middle of a step's forward passes."""
+
+    name = "dying"
+    victim = -1
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        plugin = cls()
+        plugin.dies = context.identity.rank == cls.victim
+        return plugin
+
+    dies = False
+    passes = 0
+
+    def forward_step(self, function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.passes += 1
+            if self.dies and self.passes == 10:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return run
+
+
+def error_of(victim: int) -> str | None:
+    Dying.victim = victim
+    try:
+        trained("--pipeline-model-parallel-size 4 --use-dpp --dpp-policy interleaved", DppPlugin, Dying)
+    except TrainingError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_is_killed_is_named_by_its_neighbours(victim: int) -> None:
+    said = run_forked(4, error_of, victim, may_die=[victim])
+
+    assert said[victim] is None
+    for neighbour in {victim - 1, victim + 1} & set(range(4)):
+        assert f"rank {victim} is lost" in str(said[neighbour])

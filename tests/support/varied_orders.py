@@ -1,0 +1,151 @@
+"""Training runs whose gradients are kept, under megatron-core's schedule and under MegaDPP in many orders."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from megatronapp.core.pipeline import caps, orders
+from megatronapp.core.pipeline.operations import Operation
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.policy import StagePolicy
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.dpp.trial import Trial
+from tests.support.random_pipelines import random_order
+from tests.support.training import TINY, train
+
+STEPS = 8
+"""Of a run in which each has another order."""
+SMALLEST_CAP_FROM = 4
+TRIAL_STEPS = 6
+
+
+@dataclass
+class Trained:
+    """What one rank saw."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[str] = field(default_factory=list)
+    """Of each step, before the optimizer changes them: a digest of all."""
+    orders: list[list[Operation]] = field(default_factory=list)
+    peaks: list[float] = field(default_factory=list)
+
+
+class Watching(Plugin):
+    """Keeps the gradients' digests. Outermost."""
+
+    name = "watching"
+    trained: Trained
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        cls.trained = Trained()
+        return cls()
+
+    def schedule(self, function: Any) -> Any:
+        def run(**kwargs: Any) -> Any:
+            outputs = function(**kwargs)
+            if not kwargs["forward_only"]:
+                digest = hashlib.sha256()
+                for chunk in kwargs["model"]:
+                    for parameter in chunk.parameters():
+                        digest.update(parameter.main_grad.detach().float().numpy().tobytes())
+                self.trained.gradients.append(digest.hexdigest())
+            return outputs
+
+        return run
+
+
+class StockUnderDpp(DppPlugin):
+    """All that the plug-in does, but for the schedule, which is stock's: with dropout under the same keys."""
+
+    def schedule(self, function: Any) -> Any:
+        return function
+
+
+class Counting(DppPlugin):
+    """Keeps what each step ran in an order of its own; nothing where it was stock's. Its trial is short."""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        self._trial = Trial(wanted=self._trial.wanted, warm_up_steps=2, steps=TRIAL_STEPS - 2)
+
+    def schedule(self, function: Any) -> Any:
+        scheduled = super().schedule(function)
+
+        def run(**kwargs: Any) -> Any:
+            self.dynamic.ran = []
+            outputs = scheduled(**kwargs)
+            Watching.trained.orders.append(self.dynamic.ran)
+            return outputs
+
+        return run
+
+
+class Varied(DppPlugin):
+    """Another order in each step: hints, what the step before ran, and random ones under the smallest cap."""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        self._rank = context.identity.rank
+        self._made: list[StagePolicy] = []
+        self._policies = self._policy  # type: ignore[assignment]
+
+    def schedule(self, function: Any) -> Any:
+        scheduled = super().schedule(function)
+
+        def run(**kwargs: Any) -> Any:
+            outputs = scheduled(**kwargs)
+            if not kwargs["forward_only"]:
+                Watching.trained.orders.append(self.dynamic.ran)
+                Watching.trained.peaks = [policy.peak for policy in self._made]
+            return outputs
+
+        return run
+
+    def _policy(self, layout: Layout, stage: int) -> StagePolicy:
+        make: list[Callable[[], StagePolicy]] = [
+            *[partial(self._hinted, layout, stage, name) for name in ("interleaved", "depth-first", "breadth-first")],
+            partial(self._replayed, layout, stage),
+            *[partial(self._random, layout, stage, seed) for seed in range(STEPS - SMALLEST_CAP_FROM)],
+        ]
+        self._made.append(make[len(self._made) % len(make)]())
+        return self._made[-1]
+
+    @staticmethod
+    def _hinted(layout: Layout, stage: int, name: str) -> StagePolicy:
+        return StagePolicy(layout, stage, orders.all_stages(name, layout)[stage], cap=caps.stock_cap(layout))
+
+    @staticmethod
+    def _replayed(layout: Layout, stage: int) -> StagePolicy:
+        return StagePolicy(layout, stage, Watching.trained.orders[-1], cap=0, strict=True)
+
+    def _random(self, layout: Layout, stage: int, seed: int) -> StagePolicy:
+        order = random_order(layout, np.random.default_rng([seed, self._rank]))
+        return StagePolicy(layout, stage, order, cap=layout.chunks)
+
+
+def trained(flags: str, *plugins: type[Plugin], steps: int = STEPS) -> Trained:
+    """One rank's run, for `run_forked`."""
+    losses = train(f"{TINY} --train-iters {steps} {flags}", plugins=(Watching, *plugins)).losses
+    Watching.trained.losses = losses
+    return Watching.trained
+
+
+def assert_bitwise_alike(chosen: list[Trained], stock: list[Trained], chunks: int) -> None:
+    """All ranks' losses and gradients; and that the orders were many, and none held more than the smallest cap."""
+    assert [each.losses for each in chosen] == [each.losses for each in stock]
+    assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    assert len(chosen[-1].losses) == STEPS
+    for each in chosen:
+        assert len(each.orders) == STEPS
+        assert each.orders[3] == each.orders[2]  # the replayed step
+        assert all(peak <= chunks for peak in each.peaks[SMALLEST_CAP_FROM:])
+        assert chunks == 1 or len({tuple(order) for order in each.orders}) > 3

@@ -1,0 +1,70 @@
+"""What the plug-in's flags ask for, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.orders import all_stages
+from megatronapp.core.pipeline.placement import Layout as Pipeline
+from megatronapp.core.pipeline.schedule_csv import write_csv
+from megatronapp.trainer import arguments
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.base import Preparation
+from megatronapp.trainer.plugins.dpp import DppPlugin
+from tests.support.training import TINY
+
+TWO = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+ASKED = f"{TWO} --use-dpp"
+
+
+def prepared(flags: str, ranks: int = 2) -> Preparation:
+    config, namespace = arguments.parse(f"{TINY} --train-iters 1 {flags}".split(), [DppPlugin])
+    layout = Layout.of(config, ranks)
+    return DppPlugin.prepare(namespace, Preparation(environment=Environment.read(), layout=layout))
+
+
+def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None:
+    assert (prepared(TWO).p2p_transport, prepared(TWO).p2p_lane) == ("torch", "")
+    assert (prepared(ASKED).p2p_transport, prepared(ASKED).p2p_lane) == ("native", "")
+    assert prepared(f"{ASKED} --dpp-transport tcp").p2p_lane == "tcp"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--use-dpp", "--use-dpp needs a pipeline: give --pipeline-model-parallel-size 2 or more"),
+        (
+            "--use-dpp --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 --num-experts 2 "
+            "--disable-bias-linear",
+            "--use-dpp can't run expert parallelism",
+        ),
+        (f"{ASKED} --dpp-cap 1", "a cap of 1 activations can stop for ever: .* it must be at least 2"),
+        (f"{ASKED} --dpp-cap 2", "--dpp-cap: a cap of 2 activations keeps the pipeline from full pace.* raise it to 3"),
+        (f"{ASKED} --dpp-policy replay", "--dpp-policy replay needs the order to run: add --dpp-order FILE.csv"),
+        (f"{ASKED} --dpp-policy replay --dpp-order nowhere.csv", "--dpp-order nowhere.csv can't be read"),
+        (f"{ASKED} --dpp-policy zb-h1", "zero-bubble schedules take one chunk a stage"),
+        (
+            "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h2 --recompute-granularity full "
+            "--recompute-method uniform --recompute-num-layers 1",
+            "--dpp-policy zb-h2 can't split W from B with --recompute-granularity full",
+        ),
+        (f"{ASKED} --dpp-policy widest", "invalid choice: 'widest'"),
+        (f"{TWO} --dpp-cap 4", "--dpp-cap does nothing without --use-dpp"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(flags: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        prepared(flags, ranks=4 if "expert" in flags else 2)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_order_of_another_pipeline_is_refused(tmp_path: Path) -> None:
+    other = Pipeline(stages=4, microbatches=8)
+    (tmp_path / "order.csv").write_text(write_csv(other, all_stages("1f1b", other)))
+
+    with pytest.raises(UsageError, match=r"is an order for .*stages=4.*, but this run has .*stages=2"):
+        prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
