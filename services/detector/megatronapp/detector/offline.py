@@ -205,10 +205,10 @@ def megatrace_job(name: str, logs: Logs, layout: Layout | None = None) -> Report
     layout = layout or infer(len(logs.ranks.keys() | logs.absent), traffic)
     if layout is None:
         return _noting(report, "slow ranks are not judged: the communicators do not tell TP, PP and DP; give --config")
-    meetings = gather(logs)
-    if not meetings.meetings:
+    matched = gather(logs)
+    if not matched.operations:
         return _noting(report, "slow ranks are not judged: no operation is in the logs of all its members")
-    work = late_ranks.measure(meetings, layout)
+    work = late_ranks.measure(matched, layout)
     slow = late_ranks.find(work)
     findings = (*report.findings, *_without_steps(name, late_findings.suspicions(slow)))
     job = report.job.model_copy(update={"parallel": late_findings.parallel(work, slow)})

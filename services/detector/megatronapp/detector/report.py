@@ -188,8 +188,8 @@ def _job_lines(job: Job, verbose: bool, groups: bool) -> list[str]:
 
 
 def _parallel_lines(parallel: Parallel, verbose: bool, groups: bool) -> list[str]:
-    told = f"TP {parallel.tp}, PP {parallel.pp}, DP {parallel.dp} (by {parallel.source})"
-    lines = [f"  layout           {told}{', clocks corrected' if parallel.clocks_corrected else ''}"]
+    sizes = f"TP {parallel.tp}, PP {parallel.pp}, DP {parallel.dp} (by {parallel.source})"
+    lines = [f"  layout           {sizes}{', clocks corrected' if parallel.clocks_corrected else ''}"]
     for kind in dict.fromkeys(group.kind for group in parallel.groups if groups):
         rows = sorted(_lateness(parallel, kind), key=lambda row: -row[1])
         lines.append(f"    late in {kind} groups, of all their operations")

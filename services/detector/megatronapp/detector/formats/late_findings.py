@@ -9,7 +9,7 @@ import numpy as np
 
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.detector.formats.late_ranks import Slow, Work
-from megatronapp.detector.formats.own_work import Meeting
+from megatronapp.detector.formats.own_work import MatchedOperations
 from megatronapp.detector.report import Bottleneck, GroupLateness, Parallel, StageWork
 from megatronapp.detector.rules.base import Suspicion, percent
 
@@ -70,20 +70,20 @@ def parallel(work: Work, slow: Iterable[Slow]) -> Parallel:
         pp=layout.pp,
         source=layout.source,
         clocks_corrected=work.clocks.corrected,
-        groups=tuple(_lateness(work, meeting) for meeting in work.meetings.meetings),
+        groups=tuple(_lateness(work, operations) for operations in work.matched.operations),
         stages=stages,
         bottlenecks=(*_slow_ranks(work, slow), *_slow_stage(stages)),
     )
 
 
-def _lateness(work: Work, meeting: Meeting) -> GroupLateness:
-    at = meeting.at - np.array([work.clocks.ahead[rank] for rank in meeting.members])
+def _lateness(work: Work, operations: MatchedOperations) -> GroupLateness:
+    at = operations.at - np.array([work.clocks.ahead[rank] for rank in operations.members])
     late = at - at.min(axis=1, keepdims=True)
     last = np.bincount(np.argmax(at, axis=1), minlength=at.shape[1]) / len(at)
     return GroupLateness(
-        kind=work.layout.kind(meeting.members),
-        communicator=meeting.group,
-        ranks=meeting.members,
+        kind=work.layout.kind(operations.members),
+        communicator=operations.group,
+        ranks=operations.members,
         operations=len(at),
         late_seconds=tuple(float(each) for each in late.mean(axis=0)),
         last_ratio=tuple(float(each) for each in last),

@@ -22,7 +22,7 @@ from megatronapp.detector.formats.own_work import (
     Booleans,
     Calls,
     Clocks,
-    Meetings,
+    MatchedCalls,
     clocks,
     own_work,
     released,
@@ -81,7 +81,7 @@ class Slow:
 class Work:
     """What each rank did by itself, and the clocks it was measured by."""
 
-    meetings: Meetings
+    matched: MatchedCalls
     clocks: Clocks
     layout: Layout
     seconds: Mapping[int, Floats]
@@ -89,23 +89,23 @@ class Work:
 
     @property
     def span_seconds(self) -> float:
-        return max(float(own.at[-1] - own.at[0]) for own in self.meetings.calls.values()) or NS
+        return max(float(own.at[-1] - own.at[0]) for own in self.matched.calls.values()) or NS
 
     def stages(self) -> dict[int, list[int]]:
         stages: defaultdict[int, list[int]] = defaultdict(list)
-        for rank in sorted(self.meetings.calls):
+        for rank in sorted(self.matched.calls):
             stages[self.layout.stage(rank)].append(rank)
         return dict(sorted(stages.items()))
 
 
-def measure(meetings: Meetings, layout: Layout) -> Work:
-    found = clocks(meetings)
-    return Work(meetings, found, layout, _seconds(meetings, found))
+def measure(matched: MatchedCalls, layout: Layout) -> Work:
+    found = clocks(matched)
+    return Work(matched, found, layout, _seconds(matched, found))
 
 
-def _seconds(meetings: Meetings, clocks: Clocks, leniency: int | None = None) -> dict[int, Floats]:
-    last = released(meetings, clocks, leniency)
-    return {rank: own_work(own, last[rank]) for rank, own in meetings.calls.items()}
+def _seconds(matched: MatchedCalls, clocks: Clocks, leniency: int | None = None) -> dict[int, Floats]:
+    last = released(matched, clocks, leniency)
+    return {rank: own_work(own, last[rank]) for rank, own in matched.calls.items()}
 
 
 def find(work: Work) -> list[Slow]:
@@ -171,7 +171,7 @@ def _of_stage(work: Work, ranks: list[int]) -> Iterator[_Suspect]:
         if changed or _grows_with_work(matrix[chosen, index], expected[chosen, index], suspect.effect_ratio):
             yield replace(suspect, certain=True)
             continue
-        lenient = compared.of(_seconds(work.meetings, work.clocks, rank))
+        lenient = compared.of(_seconds(work.matched, work.clocks, rank))
         still = _ratio(lenient[:, index], _expected(lenient, compared.classes)[:, index], chosen)
         yield replace(suspect, certain=still >= (1 + LEAST_EFFECT) / 2)
 
@@ -195,7 +195,7 @@ def _comparison(work: Work, ranks: list[int]) -> _Comparison:
     places = [[own.get(key, -1) for own in keys] for key, times in shared.items() if times == len(ranks) or times > 1]
     table = np.array(places, np.int64).reshape(-1, len(ranks))
     at = np.column_stack(
-        [np.where(table[:, i] >= 0, work.meetings.calls[r].at[table[:, i]], np.nan) for i, r in enumerate(ranks)]
+        [np.where(table[:, i] >= 0, work.matched.calls[r].at[table[:, i]], np.nan) for i, r in enumerate(ranks)]
     )
     order = np.argsort(np.nanmedian(at, axis=1), kind="stable") if len(table) else np.array([], np.int64)
     table = table[order]
@@ -208,9 +208,9 @@ Key = tuple[str, int, int, str]
 
 def _keys(work: Work, rank: int) -> dict[Key, int]:
     """A rank's calls under names that are the same on all ranks that do the same."""
-    roles = _roles(work, work.meetings.calls[rank])
+    roles = _roles(work, work.matched.calls[rank])
     found: dict[Key, int] = {}
-    for place, call in enumerate(work.meetings.calls[rank].calls):
+    for place, call in enumerate(work.matched.calls[rank].calls):
         found.setdefault((*roles[call.group], call.number, call.operation), place)
     return found
 
@@ -220,7 +220,7 @@ def _roles(work: Work, calls: Calls) -> dict[str, tuple[str, int]]:
     roles: dict[str, tuple[str, int]] = {}
     for call in calls.calls:
         if call.group not in roles:
-            ranks = work.meetings.users[call.group]
+            ranks = work.matched.users[call.group]
             stages = sorted({work.layout.stage(rank) for rank in ranks})
             kind = f"{work.layout.kind(ranks)}:{len(ranks)}:{stages}"
             roles[call.group] = (kind, kinds[kind])
@@ -229,7 +229,7 @@ def _roles(work: Work, calls: Calls) -> dict[str, tuple[str, int]]:
 
 
 def _classes(work: Work, rank: int, places: Ints) -> Ints:
-    calls = work.meetings.calls[rank].calls
+    calls = work.matched.calls[rank].calls
     numbers: dict[tuple[str, ...], int] = {}
     found = []
     for place in places.tolist():
@@ -310,7 +310,7 @@ def _suspect(
 ) -> _Suspect:
     own, expected = of
     rank = compared.ranks[index]
-    calls, places = work.meetings.calls[rank], compared.places[:, index]
+    calls, places = work.matched.calls[rank], compared.places[:, index]
     known = chosen & np.isfinite(own) & np.isfinite(expected)
     lost: defaultdict[str, float] = defaultdict(float)
     spent: defaultdict[str, float] = defaultdict(float)
@@ -338,7 +338,7 @@ def _suspect(
 def _together(work: Work, suspects: Sequence[_Suspect]) -> Iterator[Slow]:
     """Suspects as findings: members of one communicator whose transfers are slow are one."""
     left = {suspect.rank: suspect for suspect in suspects}
-    for group, ranks in sorted(work.meetings.users.items()):
+    for group, ranks in sorted(work.matched.users.items()):
         if len(ranks) > 1 and all(rank in left and _of_transfer(left[rank], group) for rank in ranks):
             yield _slow(work, [left.pop(rank) for rank in ranks], group)
     for suspect in left.values():
@@ -359,8 +359,8 @@ def _slow(work: Work, suspects: list[_Suspect], communicator: str) -> Slow:
         effect_ratio=worst.effect_ratio,
         lost_seconds=worst.lost_seconds,
         cost_ratio=span / max(span - worst.lost_seconds, span / 100),
-        began_ns=work.meetings.origin_ns + round(worst.begin / NS),
-        ended_ns=None if worst.end is None else work.meetings.origin_ns + round(worst.end / NS),
+        began_ns=work.matched.origin_ns + round(worst.begin / NS),
+        ended_ns=None if worst.end is None else work.matched.origin_ns + round(worst.end / NS),
         beside_own_past=worst.beside_own_past,
         certain=all(suspect.certain for suspect in suspects),
         ratios=worst.ratios,

@@ -41,7 +41,7 @@ class Calls:
     """The calls of one rank, in order of time."""
 
     at: Floats
-    """Seconds of its own clock since `Meetings.origin_ns`."""
+    """Seconds of its own clock since `MatchedCalls.origin_ns`."""
     calls: tuple[Call, ...]
     sends: Booleans
 
@@ -51,7 +51,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class MatchedOperations:
     """The operations of one communicator that all its members have called, in order; of a pair, in one direction."""
 
     group: str
@@ -64,10 +64,10 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class MatchedCalls:
     calls: Mapping[int, Calls]
     """By rank."""
-    meetings: tuple[Meeting, ...]
+    operations: tuple[MatchedOperations, ...]
     users: Mapping[str, tuple[int, ...]]
     """Who has called anything in each communicator."""
     alone: frozenset[str]
@@ -86,23 +86,25 @@ class Clocks:
     """Whether clocks were found to differ."""
 
 
-def gather(logs: Logs) -> Meetings:
+def gather(logs: Logs) -> MatchedCalls:
     """Who met whom, and when."""
     origin = min(log.history[0].at_ns for log in logs.ranks.values())
     calls = {rank: _calls(log.history, origin) for rank, log in logs.ranks.items()}
     places = {rank: _places(own) for rank, own in calls.items()}
     found = [
-        _meeting(group, of, [places[rank][group, ""] for rank in of], calls, collective=True)
+        _matched(group, of, [places[rank][group, ""] for rank in of], calls, collective=True)
         for group, of in logs.members.items()
         if len(of) > 1 and not set(of) & logs.absent and all((group, "") in places[rank] for rank in of)
     ]
     found += [
-        _meeting(group, pair, [places[pair[0]][group, SEND], places[pair[1]][group, RECV]], calls, collective=False)
+        _matched(group, pair, [places[pair[0]][group, SEND], places[pair[1]][group, RECV]], calls, collective=False)
         for group, pair in logs.message_pairs
         if (group, SEND) in places[pair[0]] and (group, RECV) in places[pair[1]]
     ]
     alone = {group for group, of in logs.members.items() if len(of) == 1} if not logs.absent else set()
-    return Meetings(calls, tuple(m for m in found if len(m.at)), users_of(logs.ranks), frozenset(alone), origin)
+    return MatchedCalls(
+        calls, tuple(each for each in found if len(each.at)), users_of(logs.ranks), frozenset(alone), origin
+    )
 
 
 def _calls(history: tuple[Call, ...], origin: int) -> Calls:
@@ -125,23 +127,24 @@ def _places(calls: Calls) -> Places:
     return dict(found)
 
 
-def _meeting(
+def _matched(
     group: str,
     members: tuple[int, ...],
     places: list[dict[int, int]],
     calls: Mapping[int, Calls],
     *,
     collective: bool,
-) -> Meeting:
+) -> MatchedOperations:
     numbers = sorted(set(places[0]).intersection(*places[1:]))
     table = np.array([[own[number] for own in places] for number in numbers], np.int64).reshape(-1, len(members))
     at = np.column_stack([calls[rank].at[table[:, column]] for column, rank in enumerate(members)])
-    return Meeting(group, members, at, table, collective)
+    return MatchedOperations(group, members, at, table, collective)
 
 
-def clocks(found: Meetings) -> Clocks:
+def clocks(found: MatchedCalls) -> Clocks:
     """How far the clocks of ranks differ."""
-    bounds = [bound for meeting in found.meetings if meeting.collective for bound in _bounds(meeting, found.calls)]
+    collectives = [each for each in found.operations if each.collective]
+    bounds = [bound for each in collectives for bound in _bounds(each, found.calls)]
     sound = [bound for bound in bounds if bound.least <= bound.most]
     corrected = any(not bound.least <= 0 <= bound.most for bound in sound)
     ahead = _joined(found.calls, sound) if corrected else dict.fromkeys(found.calls, 0.0)
@@ -166,13 +169,13 @@ class _Bound:
     most: float
 
 
-def _bounds(meeting: Meeting, calls: Mapping[int, Calls]) -> Iterable[_Bound]:
+def _bounds(operations: MatchedOperations, calls: Mapping[int, Calls]) -> Iterable[_Bound]:
     """Of each member beside the first: nobody leaves before the other has come."""
-    leaves = [calls[rank].next_at[meeting.places[:, column]] for column, rank in enumerate(meeting.members)]
-    for column in range(1, len(meeting.members)):
-        most = float(np.min(leaves[column] - meeting.at[:, 0]))
-        least = -float(np.min(leaves[0] - meeting.at[:, column]))
-        yield _Bound(meeting.group, meeting.members[column], meeting.members[0], least, most)
+    leaves = [calls[rank].next_at[operations.places[:, column]] for column, rank in enumerate(operations.members)]
+    for column in range(1, len(operations.members)):
+        most = float(np.min(leaves[column] - operations.at[:, 0]))
+        least = -float(np.min(leaves[0] - operations.at[:, column]))
+        yield _Bound(operations.group, operations.members[column], operations.members[0], least, most)
 
 
 def _joined(ranks: Iterable[int], bounds: list[_Bound]) -> dict[int, float]:
@@ -192,21 +195,21 @@ def _joined(ranks: Iterable[int], bounds: list[_Bound]) -> dict[int, float]:
     return ahead
 
 
-def released(found: Meetings, clocks: Clocks, leniency: int | None = None) -> dict[int, Floats]:
+def released(found: MatchedCalls, clocks: Clocks, leniency: int | None = None) -> dict[int, Floats]:
     """When the last other member had called each of a rank's operations, on the rank's clock; NaN: not known, -inf:
     nobody else takes part. leniency: a rank whose clock is as far ahead as it can be, which makes it least slow."""
     last = {
         rank: np.array([-np.inf if call.group in found.alone else np.nan for call in own.calls])
         for rank, own in found.calls.items()
     }
-    for meeting in found.meetings:
-        ahead = np.array([clocks.ahead[rank] for rank in meeting.members])
-        if leniency in meeting.members:
-            more = clocks.slack.get((meeting.group, leniency), CLOCK_ERROR_SECONDS)
-            ahead[meeting.members.index(leniency)] += more if np.isfinite(more) else CLOCK_ERROR_SECONDS
-        others = _last_other(meeting.at - ahead) + ahead
-        for column, rank in enumerate(meeting.members):
-            last[rank][meeting.places[:, column]] = others[:, column]
+    for operations in found.operations:
+        ahead = np.array([clocks.ahead[rank] for rank in operations.members])
+        if leniency in operations.members:
+            more = clocks.slack.get((operations.group, leniency), CLOCK_ERROR_SECONDS)
+            ahead[operations.members.index(leniency)] += more if np.isfinite(more) else CLOCK_ERROR_SECONDS
+        others = _last_other(operations.at - ahead) + ahead
+        for column, rank in enumerate(operations.members):
+            last[rank][operations.places[:, column]] = others[:, column]
     return last
 
 
