@@ -12,10 +12,20 @@ from typing import NoReturn
 from megatronapp.core.errors import MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.core.findings import Kind
 from megatronapp.core.trace.megascan import find_files, read_megascan
-from megatronapp.detector.formats import bytedance, flight_recorder, kineto, megatrace, store, tracefolder, xpu_timer
+from megatronapp.detector.formats import (
+    bytedance,
+    flight_recorder,
+    inspector,
+    kineto,
+    megatrace,
+    store,
+    tracefolder,
+    xpu_timer,
+)
 from megatronapp.detector.formats.layout import Layout, read_config
 from megatronapp.detector.offline import (
     hung_job,
+    inspected_job,
     kineto_job,
     megascan_job,
     megatrace_job,
@@ -48,6 +58,14 @@ def analyze(path: Path, kind: str = ALL, config: Path | None = None) -> Report:
         ) from error
 
 
+def analyze_scenarios(path: Path, kind: str = ALL) -> dict[str, Report]:
+    """By name each scenario of a folder whose folders hold flight-recorder dumps; empty where it is none. Raises as
+    `analyze`."""
+    if not path.is_dir() or flight_recorder.find_dumps(path):
+        return {}
+    return {each.name: analyze(each, kind) for each in flight_recorder.find_scenarios(path)}
+
+
 def _only(report: Report, kind: str, path: Path) -> Report:
     """The part of a report that is asked for. Raises UsageError."""
     job, findings = report.job, report.findings
@@ -74,6 +92,8 @@ def _judge(path: Path, layout: Layout | None = None) -> Report:
         return _judge_logs(path, layout)
     if traces := kineto.find_traces(path):
         return kineto_job(path.name.split(".")[0], kineto.read_traces(traces))
+    if inspected := inspector.find_dumps(path):
+        return inspected_job(path.name, inspector.read(inspected))
     if find_files(path):
         return megascan_job(path.stem, read_megascan(path))
     return _judge_file(path) if path.is_file() else _judge_folder(path)
@@ -112,7 +132,7 @@ KNOWN = (
     "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), the folder of `megatronapp up` or a run in "
     "its store, MegaScan's JSON files, traces of PyTorch's profiler (*.json, *.json.gz), straggler-analysis tables "
     "(trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), folders "
-    "of Megatrace's logs (rank_<n>.log), and scrapes of xpu_timer"
+    "of Megatrace's logs (rank_<n>.log), dumps of NCCL Inspector (JSON), and scrapes of xpu_timer"
 )
 
 
@@ -155,14 +175,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; errors are one line on stderr."""
     try:
         given = parse(sys.argv[1:] if argv is None else argv)
-        report = analyze(given.path, given.kind, given.config)
+        scenarios = _scenarios(given)
+        report = None if scenarios else analyze(given.path, given.kind, given.config)
     except MegatronAppError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(
-        json.dumps(report.as_json(), indent=2) if given.json else report.as_text(given.verbose, given.kind == PARALLEL)
-    )
+    if given.json:
+        found = report.as_json() if report else {"scenarios": {name: r.as_json() for name, r in scenarios.items()}}
+        print(json.dumps(found, indent=2))
+        return 0
+    reports = [report] if report else scenarios.values()
+    print("\n\n".join(each.as_text(given.verbose, given.kind == PARALLEL) for each in reports))
     return 0
+
+
+def _scenarios(given: argparse.Namespace) -> dict[str, Report]:
+    try:
+        return analyze_scenarios(given.path, given.kind) if given.config is None else {}
+    except OSError:
+        return {}  # `analyze` says why it can't be read
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.formats import kineto_steps, late_findings, late_ranks, megascan
+from megatronapp.detector.formats import inspector, kineto_steps, late_findings, late_ranks, megascan
 from megatronapp.detector.formats.bytedance import Trace
+from megatronapp.detector.formats.inspector import Inspected
 from megatronapp.detector.formats.kineto import KinetoTrace
 from megatronapp.detector.formats.layout import Layout, check, infer
 from megatronapp.detector.formats.megatrace import Logs, traffic_of
@@ -259,6 +260,29 @@ def _hang(blamed: Sequence[Blame], unclear: frozenset[int]) -> Hang:
         return Hang()
     first = culprits[0].model_dump(include={"communicator", "operation", "sequence", "side"})
     return Hang(ranks=tuple(sorted(culprit.rank for culprit in culprits)), culprits=tuple(culprits), **first)
+
+
+def inspected_job(name: str, inspected: Inspected) -> Report:
+    """Name the ranks that the others wait for in collectives, by NCCL Inspector's dumps."""
+    suspicions = [
+        Suspicion(
+            kind=Kind.UNKNOWN,
+            cause=Cause.UNKNOWN,
+            ranks=(late.rank,),
+            since_step=None,
+            effect_ratio=late.cost_ratio,
+            evidence=(),
+            summary=f"Rank {late.rank} comes last to {late.last_ratio:.0%} of the collectives of {late.communicator}; "
+            f"its other members wait {late.waited_seconds:.3f} s in them.",
+            advice="Its device or its host is slow: look at the GPU's clocks and the host's load, or trace it.",
+            confidence=0.9,
+            page_steps=0,
+            cost_ratio=late.cost_ratio,
+        )
+        for late in inspector.late(inspected)
+    ]
+    job = Job(name=name, format="NCCL Inspector", ranks=len(inspected.ranks), records=inspected.records)
+    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
 
 
 def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:

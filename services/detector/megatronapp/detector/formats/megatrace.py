@@ -35,7 +35,7 @@ SEND, RECV = "Send", "Recv"
 
 _FILE = re.compile(r"rank_(\d+)\.log")
 _LINE = re.compile(
-    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,12})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
+    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,10})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
     rb"Fun (?P<operation>\w{1,40}) Data (?P<count>\d{1,19}) stream (?P<stream>\S{1,40}) "
     rb"opCount (?P<number>[0-9a-fA-F]{1,16})(?: groupHash (?P<group>\S{1,40}))?\s*"
 )
