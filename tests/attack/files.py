@@ -112,6 +112,7 @@ def readers(good: Path) -> list[Reader]:
         Reader(
             "Megatrace's config", of_yaml("config.yaml", recordings.config()), lambda p: read_config(p / "config.yaml")
         ),
+        Reader("Megatrace's telemetry", of_bytes("h_mlx5_Port0_A.log", recordings.telemetry()), analyze._judge),
         Reader("NCCL Inspector", of_bytes("h-pid1.log", recordings.inspector()), analyze._judge),
         Reader("kineto", of_json("t.json", recordings.profiler()), lambda place: analyze._judge(place / "t.json")),
         Reader("xpu_timer", of_bytes("scrape", recordings.scrape()), lambda place: analyze._judge(place / "scrape")),

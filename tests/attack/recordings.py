@@ -17,6 +17,7 @@ import yaml
 
 from megatronapp.collector.journal import Journal
 from megatronapp.core.trace import file as trace_file
+from megatronapp.detector.formats.work_requests import HEADER
 from tests.attack.inputs import any_value, as_json, mutated
 from tests.attack.makers import damage, of_json, of_yaml, write
 from tests.support import hostile
@@ -193,6 +194,12 @@ def inspector() -> bytes:
         for number in range(24) for rank in range(2)
     )  # fmt: skip
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def telemetry() -> bytes:
+    row = "2026010100{:04},7,{},1,0,2,{},10.0.0.1,10.0.0.2,{},3,65536,{}"
+    rows = (row.format(number, number % 4, number, 9000 + number, 50_000 + number) for number in range(30))
+    return "\n".join([HEADER, *rows, ""]).encode()
 
 
 def scrape() -> bytes:

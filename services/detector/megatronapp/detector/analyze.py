@@ -20,6 +20,7 @@ from megatronapp.detector.formats import (
     megatrace,
     store,
     tracefolder,
+    work_requests,
     xpu_timer,
 )
 from megatronapp.detector.formats.layout import Layout, read_config
@@ -29,6 +30,7 @@ from megatronapp.detector.offline import (
     kineto_job,
     megascan_job,
     megatrace_job,
+    ports_job,
     recorded_job,
     scraped_job,
     traced_job,
@@ -118,6 +120,8 @@ def _judge_folder(path: Path) -> Report:
         return hung_job(path.name, flight_recorder.read(dumps))
     if megatrace.find_logs(path):
         return _judge_logs(path, None)
+    if ports := work_requests.find_files(path):
+        return ports_job(path.name, work_requests.read(ports))
     raise NotFoundError(f"{path}: holds no trace; {KNOWN}")
 
 
@@ -132,7 +136,8 @@ KNOWN = (
     "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), the folder of `megatronapp up` or a run in "
     "its store, MegaScan's JSON files, traces of PyTorch's profiler (*.json, *.json.gz), straggler-analysis tables "
     "(trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), folders "
-    "of Megatrace's logs (rank_<n>.log), dumps of NCCL Inspector (JSON), and scrapes of xpu_timer"
+    "of Megatrace's logs (rank_<n>.log) or its telemetry (<host>_<nic>_Port<n>_A.log), dumps of NCCL Inspector (JSON), "
+    "and scrapes of xpu_timer"
 )
 
 

@@ -15,7 +15,7 @@ from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.formats import inspector, kineto_steps, late_findings, late_ranks, megascan
+from megatronapp.detector.formats import inspector, kineto_steps, late_findings, late_ranks, megascan, work_requests
 from megatronapp.detector.formats.bytedance import Trace
 from megatronapp.detector.formats.inspector import Inspected
 from megatronapp.detector.formats.kineto import KinetoTrace
@@ -23,11 +23,12 @@ from megatronapp.detector.formats.layout import Layout, check, infer
 from megatronapp.detector.formats.megatrace import Logs, traffic_of
 from megatronapp.detector.formats.own_work import gather
 from megatronapp.detector.formats.recording_tables import step_tables
+from megatronapp.detector.formats.work_requests import Port
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.profiles import GPU
 from megatronapp.detector.report import Culprit, Hang, Job, Report
 from megatronapp.detector.rules import hang
-from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.rules.base import Suspicion, percent
 from megatronapp.detector.signals.frontier import Blame, Frontier, blame
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
@@ -282,6 +283,32 @@ def inspected_job(name: str, inspected: Inspected) -> Report:
         for late in inspector.late(inspected)
     ]
     job = Job(name=name, format="NCCL Inspector", ranks=len(inspected.ranks), records=inspected.records)
+    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
+
+
+def ports_job(name: str, ports: Sequence[Port]) -> Report:
+    """Name the ports that send slowly or not at all, by Megatrace's telemetry, and the ranks that send there."""
+    suspicions = [
+        Suspicion(
+            kind=Kind.HANG if slow.stalled_seconds else Kind.SLOW_LINK,
+            cause=Cause.NIC,
+            ranks=slow.port.ranks,
+            since_step=None,
+            effect_ratio=slow.effect_ratio,
+            evidence=(),
+            summary=f"A send through {slow.port.name} has stalled: {slow.port.outstanding_bytes} bytes are "
+            f"outstanding, and the other ports went on for {slow.stalled_seconds:.0f} s."
+            if slow.stalled_seconds
+            else f"{slow.port.name} sends {percent(slow.effect_ratio)} more slowly than the other ports.",
+            advice="Check the card, its cable and its switch port.",
+            confidence=0.9,
+            page_steps=0,
+            cost_ratio=math.inf if slow.stalled_seconds else slow.effect_ratio,
+        )
+        for slow in work_requests.slow(list(ports))
+    ]
+    ranks = {rank for port in ports for rank in port.ranks}
+    job = Job(name=name, format="Megatrace telemetry", ranks=len(ranks), records=sum(port.sends for port in ports))
     return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
 
 
