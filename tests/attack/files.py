@@ -26,6 +26,7 @@ from megatronapp.core.trace.megascan import read_megascan
 from megatronapp.core.trainingjob import TrainingJob
 from megatronapp.detector import analyze
 from megatronapp.detector.formats.bytedance import read_meta
+from megatronapp.detector.formats.layout import read_config
 from tests.attack import recordings
 from tests.attack.makers import Make, damage, of_bytes, of_folder, of_json, of_yaml
 from tests.attack.session import Harm
@@ -89,6 +90,7 @@ def readers(good: Path) -> list[Reader]:
         recordings.store(good / "store"),
         recordings.dumps(good / "dumps"),
     )
+    logs = recordings.megatrace_folder(good / "logs")
     settings = yaml.safe_dump({"host": "127.0.0.1", "grpc_port": 0, "max_jobs": 5}).encode()
     platform = {"collector_address": "127.0.0.1:1", "token_file": "t", "page": ""}
     return [
@@ -106,6 +108,12 @@ def readers(good: Path) -> list[Reader]:
         ),
         Reader("MegaScan, aggregated", recordings.megascan, read_megascan),
         Reader("Megatrace", of_bytes("rank_0.log", recordings.megatrace()), analyze._judge),
+        Reader("Megatrace, several ranks", of_folder(logs, damage), analyze._judge),
+        Reader(
+            "Megatrace's config", of_yaml("config.yaml", recordings.config()), lambda p: read_config(p / "config.yaml")
+        ),
+        Reader("Megatrace's telemetry", of_bytes("h_mlx5_Port0_A.log", recordings.telemetry()), analyze._judge),
+        Reader("NCCL Inspector", of_bytes("h-pid1.log", recordings.inspector()), analyze._judge),
         Reader("kineto", of_json("t.json", recordings.profiler()), lambda place: analyze._judge(place / "t.json")),
         Reader("xpu_timer", of_bytes("scrape", recordings.scrape()), lambda place: analyze._judge(place / "scrape")),
         Reader("trace folder", of_folder(traces, recordings.hostile_trace), analyze._judge),

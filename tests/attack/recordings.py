@@ -17,10 +17,13 @@ import yaml
 
 from megatronapp.collector.journal import Journal
 from megatronapp.core.trace import file as trace_file
+from megatronapp.detector.formats.work_requests import HEADER
 from tests.attack.inputs import any_value, as_json, mutated
 from tests.attack.makers import damage, of_json, of_yaml, write
 from tests.support import hostile
 from tests.support.simulated import Job, Layout
+from tests.unit.detector.formats.megatrace_files import Job as PipelinedJob
+from tests.unit.detector.formats.megatrace_runs import Run, write_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,6 +172,34 @@ def megatrace() -> bytes:
         for operation, group in (("AllReduce", "a1"), ("Send", "b2"))
     )
     return "".join(lines).encode()
+
+
+def megatrace_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    write_run(folder, Run(PipelinedJob(tp=2, dp=2, pp=2), steps=6, slow=lambda rank, share: 2.0 if rank == 1 else 1.0))
+    return folder
+
+
+def config() -> bytes:
+    return b"TP: 2\nPP: 2\nworld_size: 8\n"
+
+
+def inspector() -> bytes:
+    header = {"id": "0x9e", "comm_name": "unknown", "rank": 0, "n_ranks": 2, "nnodes": 1}
+    metadata = {"hostname": "h", "pid": 7, "dump_timestamp_us": 1_700_000_000_000_000}
+    records = (
+        {"header": header | {"rank": rank}, "metadata": metadata | {"pid": rank}, "coll_perf": {
+            "coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": 60 + 9 * rank,
+        }}
+        for number in range(24) for rank in range(2)
+    )  # fmt: skip
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def telemetry() -> bytes:
+    row = "2026010100{:04},7,{},1,0,2,{},10.0.0.1,10.0.0.2,{},3,65536,{}"
+    rows = (row.format(number, number % 4, number, 9000 + number, 50_000 + number) for number in range(30))
+    return "\n".join([HEADER, *rows, ""]).encode()
 
 
 def scrape() -> bytes:

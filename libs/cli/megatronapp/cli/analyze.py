@@ -1,26 +1,14 @@
-"""`analyze`: the detector's rules over recorded traces."""
+"""`analyze`: the detector's rules over recorded traces, handed its flags untouched."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from megatronapp.cli.extras import needs
 
 
-def analyze(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="a trace folder, the folder of `megatronapp up` or a run in its store, MegaScan's files or their "
-            "aggregate, traces of PyTorch's profiler, or a table of the straggler-analysis format"
-        ),
-    ],
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-) -> None:
-    """Name what is slow in a recorded run, and what it costs."""
+def analyze(context: typer.Context) -> None:
+    """Name what is slow or hangs in a recorded run, and what it costs (`analyze --help` lists the flags)."""
     with needs("detector"):
         from megatronapp.detector.analyze import main
-    raise typer.Exit(main([str(path), *(["--json"] if json else [])]))
+    raise typer.Exit(main(context.args))

@@ -2,6 +2,8 @@
 
 Matrix products run on several streams at once, each fed ahead so that the device never waits for the host. With a duty
 cycle below 1 all streams work and rest together in periods of a tenth of a second.
+
+Megatrace's names for these flags work too: `--workers`, `--mem-gb`, and `--sleep-ms`, a rest after each batch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 
 from megatronapp.core.errors import UnavailableError, UsageError
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PERIOD_SECONDS = 0.1
 PRODUCTS_PER_BATCH = 4
 BATCHES_AHEAD = 3
@@ -36,6 +38,8 @@ class Load:
     dtype: torch.dtype
     memory_gib: float
     duty_cycle: float
+    rest_seconds: float = 0.0
+    """After each batch of a stream, which is then waited for."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,18 +52,23 @@ def parse(argv: list[str]) -> Load:
     parser = _Parser(prog="megatronapp interfere", description=__doc__, allow_abbrev=False)
     parser.add_argument("--device", type=int, default=0, help="number of the GPU (default: 0)")
     parser.add_argument("--duration", type=float, default=60.0, help="seconds; 0: until stopped (default: 60)")
-    parser.add_argument("--streams", type=int, default=2, help="concurrent streams (default: 2)")
+    parser.add_argument("--streams", "--workers", type=int, default=2, help="concurrent streams (default: 2)")
     parser.add_argument("--matrix-size", type=int, default=4096, help="rows of the square matrices (default: 4096)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="element type (default: bfloat16)")
-    parser.add_argument("--memory-gib", type=float, default=0.0, help="GPU memory to hold besides (default: 0)")
+    parser.add_argument(
+        "--memory-gib", "--mem-gb", type=float, default=0.0, help="GPU memory to hold besides (default: 0)"
+    )
     parser.add_argument("--duty-cycle", type=float, default=1.0, help="part of the time to work, 0 to 1 (default: 1)")
+    parser.add_argument("--sleep-ms", type=float, default=0.0, help="rest after each batch, in ms (default: 0)")
     options = parser.parse_args(argv)
     if options.streams < 1 or options.matrix_size < 1:
         raise UsageError("--streams and --matrix-size must be at least 1")
     if not 0 < options.duty_cycle <= 1:
         raise UsageError("--duty-cycle must lie above 0 and not above 1")
-    if options.duration < 0 or options.memory_gib < 0:
-        raise UsageError("--duration and --memory-gib must not be negative")
+    if options.duration < 0 or options.memory_gib < 0 or options.sleep_ms < 0:
+        raise UsageError("--duration, --memory-gib and --sleep-ms must not be negative")
+    if options.sleep_ms and options.duty_cycle < 1:
+        raise UsageError("--sleep-ms and --duty-cycle both say when to rest; give one of them")
     if not torch.cuda.is_available():
         raise UnavailableError("no CUDA device is there: interfere occupies a GPU; on a CPU use a fault scenario")
     if not 0 <= options.device < torch.cuda.device_count():
@@ -72,6 +81,7 @@ def parse(argv: list[str]) -> Load:
         dtype=DTYPES[options.dtype],
         memory_gib=options.memory_gib,
         duty_cycle=options.duty_cycle,
+        rest_seconds=options.sleep_ms / 1000,
     )
 
 
@@ -126,11 +136,22 @@ def occupy(load: Load, stop: _Stop) -> tuple[int, float]:
     begin = time.monotonic()
     end = begin + load.duration_seconds if load.duration_seconds else float("inf")
     while not stop.asked and time.monotonic() < end:
-        _work_one_period(lanes, load.duty_cycle, stop)
+        if load.rest_seconds:
+            _work_one_batch(lanes, load.rest_seconds)
+        else:
+            _work_one_period(lanes, load.duty_cycle, stop)
     for lane in lanes:
         lane.drain()
     del held
     return sum(lane.products for lane in lanes), time.monotonic() - begin
+
+
+def _work_one_batch(lanes: list[_Lane], rest_seconds: float) -> None:
+    for lane in lanes:
+        lane.feed()
+    for lane in lanes:
+        lane.drain()
+    time.sleep(rest_seconds)
 
 
 def _work_one_period(lanes: list[_Lane], duty_cycle: float, stop: _Stop) -> None:

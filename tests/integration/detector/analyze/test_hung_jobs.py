@@ -1,5 +1,6 @@
 """Flight-recorder dumps of two real hangs with known faulty ranks."""
 
+import json
 import pickle
 import shutil
 
@@ -7,7 +8,7 @@ import pytest
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Cause, Kind
-from megatronapp.detector.analyze import analyze
+from megatronapp.detector.analyze import analyze, main
 
 TRUTH = {
     "gpu_error_1st": ({12, 14}, Cause.COMPUTE),
@@ -103,3 +104,29 @@ def test_a_broken_scrape_is_an_error(tmp_path):
 
     with pytest.raises(DataError, match="Prometheus text"):
         analyze(tmp_path / "scrape")
+
+
+def test_a_folder_of_scenarios_is_judged_one_by_one(traces, capsys):
+    assert main(["hang", str(traces), "--json"]) == 0
+
+    scenarios = json.loads(capsys.readouterr().out)["scenarios"]
+    assert {name: set(report["hang"]["ranks"]) for name, report in scenarios.items()} == {
+        name: ranks for name, (ranks, _) in TRUTH.items()
+    }
+    assert {name: report["hang"]["side"] for name, report in scenarios.items()} == {
+        "gpu_error_1st": "device",
+        "lock_gil_2nd": "host",
+    }
+
+
+@pytest.mark.parametrize("scenario", TRUTH)
+def test_without_the_dumps_of_the_faulty_ranks_their_side_is_unknown(traces, tmp_path, scenario):
+    ranks, _ = TRUTH[scenario]
+    shutil.copytree(traces / scenario, tmp_path / "dumps", copy_function=shutil.copyfile)
+    for rank in ranks:
+        (tmp_path / "dumps" / f"_dump_{rank}").unlink()
+
+    hang = analyze(tmp_path / "dumps").hang
+
+    assert hang is not None
+    assert {culprit.rank: culprit.side for culprit in hang.culprits} == dict.fromkeys(ranks, "unknown")

@@ -52,7 +52,7 @@ def stand_still(programs: Sequence[list[Operation]], stops: dict[int, int], ahea
     """How many calls each rank has made when nothing moves any more. stops: after how many calls a host stops. A host
     is at most `ahead` operations before its device, which works them off in order."""
     called, through = [0] * len(programs), [0] * len(programs)
-    numbers = [_numbers(program) for program in programs]
+    numbers = [numbers_of(program) for program in programs]
     needed = [{number: place for place, number in enumerate(own)} for own in numbers]
     moved = True
     while moved:
@@ -67,7 +67,7 @@ def stand_still(programs: Sequence[list[Operation]], stops: dict[int, int], ahea
     return called
 
 
-def _numbers(program: list[Operation]) -> list[tuple[str, str, int]]:
+def numbers_of(program: list[Operation]) -> list[tuple[str, str, int]]:
     """Each call by its communicator, its kind (a send and its receive are one), and the number it has there."""
     seen: dict[tuple[str, str], int] = {}
     numbered = []

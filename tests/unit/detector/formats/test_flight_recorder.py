@@ -96,3 +96,21 @@ def test_what_python_says_in_two_lines_is_one(tmp_path):
         flight_recorder.read(flight_recorder.find_dumps(tmp_path))
 
     assert "\n" not in str(refused.value)
+
+
+def test_a_group_whose_ranks_are_not_told_is_of_all_who_left_a_dump(tmp_path):
+    """As PyTorch 2.4 writes them: ranks empty, `retired` not in each entry."""
+    for rank, entries in enumerate([[entry(0, 4, "completed"), entry(1, 5, "scheduled")], [entry(0, 4, "completed")]]):
+        for each in entries:
+            del each["retired"]
+        dump = {
+            "version": "2.2",
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ""}},
+            "entries": entries,
+        }
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+
+    dumps = flight_recorder.read(flight_recorder.find_dumps(tmp_path))
+
+    assert dumps.absent == frozenset()
+    assert blamed(dumps) == [(1, Side.HOST)]

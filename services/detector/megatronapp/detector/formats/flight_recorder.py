@@ -70,6 +70,11 @@ def find_dumps(folder: Path) -> dict[int, Path]:
     return found
 
 
+def find_scenarios(folder: Path) -> list[Path]:
+    """Folders of dumps in a folder that holds none itself."""
+    return [each for each in sorted(folder.iterdir()) if each.is_dir() and find_dumps(each)]
+
+
 def read(dumps: dict[int, Path]) -> Dumps:
     """Raises DataError when a dump is no flight-recorder dump."""
     frontiers: dict[int, dict[str, Position]] = {}
@@ -78,7 +83,7 @@ def read(dumps: dict[int, Path]) -> Dumps:
     for rank, path in dumps.items():
         dump = _load(path)
         try:
-            groups = {name: _ranks(group) for name, group in dump["pg_config"].items()}
+            groups = {name: _ranks(group) or tuple(dumps) for name, group in dump["pg_config"].items()}
             frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
             completed = _completed(dump)
             if _is_cut(dump["entries"], completed):
@@ -133,7 +138,8 @@ def _bounded_memory(more_bytes: int) -> Iterator[None]:
 
 
 def _ranks(group: dict[str, Any]) -> tuple[int, ...]:
-    ranks = group["ranks"]
+    """Empty where PyTorch does not tell them: 2.4 does not of the group of all ranks."""
+    ranks = group.get("ranks") or ()
     return tuple(int(rank) for rank in (json.loads(ranks) if isinstance(ranks, str) else ranks))
 
 
@@ -170,7 +176,7 @@ def _communicator(
 
 
 def _incomplete(entry: dict[str, Any]) -> bool:
-    return entry["state"] != "completed" and not entry["retired"]
+    return entry["state"] != "completed" and not entry.get("retired", False)
 
 
 def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> Position:

@@ -40,6 +40,8 @@ _STEP = re.compile(r"ProfilerStep#(\d+)")
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*\.step")
 _COLLECTIVE_KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?([A-Za-z]*)", re.IGNORECASE)
+_ANY_COLLECTIVE = frozenset({"", "generic"})
+"""RCCL has one kernel for all operations, ncclDevKernel_Generic."""
 _RANK = re.compile(r"rank[-_]?(\d+)")
 
 
@@ -210,7 +212,9 @@ def collective_of(event: Mapping[str, Any]) -> str:
     if name := event.get("args", {}).get("Collective name"):
         return str(name)
     kernel = _COLLECTIVE_KERNEL.match(str(event.get("name")))
-    return (kernel[1] or "collective").lower() if kernel and event.get("cat") in _KERNELS else ""
+    if kernel is None or event.get("cat") not in _KERNELS:
+        return ""
+    return "collective" if kernel[1].lower() in _ANY_COLLECTIVE else kernel[1].lower()
 
 
 class _Host:

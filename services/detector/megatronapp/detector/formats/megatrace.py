@@ -22,6 +22,7 @@ from pathlib import Path
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.detector.formats.layout import Traffic
 from megatronapp.detector.signals.frontier import Frontier, Position
 
 MAX_FILE_BYTES = 64 << 20
@@ -34,7 +35,7 @@ SEND, RECV = "Send", "Recv"
 
 _FILE = re.compile(r"rank_(\d+)\.log")
 _LINE = re.compile(
-    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,12})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
+    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,10})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
     rb"Fun (?P<operation>\w{1,40}) Data (?P<count>\d{1,19}) stream (?P<stream>\S{1,40}) "
     rb"opCount (?P<number>[0-9a-fA-F]{1,16})(?: groupHash (?P<group>\S{1,40}))?\s*"
 )
@@ -50,6 +51,8 @@ class Call:
     operation: str
     count: int
     """Elements."""
+    group: str
+    """groupHash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class RankLog:
     """By communicator, in the order of their numbers, each once."""
     messages: Mapping[tuple[str, str], int]
     """How many sends and receives it has called, by communicator."""
+    history: tuple[Call, ...]
+    """All of them, in order of time."""
     lines: int
     cut: bool
     """Its last line is none: it was not written to its end."""
@@ -78,6 +83,8 @@ class Logs:
     """Ranks whose log ends before what they were in."""
     absent: frozenset[int]
     """Ranks without a log."""
+    message_pairs: tuple[tuple[str, tuple[int, int]], ...]
+    """Communicators of two that carry messages which can be matched, with sender and receiver."""
     messages_unmatched: bool
     """Some rank sends or receives messages whose peer is not known, and may wait for any of them."""
 
@@ -113,10 +120,10 @@ def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:
     members = _members(ranks)
     frontiers: dict[int, Frontier] = {rank: {} for rank in ranks}
     for group, of in members.items():
-        completed = min(ranks[rank].calls[group][-1].number + 1 for rank in of)
+        completed = min(ranks[rank].calls[group][-1].number for rank in of)
         for rank in of:
             frontiers[rank] = {**frontiers[rank], group: _position(ranks[rank].calls[group], completed)}
-    pairs, unmatched = _pairs(ranks)
+    pairs, matched, unmatched = _pairs(ranks)
     for pair, (sent, received) in pairs.items():
         for rank, called, operation in ((pair[0], sent, SEND), (pair[1], received, RECV)):
             through = min(sent, received)
@@ -128,6 +135,7 @@ def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:
         members=members | {_pair_name(pair): pair for pair in pairs},
         cut=frozenset(_cut(ranks, members)),
         absent=frozenset(range(world if world is not None else max(ranks) + 1)) - ranks.keys(),
+        message_pairs=matched,
         messages_unmatched=unmatched,
     )
 
@@ -136,25 +144,47 @@ def _pair_name(pair: tuple[int, int]) -> str:
     return f"p2p:{pair[0]}-{pair[1]}"
 
 
-def _pairs(ranks: Mapping[int, RankLog]) -> tuple[dict[tuple[int, int], tuple[int, int]], bool]:
-    """By sender and receiver how many messages each has called, and whether there are others."""
-    users: defaultdict[str, set[int]] = defaultdict(set)
-    for rank, log in ranks.items():
-        for group in {*log.calls, *(group for group, _ in log.messages)}:
-            users[group].add(rank)
-    sent: Counter[tuple[int, int]] = Counter()
-    received: Counter[tuple[int, int]] = Counter()
+Pair = tuple[int, int]
+"""Sender and receiver."""
+
+
+def _pairs(
+    ranks: Mapping[int, RankLog],
+) -> tuple[dict[Pair, tuple[int, int]], tuple[tuple[str, Pair], ...], bool]:
+    """By sender and receiver how many messages each has called; the communicators of two that carry them; and whether
+    there are others."""
+    users = users_of(ranks)
+    sent: Counter[Pair] = Counter()
+    received: Counter[Pair] = Counter()
+    matched: list[tuple[str, Pair]] = []
     unmatched = False
-    for group in {group for log in ranks.values() for group, _ in log.messages}:
+    for group in sorted({group for log in ranks.values() for group, _ in log.messages}):
         if len(users[group]) != 2 or any(ranks[rank].overwritten for rank in users[group]):
             unmatched = True
             continue
         for sender, receiver in permutations(users[group]):
-            sent[sender, receiver] += ranks[sender].messages.get((group, SEND), 0)
-            received[sender, receiver] += ranks[receiver].messages.get((group, RECV), 0)
-    return {
-        pair: (sent[pair], received[pair]) for pair in {*sent, *received} if sent[pair] or received[pair]
-    }, unmatched
+            pair = (sender, receiver)
+            sent[pair] += ranks[sender].messages.get((group, SEND), 0)
+            received[pair] += ranks[receiver].messages.get((group, RECV), 0)
+            matched.append((group, pair))
+    counts = {pair: (sent[pair], received[pair]) for pair in {*sent, *received} if sent[pair] or received[pair]}
+    return counts, tuple(matched), unmatched
+
+
+def users_of(ranks: Mapping[int, RankLog]) -> dict[str, tuple[int, ...]]:
+    """Who has called anything in each communicator, messages included."""
+    users: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, log in sorted(ranks.items()):
+        for group in {*log.calls, *(group for group, _ in log.messages)}:
+            users[group].append(rank)
+    return {group: tuple(of) for group, of in users.items()}
+
+
+def traffic_of(logs: Logs) -> Traffic:
+    """What tells how the job is laid out."""
+    members = users_of(logs.ranks)
+    calls = {group: max(len(logs.ranks[rank].calls.get(group, ())) for rank in of) for group, of in members.items()}
+    return Traffic(members, calls, frozenset(group for log in logs.ranks.values() for group, _ in log.messages))
 
 
 def _members(ranks: Mapping[int, RankLog]) -> dict[str, tuple[int, ...]]:
@@ -166,9 +196,9 @@ def _members(ranks: Mapping[int, RankLog]) -> dict[str, tuple[int, ...]]:
 
 
 def _position(calls: tuple[Call, ...], completed: int) -> Position:
-    """Of a rank's communicator, whose operations up to `completed` all members have called."""
-    enqueued = calls[-1].number + 1
-    waiting = [call for call in calls if call.number >= completed]
+    """Of a rank's communicator, whose operations up to number `completed` all members have called."""
+    enqueued = calls[-1].number
+    waiting = [call for call in calls if call.number > completed]
     operation = waiting[0] if waiting else calls[-1]
     return Position(enqueued, min(enqueued, completed + 1), completed, operation.operation)
 
@@ -197,7 +227,7 @@ def _read(rank: int, path: Path) -> RankLog:
     for match in found:
         operation, group = match["operation"].decode(), (match["group"] or b"all").decode(errors="replace")
         at_ns = int(match["seconds"]) * NS + int(match["ns"])
-        call = Call(int(match["number"], base), at_ns, operation, int(match["count"]))
+        call = Call(int(match["number"], base), at_ns, operation, int(match["count"]), group)
         (messages[group, operation] if operation in (SEND, RECV) else calls[group]).add(call)
     if len({match["stream"] for match in found if match["group"] is None}) > 1:
         raise DataError(
@@ -207,6 +237,7 @@ def _read(rank: int, path: Path) -> RankLog:
     return RankLog(
         calls={group: _each_once(of) for group, of in calls.items()},
         messages={key: len(of) for key, of in messages.items()},
+        history=tuple(sorted(set().union(*calls.values(), *messages.values()), key=lambda call: call.at_ns)),
         lines=len(lines),
         cut=_LINE.fullmatch(lines[-1]) is None,
     )
