@@ -15,3 +15,6 @@ export function cellText({ values, states }: Pick<Picture, 'values' | 'states'>,
 
 /** Four digits, with a true minus. */
 export const signed = (value: number): string => formatNumber(value, 4).replace('-', '−')
+
+/** A probability: two digits, also of small ones: "78 %", "0.46 %". */
+export const formatShare = (share: number): string => `${formatNumber(100 * share, 2)} %`

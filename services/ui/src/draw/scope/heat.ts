@@ -62,8 +62,9 @@ export function paintPlane(pixels: Uint32Array, picture: Picture, plane: Plane, 
     return
   }
   const table = Uint32Array.from(coded.values, (value, code) => pixelOf(value, coded.states[code], colours))
-  const last = table.length - 1
-  for (let i = 0; i < count; i += 1) pixels[i] = table[cells[plane.offset + i] & last]
+  const Codes = table.length === 256 ? Uint8Array : Uint16Array
+  const codes = new Codes(cells.buffer as ArrayBuffer, cells.byteOffset + plane.offset * Codes.BYTES_PER_ELEMENT, count)
+  for (let i = 0; i < count; i += 1) pixels[i] = table[codes[i]]
   for (const { index, value } of outliersOf(frame)) {
     const at = index - plane.offset
     if (at >= 0 && at < count && states[index] === STATE.value) pixels[at] = pixelOf(value, STATE.value, colours)
