@@ -22,15 +22,11 @@ DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
 RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 LAYOUTS = {
-    "PP 2 × TP 2, sequence parallel, untied": (
-        4,
-        1,
-        f"{TWO} --tensor-model-parallel-size 2 --sequence-parallel --untie-embeddings-and-output-weights",
-    ),
-    "PP 2 × VPP 2 × TP 2, dropout, recompute": (
+    "PP 2 × VPP 2 × TP 2, sequence parallel, dropout, recompute, untied": (
         4,
         2,
-        f"{TWO} {VIRTUAL} --tensor-model-parallel-size 2 {DROPOUT} {RECOMPUTE}",
+        f"{TWO} {VIRTUAL} --tensor-model-parallel-size 2 --sequence-parallel {DROPOUT} {RECOMPUTE} "
+        "--untie-embeddings-and-output-weights",
     ),
     "PP 2 × VPP 2 × DP 2, overlap, evaluations": (
         4,

@@ -27,9 +27,8 @@ BACKWARD_RATIO = 2.0
 class Policies:
     """The policy of every step. Raises UsageError when it is made for flags that do not fit the layout.
 
-    name: one of POLICIES. cap: activations in flight at most; None: the largest peak
-    of stock's order, or of a zero-bubble one. order: a schedule's CSV, for
-    REPLAY.
+    name: one of POLICIES. cap: activations in flight at most; None: the largest peak of stock's order, or of the
+    zero-bubble one. order: a schedule's CSV, for REPLAY.
     """
 
     layout: Layout
