@@ -114,6 +114,7 @@ def readers(good: Path) -> list[Reader]:
         ),
         Reader("Megatrace's telemetry", of_bytes("h_mlx5_Port0_A.log", recordings.telemetry()), analyze._judge),
         Reader("NCCL Inspector", of_bytes("h-pid1.log", recordings.inspector()), analyze._judge),
+        Reader("NCCL Inspector's metrics", of_bytes("gpu.prom", recordings.inspector_metrics()), analyze._judge),
         Reader("kineto", of_json("t.json", recordings.profiler()), lambda place: analyze._judge(place / "t.json")),
         Reader("xpu_timer", of_bytes("scrape", recordings.scrape()), lambda place: analyze._judge(place / "scrape")),
         Reader("trace folder", of_folder(traces, recordings.hostile_trace), analyze._judge),

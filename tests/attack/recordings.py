@@ -196,6 +196,13 @@ def inspector() -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
+def inspector_metrics() -> bytes:
+    return b"".join(
+        b'nccl_collective_exec_time_microseconds{node="n",gpu="%d",collective="AllReduce"} %d.5\n' % (gpu, 100 * gpu)
+        for gpu in range(1, 5)
+    )
+
+
 def telemetry() -> bytes:
     row = "2026010100{:04},7,{},1,0,2,{},10.0.0.1,10.0.0.2,{},3,65536,{}"
     rows = (row.format(number, number % 4, number, 9000 + number, 50_000 + number) for number in range(30))

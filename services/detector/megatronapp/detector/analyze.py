@@ -16,6 +16,7 @@ from megatronapp.detector.formats import (
     bytedance,
     flight_recorder,
     inspector,
+    inspector_metrics,
     kineto,
     megatrace,
     store,
@@ -26,15 +27,14 @@ from megatronapp.detector.formats import (
 from megatronapp.detector.formats.layout import Layout, read_config
 from megatronapp.detector.offline import (
     hung_job,
-    inspected_job,
     kineto_job,
     megascan_job,
     megatrace_job,
-    ports_job,
     recorded_job,
     scraped_job,
     traced_job,
 )
+from megatronapp.detector.offline_nccl import inspected_job, metrics_job, ports_job
 from megatronapp.detector.report import Report
 
 ALL, HANG, SLOW, PARALLEL, OPERATORS = KINDS = ("all", "hang", "slow", "parallel", "operators")
@@ -96,6 +96,8 @@ def _judge(path: Path, layout: Layout | None = None) -> Report:
         return kineto_job(path.name.split(".")[0], kineto.read_traces(traces))
     if inspected := inspector.find_dumps(path):
         return inspected_job(path.name, inspector.read(inspected))
+    if metrics := inspector_metrics.find_files(path):
+        return metrics_job(path.name, inspector_metrics.read(metrics))
     if find_files(path):
         return megascan_job(path.stem, read_megascan(path))
     return _judge_file(path) if path.is_file() else _judge_folder(path)
@@ -136,7 +138,8 @@ KNOWN = (
     "known are trace folders of `megatronapp train --trace` (rank-<n>.pb), the folder of `megatronapp up` or a run in "
     "its store, MegaScan's JSON files, traces of PyTorch's profiler (*.json, *.json.gz), straggler-analysis tables "
     "(trace-<name>.parquet with meta-<name>.yaml), folders of flight-recorder dumps (<prefix>_<rank>), folders "
-    "of Megatrace's logs (rank_<n>.log) or its telemetry (<host>_<nic>_Port<n>_A.log), dumps of NCCL Inspector (JSON), "
+    "of Megatrace's logs (rank_<n>.log) or its telemetry (<host>_<nic>_Port<n>_A.log), dumps of NCCL Inspector (JSON "
+    "or *.prom), "
     "and scrapes of xpu_timer"
 )
 

@@ -15,20 +15,23 @@ from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.formats import inspector, kineto_steps, late_findings, late_ranks, megascan, work_requests
+from megatronapp.detector.formats import (
+    kineto_steps,
+    late_findings,
+    late_ranks,
+    megascan,
+)
 from megatronapp.detector.formats.bytedance import Trace
-from megatronapp.detector.formats.inspector import Inspected
 from megatronapp.detector.formats.kineto import KinetoTrace
 from megatronapp.detector.formats.layout import Layout, check, infer
 from megatronapp.detector.formats.megatrace import Logs, traffic_of
 from megatronapp.detector.formats.own_work import gather
 from megatronapp.detector.formats.recording_tables import step_tables
-from megatronapp.detector.formats.work_requests import Port
 from megatronapp.detector.judge import Judge
 from megatronapp.detector.profiles import GPU
 from megatronapp.detector.report import Culprit, Hang, Job, Report
 from megatronapp.detector.rules import hang
-from megatronapp.detector.rules.base import Suspicion, percent
+from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Frontier, blame
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
@@ -109,7 +112,7 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
             steps = (float(np.nanmax(table.duration)) for table in tables[begun:] if not table.phases)
             updates += engine.stand_still(standstill, steps)
         findings += _latest([*updates, *engine.ledger.open])
-    return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=_in_order(findings))
+    return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=in_order(findings))
 
 
 def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:
@@ -212,9 +215,9 @@ def megatrace_job(name: str, logs: Logs, layout: Layout | None = None) -> Report
         return _noting(report, "slow ranks are not judged: no operation is in the logs of all its members")
     work = late_ranks.measure(matched, layout)
     slow = late_ranks.find(work)
-    findings = (*report.findings, *_without_steps(name, late_findings.suspicions(slow)))
+    findings = (*report.findings, *without_steps(name, late_findings.suspicions(slow)))
     job = report.job.model_copy(update={"parallel": late_findings.parallel(work, slow)})
-    return report.model_copy(update={"job": job, "findings": _in_order(findings)})
+    return report.model_copy(update={"job": job, "findings": in_order(findings)})
 
 
 def _noting(report: Report, note: str) -> Report:
@@ -225,7 +228,7 @@ def _megatrace_hang(name: str, logs: Logs) -> Report:
     if logs.messages_unmatched and len(blame(logs.frontiers, logs.members, unclear=logs.unclear)) > 1:
         job = Job(name=name, format="Megatrace", ranks=len(logs.ranks))
         nobody = list(hang.detect(_Stall(()), link_is_known=GPU.link_is_known))
-        return Report(job=job, findings=_in_order(_without_steps(name, nobody)), hang=Hang())
+        return Report(job=job, findings=in_order(without_steps(name, nobody)), hang=Hang())
     report = hung_job(name, logs, "Megatrace")
     records = sum(log.lines for log in logs.ranks.values())
     return report.model_copy(update={"job": report.job.model_copy(update={"records": records})})
@@ -239,7 +242,7 @@ def hung_job(name: str, dumps: Halted, source: str = "flight recorder") -> Repor
         suspicions += hang.detect(_Stall(()), link_is_known=GPU.link_is_known)
     return Report(
         job=Job(name=name, format=source, ranks=len(dumps.frontiers.keys() | dumps.absent)),
-        findings=_in_order(_unclear(finding, dumps) for finding in _without_steps(name, suspicions)),
+        findings=in_order(_unclear(finding, dumps) for finding in without_steps(name, suspicions)),
         hang=_hang(blamed, dumps.unclear) if dumps.hangs else None,
     )
 
@@ -263,55 +266,6 @@ def _hang(blamed: Sequence[Blame], unclear: frozenset[int]) -> Hang:
     return Hang(ranks=tuple(sorted(culprit.rank for culprit in culprits)), culprits=tuple(culprits), **first)
 
 
-def inspected_job(name: str, inspected: Inspected) -> Report:
-    """Name the ranks that the others wait for in collectives, by NCCL Inspector's dumps."""
-    suspicions = [
-        Suspicion(
-            kind=Kind.UNKNOWN,
-            cause=Cause.UNKNOWN,
-            ranks=(late.rank,),
-            since_step=None,
-            effect_ratio=late.cost_ratio,
-            evidence=(),
-            summary=f"Rank {late.rank} comes last to {late.last_ratio:.0%} of the collectives of {late.communicator}; "
-            f"its other members wait {late.waited_seconds:.3f} s in them.",
-            advice="Its device or its host is slow: look at the GPU's clocks and the host's load, or trace it.",
-            confidence=0.9,
-            page_steps=0,
-            cost_ratio=late.cost_ratio,
-        )
-        for late in inspector.late(inspected)
-    ]
-    job = Job(name=name, format="NCCL Inspector", ranks=len(inspected.ranks), records=inspected.records)
-    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
-
-
-def ports_job(name: str, ports: Sequence[Port]) -> Report:
-    """Name the ports that send slowly or not at all, by Megatrace's telemetry, and the ranks that send there."""
-    suspicions = [
-        Suspicion(
-            kind=Kind.HANG if slow.stalled_seconds else Kind.SLOW_LINK,
-            cause=Cause.NIC,
-            ranks=slow.port.ranks,
-            since_step=None,
-            effect_ratio=slow.effect_ratio,
-            evidence=(),
-            summary=f"A send through {slow.port.name} has stalled: {slow.port.outstanding_bytes} bytes are "
-            f"outstanding, and the other ports went on for {slow.stalled_seconds:.0f} s."
-            if slow.stalled_seconds
-            else f"{slow.port.name} sends {percent(slow.effect_ratio)} more slowly than the other ports.",
-            advice="Check the card, its cable and its switch port.",
-            confidence=0.9,
-            page_steps=0,
-            cost_ratio=math.inf if slow.stalled_seconds else slow.effect_ratio,
-        )
-        for slow in work_requests.slow(list(ports))
-    ]
-    ranks = {rank for port in ports for rank in port.ranks}
-    job = Job(name=name, format="Megatrace telemetry", ranks=len(ranks), records=sum(port.sends for port in ports))
-    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
-
-
 def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:
     """Pass on what xpu_timer says of each rank: it tells that a rank hangs, not which one made it."""
     ranks = tuple(sorted(rank for rank, hangs in hung.items() if hangs))
@@ -333,10 +287,10 @@ def scraped_job(name: str, hung: Mapping[int, bool]) -> Report:
             )
         )
     job = Job(name=name, format="xpu_timer", ranks=len(hung))
-    return Report(job=job, findings=_in_order(_without_steps(name, suspicions)))
+    return Report(job=job, findings=in_order(without_steps(name, suspicions)))
 
 
-def _without_steps(name: str, suspicions: list[Suspicion]) -> list[Finding]:
+def without_steps(name: str, suspicions: list[Suspicion]) -> list[Finding]:
     """Findings of what was seen once, at no known step."""
     now = Moment(0, 0, lambda _: 0)
     return Ledger(name, name, 1).update("hang", suspicions, None, lambda suspicion: suspicion.cost_ratio, now)
@@ -365,7 +319,7 @@ def judge_tables(
         moment = Moment(table.step, now, lambda step: began.get(step, 0))
         for source, suspicions in judge.observe(table).items():
             updates += ledger.update(source, suspicions, table.ranks, cost, moment)
-    return _in_order(_latest([*updates, *ledger.open]))
+    return in_order(_latest([*updates, *ledger.open]))
 
 
 def _latest(updates: Iterable[Finding]) -> list[Finding]:
@@ -374,7 +328,7 @@ def _latest(updates: Iterable[Finding]) -> list[Finding]:
     return [f for f in latest.values() if f.page or (f.state is State.OPEN and f.cost_ratio >= NOTICED_COST)]
 
 
-def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda f: (not f.page, -f.cost_ratio, f.ranks)))
 
 

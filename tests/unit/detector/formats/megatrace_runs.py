@@ -58,12 +58,10 @@ def times(run: Run) -> list[list[float]]:
         for rank, program in enumerate(programs):
             while len(called[rank]) < len(program):
                 place = len(called[rank])
-                if (
-                    place
-                    and (left := _left(run, rank, program[place - 1], numbers[rank][place - 1], needed, came)) is None
-                ):
+                left = _left(run, rank, program[place - 1], numbers[rank][place - 1], needed, came) if place else 0.0
+                if left is None:
                     break
-                begins = max(now[rank], left) if place else 0.0
+                begins = max(now[rank], left)
                 spread = max(0.1, chance.gauss(1.0, run.noise))
                 now[rank] = begins + work_seconds(*program[place]) * run.slow(rank, place / len(program)) * spread
                 called[rank].append(now[rank])
