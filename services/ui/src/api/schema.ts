@@ -911,10 +911,10 @@ export interface components {
             seed?: number | null;
             /**
              * Stream
+             * @description chunks as they come, as server-sent events, `[DONE]` the last one
              * @default false
-             * @constant
              */
-            stream: false;
+            stream: boolean;
         };
         /** CompletionUsage */
         CompletionUsage: {
@@ -3338,13 +3338,14 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Successful Response */
+            /** @description with `stream` as server-sent events */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Completion"];
+                    "text/event-stream": unknown;
                 };
             };
             /** @description what went wrong, and what to do */
