@@ -118,7 +118,7 @@ def error_of(victim: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [1, 3])  # without a launcher rank 0 holds the store of all ranks
 def test_a_rank_that_is_killed_is_named_by_its_neighbours(victim: int) -> None:
     said = run_forked(4, error_of, victim, may_die=[victim])
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import HashStore
+from torch.distributed import DistNetworkError, HashStore
 
+from megatronapp.core.errors import TrainingError
 from megatronapp.trainer.borders import Border, Borders
 
 
@@ -107,3 +109,15 @@ def test_who_was_asked_to_end_knows_it_from_then_on() -> None:
     assert borders.after(2) is Border.STOP
 
     assert [*asked, borders.stopping()] == [True, True]
+
+
+class LostStore:
+    def check(self, keys: list[str]) -> bool:
+        raise DistNetworkError("Connection reset by peer")
+
+
+def test_a_store_that_is_gone_is_told_as_such() -> None:
+    store: Any = LostStore()
+
+    with pytest.raises(TrainingError, match="the launcher or rank 0, has ended"):
+        Borders(store).after(1)

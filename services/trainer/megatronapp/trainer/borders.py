@@ -16,7 +16,9 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from torch._C._distributed_c10d import Store
+from torch.distributed import DistError
 
+from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 
 log = get_logger(__name__)
@@ -62,7 +64,15 @@ class Borders:
 
     def after(self, step: int) -> Border:
         """What follows this step. Every rank asks once at the end of every step; unless something is asked for, that is
-        one look into the store."""
+        one look into the store. Raises TrainingError where the store is gone."""
+        try:
+            return self._after(step)
+        except DistError as error:
+            raise TrainingError(
+                "the ranks' store does not answer: the process that holds it, the launcher or rank 0, has ended"
+            ) from error
+
+    def _after(self, step: int) -> Border:
         key = f"border/{self._held}"
         at, wanted = step + 1, Border.NOTHING
         if self._store.check([key]):

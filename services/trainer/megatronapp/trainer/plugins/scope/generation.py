@@ -18,7 +18,6 @@ import torch
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.generation import Command, Control, Event, Finished
-from megatronapp.core.generation_json import command_from_json, to_json
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.plugins.base import PluginContext
 from megatronapp.trainer.plugins.generating import Between, PassObserver, Resident, TextGenerator
@@ -48,6 +47,8 @@ class ScopePort:
 
     def put(self, generation: Mapping[str, Any]) -> None:
         """Of a `ScopeGeneration`. Raises UsageError for what is no request and no control."""
+        from megatronapp.core.generation_json import command_from_json  # pydantic: not in a rank that nobody asks
+
         text = generation.get("command")
         if not isinstance(text, str):
             raise UsageError("a generation has a command: a request or a control as JSON")
@@ -68,6 +69,8 @@ class ScopePort:
             time.sleep(POLL_SECONDS)
 
     def emit(self, event: Event) -> None:
+        from megatronapp.core.generation_json import to_json
+
         name = event.request
         if name in self._silenced:
             if isinstance(event, Finished):
