@@ -7,8 +7,9 @@ import './styles/tokens.css'
 import './styles/base.css'
 import { usePreferences } from './stores/preferences'
 
-// The gateway takes the token of a link that it accepts out of the address.
+// The gateway takes the token of a link that it accepts out of the address; that of another one is taken out here, at once.
 const linkRefused = location.pathname === '/' && new URLSearchParams(location.search).has('token')
+if (linkRefused) history.replaceState(null, '', '/')
 
 const pinia = createPinia()
 await loadLocale(usePreferences(pinia).locale)
