@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -74,7 +74,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup-tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale" $(JUNIT)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale and not long" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
@@ -96,9 +96,12 @@ faults-drawn: setup-tests
 scale: setup-tests
 	$(BIN)/pytest -n 2 -m scale tests/scale tests/unit/detector tests/unit/core $(JUNIT)
 
-# Whole journeys, and what the integration tests leave out of `make test`
+# Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
+test-long: setup-tests
+	$(BIN)/pytest -n 2 --dist worksteal -m long tests $(JUNIT)
+
 e2e: setup-tests
-	$(BIN)/pytest -m "e2e and not cluster" tests/e2e tests/integration $(JUNIT)
+	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
 
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup-tests

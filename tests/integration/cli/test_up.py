@@ -62,7 +62,7 @@ def signed_in(page: str, **options: object) -> bool:
     return bool(answer.json()["authenticated"])
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_who_has_signed_in_stays_so_over_a_restart_and_the_token_is_the_same(home: Path) -> None:
     with up(home) as first:
         page = first["page"].split("?")[0]
@@ -96,7 +96,7 @@ def test_a_second_browser_gets_the_token_and_a_link_of_its_own(home: Path) -> No
     assert (stopped.stdout, stopped.stderr) == (result.stdout, "")
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_a_second_platform_on_one_folder_is_refused_and_changes_nothing(home: Path) -> None:
     with up(home) as running:
         second = megatronapp("up", "--port", "0", "--collector-port", "0", home=home)
@@ -127,7 +127,7 @@ def test_a_taken_port_names_the_flag_that_chooses_it(tmp_path: Path) -> None:
         assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_a_run_without_a_platform_says_that_nothing_traces_it(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB)

@@ -131,7 +131,7 @@ async def test_each_job_is_judged_by_one_replica_and_pages_once(jobs: Jobs, repl
     assert len({finding.id for finding in told if finding.page}) == len(RUNS)
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 async def test_the_jobs_of_a_replica_that_is_killed_go_to_the_other(jobs: Jobs, replicas: list[Replica]) -> None:
     await jobs.play(1, SLOW - 1)
     await shared(replicas)
@@ -147,7 +147,7 @@ async def test_the_jobs_of_a_replica_that_is_killed_go_to_the_other(jobs: Jobs, 
     assert {finding.id for finding in after if finding.page} == {finding.id for finding in before if finding.page}
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 async def test_a_replica_that_stops_in_order_leaves_its_jobs_at_once(jobs: Jobs, replicas: list[Replica]) -> None:
     await jobs.play(1, SLOW - 1)
     await shared(replicas)

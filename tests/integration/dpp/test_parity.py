@@ -1,4 +1,4 @@
-"""MegaDPP trains bit for bit as megatron-core's schedules do, in any order. tests/e2e/test_dpp.py has all layouts."""
+"""MegaDPP trains bit for bit as megatron-core's schedules do, in any order. test_layouts.py has all of them."""
 
 from __future__ import annotations
 

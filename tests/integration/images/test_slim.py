@@ -45,7 +45,7 @@ def test_a_wheel_keeps_no_more_than_its_budget(packages: Path, wheel: str) -> No
     assert size <= BUDGET_MEGABYTES[wheel]
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_the_collectors_store_reads_and_writes_with_what_is_left(packages: Path) -> None:
     tests = [
         "tests/unit/collector/test_store.py",

@@ -79,8 +79,8 @@ def saved_by_a_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("world_size", "layout"),
     [
         (1, ""),
-        pytest.param(2, "--tensor-model-parallel-size 2", marks=pytest.mark.e2e),
-        pytest.param(2, "", marks=pytest.mark.e2e),
+        pytest.param(2, "--tensor-model-parallel-size 2", marks=pytest.mark.long),
+        pytest.param(2, "", marks=pytest.mark.long),
         (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.support.training import TINY, train
 STEPS = 20
 RELATIVE = 1e-5
 
-slower = pytest.mark.e2e
+slower = pytest.mark.long
 """Layouts that differ from another one here in one thing alone."""
 
 LLAMA = (

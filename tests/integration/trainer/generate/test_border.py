@@ -103,10 +103,12 @@ def plain(value: Any) -> Any:
     [
         (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}"),
         pytest.param(
-            2, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16", marks=pytest.mark.e2e
+            2,
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16",
+            marks=pytest.mark.long,
         ),
         pytest.param(
-            2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", marks=pytest.mark.e2e
+            2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", marks=pytest.mark.long
         ),
     ],
 )

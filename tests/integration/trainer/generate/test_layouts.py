@@ -45,7 +45,7 @@ TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2
 VPP2 = {**PP2, "num_virtual_stages_per_pipeline_rank": 2}
 
 
-slower = pytest.mark.e2e
+slower = pytest.mark.long
 """Layouts that differ from another one here in one thing alone."""
 FolderOf = Callable[[str], Path]
 Alone = Callable[[str], tuple[list[list[Event]], Plain]]

@@ -56,7 +56,7 @@ def typed(program: Callable[[Sequence[str]], int], *flags: object, given: str = 
         return run_forked(1, _in_rank, program, [str(flag) for flag in flags], given, Path(folder))[0]
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_one_process_and_two_ranks_write_the_same_text(folder: Path) -> None:
     alone = typed(main, "--checkpoint", folder, *TEXT_OF_TWO)
     given = ["--checkpoint", str(folder), "--prompts-file", "-", *TEXT_OF_TWO[4:]]

@@ -32,7 +32,7 @@ from tests.support.forked import run_forked
 A = GenerationRequest(prompts=("He", "the fox"), id="a", max_new_tokens=5, sampling=GREEDY)
 B = replace(A, prompts=("123",), id="b", stop_at_end_of_document=False)
 BEAMS = replace(B, id="beams", beam_width=2)
-slower = pytest.mark.e2e
+slower = pytest.mark.long
 """Layouts that differ from another one here in one thing alone."""
 
 

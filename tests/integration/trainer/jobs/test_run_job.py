@@ -71,7 +71,7 @@ def logged(event: JobEvent) -> dict[str, Any]:
     return line
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 async def test_a_killed_rank_restarts_the_job_from_its_checkpoint_and_a_stop_saves(tmp_path: Path, uid: str) -> None:
     job = TrainingJob.model_validate(content(uid))
     stop, events, steps = asyncio.Event(), list[JobEvent](), {1: list[int](), 2: list[int]()}
@@ -107,7 +107,7 @@ async def test_wrong_flags_are_not_tried_again(tmp_path: Path, uid: str) -> None
     assert any("did you mean --hidden-size?" in event.text for event in events)
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 async def test_an_error_of_all_ranks_is_told_once_and_logged_for_each(tmp_path: Path, uid: str) -> None:
     args = [*TINY.replace("--mock-data", "--data-path /nowhere/text").split(), "--train-iters=5"]
     job = TrainingJob.model_validate(content(uid, args=args))
@@ -121,7 +121,7 @@ async def test_an_error_of_all_ranks_is_told_once_and_logged_for_each(tmp_path: 
     assert told[0] in (tmp_path / "logs" / "attempt-1.log").read_text()
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 async def test_a_cancelled_run_leaves_nothing_behind(tmp_path: Path, uid: str) -> None:
     job = TrainingJob.model_validate(content(uid))
     trained = asyncio.Event()
@@ -140,7 +140,7 @@ async def test_a_cancelled_run_leaves_nothing_behind(tmp_path: Path, uid: str) -
     assert list((tmp_path / "checkpoints").glob("iter_*"))
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_the_ranks_end_with_their_starter(tmp_path: Path, uid: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(content(uid)))

@@ -59,7 +59,7 @@ def single(python: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.e2e
+@pytest.mark.long
 def test_the_example_is_installed_and_acts(single: subprocess.CompletedProcess[str]) -> None:
     assert single.returncode == 0, single.stderr
     found = events(single.stdout + single.stderr, "weight_norms")
@@ -69,7 +69,7 @@ def test_the_example_is_installed_and_acts(single: subprocess.CompletedProcess[s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.e2e
+@pytest.mark.long
 def test_the_example_counts_a_layer_whole_when_ranks_share_it(
     python: Path, single: subprocess.CompletedProcess[str]
 ) -> None:
@@ -82,7 +82,7 @@ def test_the_example_counts_a_layer_whole_when_ranks_share_it(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.e2e
+@pytest.mark.long
 def test_without_the_example_its_flag_is_unknown_and_its_name_is_missing() -> None:
     unknown = run([*CLI, *FLAGS, *ON], sys.executable)
     missing = run([*CLI, *FLAGS, "--require-plugins", "weight_norms"], sys.executable)

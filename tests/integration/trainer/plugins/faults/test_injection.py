@@ -117,7 +117,7 @@ def test_slow_compute_changes_no_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["device", "host"])
-@pytest.mark.e2e
+@pytest.mark.long
 def test_a_hang_never_ends_a_step(tmp_path: Path, side: str) -> None:
     fault = scenario(tmp_path, f"kind: hang, ranks: [1], side: {side}")
     file = tmp_path / "steps"

@@ -24,7 +24,7 @@ from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, losses_of, read, run_traced
 
-pytestmark = pytest.mark.e2e  # it waits for half a minute
+pytestmark = pytest.mark.long  # it waits for half a minute
 
 SLOW_SECONDS = 2.5
 VERY_SLOW_SECONDS = 8.0

@@ -64,7 +64,7 @@ def undisturbed(flags: str = "", ranks: int = 1) -> Look:
     [
         (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
         (2, f"--pipeline-model-parallel-size 2 {FULL} 1"),
-        pytest.param(2, "--use-distributed-optimizer", marks=pytest.mark.e2e),
+        pytest.param(2, "--use-distributed-optimizer", marks=pytest.mark.long),
     ],
 )
 def test_a_layout_is_disturbed_as_one_process_is(ranks: int, layout: str) -> None:

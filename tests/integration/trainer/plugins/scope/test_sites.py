@@ -21,7 +21,7 @@ MODELS = {"gpt": ("", Shape(heads=4, groups=4)), "llama": (LLAMA, Shape(heads=4,
 ALL = Wanted(("*",), gradients=True)
 VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 """Of the largest |value|, float32. Gradients of queries are small differences of large sums."""
-slower = pytest.mark.e2e
+slower = pytest.mark.long
 """Layouts that differ from another one here in one thing alone."""
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers"
 

@@ -12,7 +12,7 @@ from tests.support.varied_orders import StockUnderDpp, Varied, assert_bitwise_al
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.long
 
 DPP = "--use-dpp --dpp-policy interleaved"
 VARIANTS = {
