@@ -87,6 +87,9 @@ function withTokens(rows: readonly GenerationRow[], tokens: readonly GenerationT
 /** What a token adds to its text, so that white space is seen. */
 export const visible = (text: string): string => text.replaceAll('\n', '⏎').replaceAll('\t', '⇥')
 
+/** A token by itself: spaces are seen, too. */
+export const spelled = (text: string): string => visible(text).replaceAll(' ', '␣')
+
 export interface GenerationSettings {
   readonly prompts: readonly string[]
   readonly newTokens: number

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { GenerationEvent, GenerationToken } from '@/lib/generation'
-import { afterEvent, asked, isUnderWay, promptsOf, readEvent, requestOf } from '@/lib/generation'
+import { afterEvent, asked, isUnderWay, promptsOf, readEvent, requestOf, spelled } from '@/lib/generation'
 import { GrowingRows } from '@/lib/growingRows'
 import { unpack } from '@/scope/frame'
 import type { Picture } from '@/scope/picture'
@@ -63,3 +63,5 @@ describe('rows over the steps of a generation', () => {
     expect(new GrowingRows().take(await frame(0, [3, 1], [1, 2, 3]))).toBe(false)
   })
 })
+
+it('spells a token so that white space is seen', () => expect(spelled(' a\n')).toBe('␣a⏎'))
