@@ -1,6 +1,7 @@
 """Seeds: those to look at while a rule is worked on, and those that a result is told from, are never the same.
 
-A rule that was tuned on the jobs it is judged by proves nothing.
+A rule that was tuned on the jobs it is judged by proves nothing. Where a result led to a change of a rule, its seeds
+are used up: RESULT gets a new range.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import zlib
 import numpy as np
 
 TUNING = range(0, 10**6)
-RESULT = range(10**9, 10**9 + 10**6)
+RESULT = range(2 * 10**9, 2 * 10**9 + 10**6)
 
 
 def seeds(count: int, *, result: bool) -> range:

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.generation import Event, RowFinished, Started, Stepped, Token
-from megatronapp.gateway.models import CompletionChunk, CompletionChunkChoice, CompletionLogprobs, CompletionRequest
+from megatronapp.gateway.completion_models import (
+    CompletionChunk,
+    CompletionChunkChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+)
 
 EVENT_STREAM = "text/event-stream"
 

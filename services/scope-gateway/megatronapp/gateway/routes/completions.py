@@ -17,9 +17,7 @@ from starlette.responses import StreamingResponse
 from megatronapp.core.auth import Role
 from megatronapp.core.errors import ForbiddenError, NotFoundError, UsageError
 from megatronapp.core.generation import GenerationRequest, Prompt, Sampling, Token
-from megatronapp.gateway.deps import Caller, GatewayParts, caller
-from megatronapp.gateway.errors import GoneError
-from megatronapp.gateway.models import (
+from megatronapp.gateway.completion_models import (
     Completion,
     CompletionChoice,
     CompletionRequest,
@@ -27,6 +25,8 @@ from megatronapp.gateway.models import (
     MegatronGeneration,
     MegatronRequest,
 )
+from megatronapp.gateway.deps import Caller, GatewayParts, caller
+from megatronapp.gateway.errors import GoneError
 from megatronapp.gateway.routes.completion_stream import EVENT_STREAM, Streamed, logprobs_of, streamed
 from megatronapp.gateway.scope.generating import Row, events_of, generate
 from megatronapp.gateway.scope.service import Scope
