@@ -36,7 +36,7 @@ test('from the list of jobs into the model', async () => {
   await page.getByRole('link', { name: 'Scope' }).last().click(PATIENCE)
   await page.waitForURL('**/scope*')
   await page.getByText('Nobody controls').waitFor(PATIENCE)
-  assert.match(await page.locator('.model').textContent(), /4 layers · 4 heads · 32 channels.*TP 2/)
+  await page.locator('.model', { hasText: /4 layers · 4 heads · 32 channels.*TP 2/ }).waitFor(PATIENCE)
 })
 
 test('a head’s attention is a picture with its step, and the address shows the same', async () => {
