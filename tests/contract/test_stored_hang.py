@@ -14,6 +14,7 @@ from megatronapp.collector.store import Manifest, Store
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.detector.analyze import analyze
 from megatronapp.detector.engine import Engine
+from megatronapp.detector.report import Report
 from megatronapp.v1 import trace_pb2
 from tests.support.simulated import CPU, Job, Layout
 
@@ -64,9 +65,12 @@ class Recorded:
             self.beat((STEPS + 1, STEPS), (STEPS, STEPS), ranks, **fields)
 
     def analysed(self, folder: Path) -> list[Finding]:
+        return [finding for finding in self.report(folder).findings if finding.kind is Kind.HANG]
+
+    def report(self, folder: Path) -> Report:
         store, manifest = Store(folder), Manifest(write=1)
         store.write({self.attempt.key: self.attempt.buffer}, {self.attempt.key: notes.pack(self.attempt)}, manifest)
-        return [finding for finding in analyze(folder).findings if finding.kind is Kind.HANG]
+        return analyze(folder)
 
 
 def verdicts(findings: Sequence[Finding]) -> set[tuple[Cause, tuple[int, ...], int | None]]:
@@ -81,6 +85,16 @@ def test_a_hang_is_told_as_it_was_live(tmp_path: Path) -> None:
 
     assert (found.cause, found.ranks, found.page) == (Cause.HOST_CPU, (1,), True)
     assert verdicts([found]) == verdicts(job.live)
+
+
+def test_a_hang_is_told_as_values_too(tmp_path: Path) -> None:
+    job = Recorded()
+    job.hang(20)
+
+    hang = job.report(tmp_path).hang
+
+    assert hang is not None
+    assert (hang.ranks, hang.sequence, hang.side) == ((1,), STEPS + 1, "host")
 
 
 def test_a_hang_that_ended_with_the_ranks_goodbyes_is_still_one(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_a_hang_is_told_with_who_where_and_why(capsys, hung):
     expected = {"ranks": [2], "communicator": "tp1.0", "operation": "AllReduce", "sequence": 17, "side": "host"}
     assert {name: report["hang"][name] for name in expected} == expected
     assert [finding["ranks"] for finding in report["findings"]] == [[2]]
+    assert [finding["opened_step"] for finding in report["findings"]] == [None]
 
 
 @pytest.mark.parametrize("words", [("slow",), ("parallel",), ()])

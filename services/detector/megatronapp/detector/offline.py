@@ -13,7 +13,7 @@ from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.core.trace.megascan import RankTrace
 from megatronapp.core.trace.validate import check_rank_message
 from megatronapp.detector.attribution import OF_ONE_RANK
-from megatronapp.detector.engine import Engine
+from megatronapp.detector.engine import HANG, Engine
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.formats import (
     kineto_steps,
@@ -97,6 +97,7 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
     """Judge our own traces, one engine an attempt. Raises DataError."""
     findings: list[Finding] = []
     tables: list[StepTable] = []
+    hung: Hang | None = None
     for attempt in attempts:
         engine, now = Engine(attempt.job, attempt.job, attempt.number), 0
         updates: list[Finding] = []
@@ -111,8 +112,15 @@ def traced_job(attempts: Sequence[Attempt], source: str = "megatronapp trace") -
         if standstill := attempt.standstill():
             steps = (float(np.nanmax(table.duration)) for table in tables[begun:] if not table.phases)
             updates += engine.stand_still(standstill, steps)
+        hung = _hang_of(engine)
         findings += _latest([*updates, *engine.ledger.open])
-    return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=in_order(findings))
+    return Report(job=_job_of_tables(attempts[-1].job, source, tables), findings=in_order(findings), hang=hung)
+
+
+def _hang_of(engine: Engine) -> Hang | None:
+    """What an attempt stood in at its end, where that is a finding."""
+    stall = engine.progress.stall()
+    return _hang(stall.blamed, frozenset()) if stall is not None and engine.ledger.holds(HANG) else None
 
 
 def megascan_job(name: str, traces: Sequence[RankTrace]) -> Report:
@@ -199,10 +207,18 @@ class Halted(Protocol):
         """Whether any operation is not complete."""
 
 
+WITHOUT_HASH = (
+    "slow ranks are not judged, and only a rank that is behind all others is named: the logs have no groupHash, and "
+    "which ranks share a communicator can't be told from their streams"
+)
+
+
 def megatrace_job(name: str, logs: Logs, layout: Layout | None = None) -> Report:
     """Name the ranks that hold the others up, and those that made them wait before. Who waits for a message of nobody
     knows whom can't be told from who has stopped: then nobody is named unless it is one alone. layout: as told; None:
     inferred. Raises DataError where what is told contradicts the logs."""
+    if logs.stopped is not None:
+        return _noting(_megatrace_hang(name, logs), WITHOUT_HASH)
     traffic = traffic_of(logs)
     if layout is not None:
         check(layout, max(logs.ranks), traffic)
@@ -225,13 +241,20 @@ def _noting(report: Report, note: str) -> Report:
 
 
 def _megatrace_hang(name: str, logs: Logs) -> Report:
-    if logs.messages_unmatched and len(blame(logs.frontiers, logs.members, unclear=logs.unclear)) > 1:
+    if _nobody_is_clear(logs):
         job = Job(name=name, format="Megatrace", ranks=len(logs.ranks))
         nobody = list(hang.detect(_Stall(()), link_is_known=GPU.link_is_known))
         return Report(job=job, findings=in_order(without_steps(name, nobody)), hang=Hang())
     report = hung_job(name, logs, "Megatrace")
     records = sum(log.lines for log in logs.ranks.values())
     return report.model_copy(update={"job": report.job.model_copy(update={"records": records})})
+
+
+def _nobody_is_clear(logs: Logs) -> bool:
+    if not logs.hangs or not (logs.messages_unmatched or logs.stopped is not None):
+        return False
+    blamed = [each.rank for each in blame(logs.frontiers, logs.members, unclear=logs.unclear)]
+    return len(blamed) > 1 or (logs.stopped is not None and not logs.stopped.issuperset(blamed))
 
 
 def hung_job(name: str, dumps: Halted, source: str = "flight recorder") -> Report:

@@ -157,7 +157,11 @@ class Report(BaseModel):
     hang: Hang | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        """A step that the source does not know is null; steps count from 1."""
+        report = self.model_dump(mode="json")
+        for finding in report["findings"]:
+            finding["opened_step"] = finding["opened_step"] or None
+        return report
 
     def as_text(self, verbose: bool = False, groups: bool = False) -> str:
         """groups: also who is late in which group; all of them where verbose."""

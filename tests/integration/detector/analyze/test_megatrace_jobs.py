@@ -24,11 +24,11 @@ FIRST_STEP, LATER = (0.02, 0.24), (0.27, 0.98)
 """Shares of a rank's calls, of four steps."""
 
 
-def stopped(folder, job, culprit, at, ahead=8, steps=4):
+def stopped(folder, job, culprit, at, ahead=8, steps=4, hashed=True):
     """Logs of a job one rank of which stops after a share of its calls."""
     programs = [job.program(rank, steps) for rank in range(job.world)]
     called = stand_still(programs, {culprit: int(at * len(programs[culprit]))}, ahead)
-    write_logs(folder, programs, called)
+    write_logs(folder, programs, called, hashed)
     return programs, called
 
 
@@ -126,12 +126,53 @@ def test_older_logs_have_no_hash_and_tell_of_one_communicator(tmp_path):
     assert finding.ranks == (1,)
 
 
-def test_several_communicators_without_hash_are_refused(tmp_path):
-    job = Job(tp=2, dp=2)
-    programs = [job.program(rank, 2) for rank in range(4)]
-    write_logs(tmp_path, programs, [len(program) for program in programs], hashed=False)
+@pytest.mark.parametrize("job", LAYOUTS, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_without_hash_who_shares_a_communicator_is_not_known_and_no_innocent_is_named(tmp_path, job, seed):
+    chance = random.Random(f"streams/{job}/{seed}")
+    culprit, at = chance.randrange(job.world), chance.uniform(0.15, 0.98)
+    stopped(tmp_path, job, culprit, at, ahead=chance.choice((1, 4, 30)), hashed=False)
 
-    with pytest.raises(DataError, match="without groupHash, which can't be told apart"):
+    report = analyze(tmp_path)
+
+    assert {finding.ranks for finding in report.findings} <= {(), (culprit,)}
+    assert "no groupHash" in report.job.notes[0]
+
+
+def test_without_hash_a_rank_behind_all_others_is_named(tmp_path):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=3, at=0.6, ahead=30, hashed=False)
+
+    report = analyze(tmp_path)
+
+    (finding,) = report.findings
+    assert (finding.ranks, finding.cause, finding.page) == ((3,), Cause.HOST_CPU, True)
+    assert report.hang is not None
+    assert report.hang.ranks == (3,)
+
+
+def test_without_hash_communicators_of_one_rank_and_a_job_that_ended_accuse_nobody(tmp_path):
+    for rank, numbers in enumerate(((0, 1, 2), (0, 1, 2))):
+        lines = [
+            f"[save_count 1] [1.{place:09}] [Rank {rank}] Fun AllReduce Data 1 stream 0x{rank}a opCount {number}\n"
+            for place, number in enumerate(numbers)
+        ]
+        lines += [
+            f"[save_count 1] [2.{place:09}] [Rank {rank}] Fun AllReduce Data 1 stream 0x{rank}b opCount 0\n"
+            for place in range(2 + rank)
+        ]
+        (tmp_path / f"rank_{rank}.log").write_text("".join(lines))
+
+    report = analyze(tmp_path)
+
+    assert (report.findings, report.hang) == ((), None)
+
+
+def test_logs_with_and_without_hash_do_not_go_together(tmp_path):
+    stopped(tmp_path, Job(dp=2), culprit=0, at=0.5)
+    log = tmp_path / "rank_1.log"
+    log.write_text("\n".join(line.split(" groupHash")[0] for line in log.read_text().splitlines()))
+
+    with pytest.raises(DataError, match="some of these logs have groupHash, some not"):
         analyze(tmp_path)
 
 

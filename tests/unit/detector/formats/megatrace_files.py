@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatronapp.detector.formats.megatrace import RECV, SEND
+from megatronapp.detector.formats.megatrace_log import RECV, SEND
 
+ELEMENTS = {"tp": 4096, "pp": 4096, "dp": 65536, "wo": 1}
+"""Of a call, by the kind of its communicator."""
 Operation = tuple[str, str]
 """Its communicator, and what it is."""
 
@@ -94,8 +96,9 @@ def write_logs(folder: Path, programs: Sequence[list[Operation]], called: Sequen
         lines = []
         for place, (group, operation) in enumerate(program[: called[rank]]):
             number = counts[group] = counts.get(group, -1) + 1
+            named = f" groupHash {group}" if hashed else ""
             lines.append(
-                f"[save_count 1] [{1_700_000_000 + place}.{rank:09}] [Rank {rank}] Fun {operation} Data 4096 "
-                f"stream 0x{hash(group) & 0xFFFF:x} opCount {number}" + (f" groupHash {group}" if hashed else "")
+                f"[save_count 1] [{1_700_000_000 + place}.{rank:09}] [Rank {rank}] Fun {operation} "
+                f"Data {ELEMENTS[group[:2]]} stream 0x{hash(group) & 0xFFFF:x} opCount {number}{named}"
             )
         (folder / f"rank_{rank}.log").write_text("\n".join(lines[-10_000:]) + "\n")

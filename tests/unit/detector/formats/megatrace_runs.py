@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from megatronapp.detector.formats.megatrace import RECV, SEND
+from megatronapp.detector.formats.megatrace_log import RECV, SEND
 from tests.unit.detector.formats.megatrace_files import Job, Operation, numbers_of
 
 ORIGIN_NS = 1_700_000_000 * 10**9

@@ -4,7 +4,7 @@
 
 A line says that a rank has handed an operation over, not that its device has come to it. So an operation counts as
 through when all members of its communicator have called it: what is told of a rank is how far its host has come. A
-communicator is the calls of one `groupHash`, which older logs lack; then each rank may have one communicator only.
+communicator is the calls of one `groupHash`, which older logs lack: then it is those of one stream, of each rank.
 
 The log is a ring of 10,000 lines, of which the newest are kept. Operations that all members take part in are numbered
 by `opCount`, so that what was overwritten does not matter. A message's line does not name the peer: messages are
@@ -16,60 +16,21 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_WORLD
+from megatronapp.detector.formats import megatrace_streams
 from megatronapp.detector.formats.layout import Traffic
+from megatronapp.detector.formats.megatrace_log import RECV, SEND, Call, RankLog, read_log
 from megatronapp.detector.signals.frontier import Frontier, Position
 
-MAX_FILE_BYTES = 64 << 20
-"""A ring of 10,000 lines of 128 bytes is 1.3 MB; it may be saved several times."""
 MAX_AHEAD = 1024
 """Operations that a host can be ahead of its device: so many launches wait in a stream's queue before one blocks. Who
 is farther behind than this has not stopped: its log is cut."""
-RING_LINES = 10_000
-SEND, RECV = "Send", "Recv"
-
 _FILE = re.compile(r"rank_(\d+)\.log")
-_LINE = re.compile(
-    rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,10})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
-    rb"Fun (?P<operation>\w{1,40}) Data (?P<count>\d{1,19}) stream (?P<stream>\S{1,40}) "
-    rb"opCount (?P<number>[0-9a-fA-F]{1,16})(?: groupHash (?P<group>\S{1,40}))?\s*"
-)
-NS = 10**9
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Call:
-    number: int
-    """opCount."""
-    at_ns: int
-    """The host's clock."""
-    operation: str
-    count: int
-    """Elements."""
-    group: str
-    """groupHash."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankLog:
-    calls: Mapping[str, tuple[Call, ...]]
-    """By communicator, in the order of their numbers, each once."""
-    messages: Mapping[tuple[str, str], int]
-    """How many sends and receives it has called, by communicator."""
-    history: tuple[Call, ...]
-    """All of them, in order of time."""
-    lines: int
-    cut: bool
-    """Its last line is none: it was not written to its end."""
-
-    @property
-    def overwritten(self) -> bool:
-        return self.lines >= RING_LINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +48,8 @@ class Logs:
     """Communicators of two that carry messages which can be matched, with sender and receiver."""
     messages_unmatched: bool
     """Some rank sends or receives messages whose peer is not known, and may wait for any of them."""
+    stopped: frozenset[int] | None = None
+    """Ranks that have stopped for sure, of logs whose communicators are not known (megatrace_streams); else None."""
 
     @property
     def hangs(self) -> bool:
@@ -116,7 +79,7 @@ def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:
     """world: how many ranks there are; None: as many as the highest number of a log says. Raises DataError."""
     if max(logs) >= MAX_WORLD:
         raise DataError(f"{logs[max(logs)]} is of rank {max(logs)}; ranks count from 0 to {MAX_WORLD - 1}")
-    ranks = {rank: _read(rank, path) for rank, path in logs.items()}
+    ranks, stopped = _with_communicators({rank: read_log(rank, path) for rank, path in logs.items()})
     members = _members(ranks)
     frontiers: dict[int, Frontier] = {rank: {} for rank in ranks}
     for group, of in members.items():
@@ -137,7 +100,25 @@ def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:
         absent=frozenset(range(world if world is not None else max(ranks) + 1)) - ranks.keys(),
         message_pairs=matched,
         messages_unmatched=unmatched,
+        stopped=stopped,
     )
+
+
+def _with_communicators(ranks: Mapping[int, RankLog]) -> tuple[Mapping[int, RankLog], frozenset[int] | None]:
+    """Logs whose groups are communicators; and, where these are inferred from streams, who has stopped for sure."""
+    if all(log.hashed for log in ranks.values()):
+        return ranks, None
+    if any(log.hashed for log in ranks.values()):
+        raise DataError("some of these logs have groupHash, some not; give those of one version of Megatrace")
+    if all(len({call.group for call in log.history}) == 1 for log in ranks.values()):
+        return {rank: _of_one_communicator(log) for rank, log in ranks.items()}, None
+    inferred = megatrace_streams.infer(ranks)
+    return inferred.ranks, inferred.stopped
+
+
+def _of_one_communicator(log: RankLog) -> RankLog:
+    messages = {("all", kind): n for (_, kind), n in log.messages.items()}
+    return replace(log, calls=dict(zip(("all",), log.calls.values(), strict=False)), messages=messages)
 
 
 def _pair_name(pair: tuple[int, int]) -> str:
@@ -209,43 +190,3 @@ def _cut(ranks: Mapping[int, RankLog], members: Mapping[str, tuple[int, ...]]) -
     for group, of in members.items():
         newest = max(ranks[rank].calls[group][-1].number for rank in of)
         yield from (rank for rank in of if newest - ranks[rank].calls[group][-1].number > MAX_AHEAD)
-
-
-def _read(rank: int, path: Path) -> RankLog:
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise DataError(f"{path} has {size} bytes; {MAX_FILE_BYTES >> 20} MiB are the most that are read")
-    lines = [line for line in path.read_bytes().split(b"\n") if line.strip(b"\0 \t\r")]
-    found = [match for line in lines if (match := _LINE.fullmatch(line))]
-    if not found:
-        raise DataError(f"{path}: holds no call of NCCL; it is not one of Megatrace's logs")
-    if others := {int(match["rank"]) for match in found} - {rank}:
-        raise DataError(f"{path}: has lines of rank {min(others)}; each rank's log is a file of its own")
-    base = 16 if any(re.search(rb"[a-fA-F]", match["number"]) for match in found) else 10
-    calls: defaultdict[str, set[Call]] = defaultdict(set)
-    messages: defaultdict[tuple[str, str], set[Call]] = defaultdict(set)
-    for match in found:
-        operation, group = match["operation"].decode(), (match["group"] or b"all").decode(errors="replace")
-        at_ns = int(match["seconds"]) * NS + int(match["ns"])
-        call = Call(int(match["number"], base), at_ns, operation, int(match["count"]), group)
-        (messages[group, operation] if operation in (SEND, RECV) else calls[group]).add(call)
-    if len({match["stream"] for match in found if match["group"] is None}) > 1:
-        raise DataError(
-            f"{path}: calls of several communicators without groupHash, which can't be told apart; record them with a "
-            "version of Megatrace that writes it"
-        )
-    return RankLog(
-        calls={group: _each_once(of) for group, of in calls.items()},
-        messages={key: len(of) for key, of in messages.items()},
-        history=tuple(sorted(set().union(*calls.values(), *messages.values()), key=lambda call: call.at_ns)),
-        lines=len(lines),
-        cut=_LINE.fullmatch(lines[-1]) is None,
-    )
-
-
-def _each_once(calls: set[Call]) -> tuple[Call, ...]:
-    """In order of their numbers; of those with one number, which were called together, the first."""
-    ordered: dict[int, Call] = {}
-    for call in sorted(calls):
-        ordered.setdefault(call.number, call)
-    return tuple(ordered.values())

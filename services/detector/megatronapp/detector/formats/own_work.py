@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megatronapp.detector.formats.megatrace import RECV, SEND, Call, Logs, users_of
+from megatronapp.detector.formats.megatrace import Logs, users_of
+from megatronapp.detector.formats.megatrace_log import RECV, SEND, Call
 from megatronapp.detector.steps import Floats, Ints
 
 CLOCK_ERROR_SECONDS = 0.01
