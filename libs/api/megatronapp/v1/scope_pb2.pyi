@@ -316,14 +316,16 @@ class ScopeFetch(_message.Message):
     def __init__(self, id: _Optional[str] = ..., expression: _Optional[str] = ..., dtype: _Optional[str] = ..., request: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ScopeRecord(_message.Message):
-    __slots__ = ("do", "name", "expressions")
+    __slots__ = ("do", "name", "expressions", "view")
     DO_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EXPRESSIONS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     do: str
     name: str
     expressions: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, do: _Optional[str] = ..., name: _Optional[str] = ..., expressions: _Optional[_Iterable[str]] = ...) -> None: ...
+    view: str
+    def __init__(self, do: _Optional[str] = ..., name: _Optional[str] = ..., expressions: _Optional[_Iterable[str]] = ..., view: _Optional[str] = ...) -> None: ...
 
 class ScopeEvent(_message.Message):
     __slots__ = ("unix_ns", "generation", "state", "alert", "series", "perturb", "perturb_clear", "presence", "audit", "comparison")
@@ -454,7 +456,7 @@ class ScopeAudit(_message.Message):
     def __init__(self, unix_ns: _Optional[int] = ..., by: _Optional[str] = ..., action: _Optional[str] = ..., detail: _Optional[str] = ..., reason: _Optional[str] = ..., outcome: _Optional[str] = ..., command: _Optional[str] = ...) -> None: ...
 
 class ScopeClientMessage(_message.Message):
-    __slots__ = ("join", "subscribe", "unsubscribe", "credit", "command", "control", "ping", "snapshot")
+    __slots__ = ("join", "subscribe", "unsubscribe", "credit", "command", "control", "ping", "snapshot", "replay")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -463,6 +465,7 @@ class ScopeClientMessage(_message.Message):
     CONTROL_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     join: ScopeJoin
     subscribe: ScopeSubscribe
     unsubscribe: ScopeUnsubscribe
@@ -471,10 +474,11 @@ class ScopeClientMessage(_message.Message):
     control: ScopeControl
     ping: ScopePing
     snapshot: ScopeSnapshot
-    def __init__(self, join: _Optional[_Union[ScopeJoin, _Mapping]] = ..., subscribe: _Optional[_Union[ScopeSubscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[ScopeUnsubscribe, _Mapping]] = ..., credit: _Optional[_Union[ScopeCredit, _Mapping]] = ..., command: _Optional[_Union[ScopeCommand, _Mapping]] = ..., control: _Optional[_Union[ScopeControl, _Mapping]] = ..., ping: _Optional[_Union[ScopePing, _Mapping]] = ..., snapshot: _Optional[_Union[ScopeSnapshot, _Mapping]] = ...) -> None: ...
+    replay: ScopeReplayControl
+    def __init__(self, join: _Optional[_Union[ScopeJoin, _Mapping]] = ..., subscribe: _Optional[_Union[ScopeSubscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[ScopeUnsubscribe, _Mapping]] = ..., credit: _Optional[_Union[ScopeCredit, _Mapping]] = ..., command: _Optional[_Union[ScopeCommand, _Mapping]] = ..., control: _Optional[_Union[ScopeControl, _Mapping]] = ..., ping: _Optional[_Union[ScopePing, _Mapping]] = ..., snapshot: _Optional[_Union[ScopeSnapshot, _Mapping]] = ..., replay: _Optional[_Union[ScopeReplayControl, _Mapping]] = ...) -> None: ...
 
 class ScopeServerMessage(_message.Message):
-    __slots__ = ("welcome", "description", "subscribed", "refused", "event", "resumed", "gap", "stall", "result", "pong", "go_away", "snapshot")
+    __slots__ = ("welcome", "description", "subscribed", "refused", "event", "resumed", "gap", "stall", "result", "pong", "go_away", "snapshot", "recording", "replay")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBED_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +491,8 @@ class ScopeServerMessage(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     GO_AWAY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    RECORDING_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     welcome: ScopeWelcome
     description: ScopeDescription
     subscribed: ScopeSubscribed
@@ -499,7 +505,9 @@ class ScopeServerMessage(_message.Message):
     pong: ScopePong
     go_away: ScopeGoAway
     snapshot: ScopeSnapshotTaken
-    def __init__(self, welcome: _Optional[_Union[ScopeWelcome, _Mapping]] = ..., description: _Optional[_Union[ScopeDescription, _Mapping]] = ..., subscribed: _Optional[_Union[ScopeSubscribed, _Mapping]] = ..., refused: _Optional[_Union[ScopeRefused, _Mapping]] = ..., event: _Optional[_Union[ScopeNumberedEvent, _Mapping]] = ..., resumed: _Optional[_Union[ScopeResumed, _Mapping]] = ..., gap: _Optional[_Union[ScopeGap, _Mapping]] = ..., stall: _Optional[_Union[ScopeStall, _Mapping]] = ..., result: _Optional[_Union[ScopeResult, _Mapping]] = ..., pong: _Optional[_Union[ScopePong, _Mapping]] = ..., go_away: _Optional[_Union[ScopeGoAway, _Mapping]] = ..., snapshot: _Optional[_Union[ScopeSnapshotTaken, _Mapping]] = ...) -> None: ...
+    recording: ScopeRecording
+    replay: ScopeReplayState
+    def __init__(self, welcome: _Optional[_Union[ScopeWelcome, _Mapping]] = ..., description: _Optional[_Union[ScopeDescription, _Mapping]] = ..., subscribed: _Optional[_Union[ScopeSubscribed, _Mapping]] = ..., refused: _Optional[_Union[ScopeRefused, _Mapping]] = ..., event: _Optional[_Union[ScopeNumberedEvent, _Mapping]] = ..., resumed: _Optional[_Union[ScopeResumed, _Mapping]] = ..., gap: _Optional[_Union[ScopeGap, _Mapping]] = ..., stall: _Optional[_Union[ScopeStall, _Mapping]] = ..., result: _Optional[_Union[ScopeResult, _Mapping]] = ..., pong: _Optional[_Union[ScopePong, _Mapping]] = ..., go_away: _Optional[_Union[ScopeGoAway, _Mapping]] = ..., snapshot: _Optional[_Union[ScopeSnapshotTaken, _Mapping]] = ..., recording: _Optional[_Union[ScopeRecording, _Mapping]] = ..., replay: _Optional[_Union[ScopeReplayState, _Mapping]] = ...) -> None: ...
 
 class ScopeJoin(_message.Message):
     __slots__ = ("client", "run", "recording", "resume")
@@ -738,3 +746,47 @@ class ScopeSnapshotTaken(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ScopeRecording(_message.Message):
+    __slots__ = ("id", "command", "state", "bytes", "seconds", "limit")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    command: str
+    state: str
+    bytes: int
+    seconds: float
+    limit: str
+    def __init__(self, id: _Optional[str] = ..., command: _Optional[str] = ..., state: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., limit: _Optional[str] = ...) -> None: ...
+
+class ScopeReplayControl(_message.Message):
+    __slots__ = ("do", "seconds", "speed")
+    DO_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    do: str
+    seconds: float
+    speed: float
+    def __init__(self, do: _Optional[str] = ..., seconds: _Optional[float] = ..., speed: _Optional[float] = ...) -> None: ...
+
+class ScopeReplayState(_message.Message):
+    __slots__ = ("seconds", "duration_seconds", "playing", "speed", "subscriptions", "name", "recorded_unix_seconds")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PLAYING_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_UNIX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    duration_seconds: float
+    playing: bool
+    speed: float
+    subscriptions: _containers.RepeatedCompositeFieldContainer[ScopeSubscribe]
+    name: str
+    recorded_unix_seconds: float
+    def __init__(self, seconds: _Optional[float] = ..., duration_seconds: _Optional[float] = ..., playing: _Optional[bool] = ..., speed: _Optional[float] = ..., subscriptions: _Optional[_Iterable[_Union[ScopeSubscribe, _Mapping]]] = ..., name: _Optional[str] = ..., recorded_unix_seconds: _Optional[float] = ...) -> None: ...

@@ -157,6 +157,7 @@ async def _start_page(
         session_key=tokens.operator and _session_key(tokens.operator),
         session_cookie=f"{COOKIE}_{sha256(bytes(options.folder.resolve())).hexdigest()[:8]}",
         quarantine_dir=options.folder / "gateway/quarantine",
+        scope_recordings_dir=options.folder / "gateway/recordings",
     )
     gateway = Gateway(settings, bus, registry, tokens, findings)
     await _start(stack, gateway)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -80,15 +80,17 @@ class SameSite:
 
 
 class AnnouncedBodyLimit:
-    """Refuses a request that announces a body of more than `max_bytes`; the router counts those that do not."""
+    """Refuses a request that announces a body of more than `max_bytes`, or than `larger` has for its path; the router
+    counts those that do not."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
-        if length.isdecimal() and int(length) > self._max_bytes:
+        if length.isdecimal() and int(length) > self._larger.get(scope["path"], self._max_bytes):
             response = respond(TOO_LARGE, f"the request's body of {length} bytes is too large")
             await response(scope, receive, send)
         else:

@@ -355,3 +355,21 @@ class AuditEntry(Model):
     detail: str
     reason: str
     outcome: str
+
+
+class Recording(Model):
+    """What a viewer of MegaScope saw, kept: GET …/recordings/{id}/file is the `.mscope` file."""
+
+    id: str
+    name: str
+    run: str
+    job: str
+    by: str = Field(description="who made it or brought it")
+    view: str = Field(description="the page's address that shows it, path and query; empty: not known")
+    snapshot: bool = Field(description="one moment")
+    recorded_unix_seconds: float
+    seconds: float
+    frames: int
+    events: int
+    bytes: int
+    expires_unix_seconds: float | None = Field(description="when it is deleted; null: not by itself")

@@ -15,6 +15,10 @@ from megatronapp.gateway.notify.settings import NotifySettings
 from megatronapp.gateway.sessions import COOKIE
 
 
+def _recordings_folder() -> Path:
+    return user_folder("gateway").with_name("recordings")
+
+
 class GatewaySettings(NotifySettings):
     model_config = SettingsConfigDict(env_prefix="MEGATRONAPP_GATEWAY_")
 
@@ -99,6 +103,19 @@ class GatewaySettings(NotifySettings):
     )
     scope_idle_seconds: float = Field(
         default=60.0, gt=0, description="a viewer of MegaScope that says nothing for so long is disconnected"
+    )
+    scope_recordings_dir: Path = Field(
+        default_factory=_recordings_folder, description="recordings and snapshots of MegaScope, a file each"
+    )
+    scope_recordings_max_bytes: int = Field(
+        default=4 << 30, ge=1 << 20, description="all of them together; beyond it none is begun"
+    )
+    scope_recordings_days: float = Field(default=90.0, ge=0, description="how long one is kept; 0: until it is deleted")
+    scope_max_recording_bytes: int = Field(
+        default=256 << 20, ge=1 << 16, le=4 << 30, description="largest recording, made here or uploaded"
+    )
+    scope_max_recording_seconds: float = Field(
+        default=3600.0, gt=0, le=24 * 3600, description="longest recording; it ends by itself"
     )
 
     @property

@@ -22,6 +22,7 @@ from megatronapp.gateway.routes import (
     incidents,
     jobs,
     page,
+    recordings,
     scope,
     session,
     timeline,
@@ -62,10 +63,20 @@ def build(settings: GatewaySettings) -> Application:
         generate_unique_id_function=_operation_id,
         responses={"default": {"model": ErrorResponse, "description": "what went wrong, and what to do"}},
     )
-    app.add_middleware(AnnouncedBodyLimit, max_bytes=settings.max_request_bytes)
+    app.add_middleware(
+        AnnouncedBodyLimit,
+        max_bytes=settings.max_request_bytes,
+        larger={f"{API}/scope/recordings": settings.scope_max_recording_bytes},
+    )
     app.add_middleware(SameSite, hosts=accepted_hosts(settings), origins=settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     errors.install(app)
+    app.include_router(
+        recordings.upload_router,
+        prefix=API,
+        dependencies=[Depends(caller)],
+        max_body_size=settings.scope_max_recording_bytes,
+    )
     app.include_router(_api(), prefix=API, max_body_size=settings.max_request_bytes)
     app.include_router(completions.router, max_body_size=settings.max_request_bytes)
     app.add_api_route("/api/{rest:path}", _unknown, methods=METHODS, include_in_schema=False)
@@ -85,7 +96,7 @@ def _api() -> APIRouter:
     api = APIRouter()
     api.include_router(session.router)
     api.include_router(alerts.router)
-    for module in (jobs, history, timeline, traces, findings, incidents, scope):
+    for module in (jobs, history, timeline, traces, findings, incidents, scope, recordings):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)
     api.include_router(scope.socket_router)

@@ -4,6 +4,30 @@
  */
 
 export interface paths {
+    "/api/v1/scope/recordings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Recordings
+         * @description Recordings and snapshots, the newest first, at most 2,000.
+         */
+        get: operations["list_recordings"];
+        put?: never;
+        /**
+         * Upload Recording
+         * @description Bring a `.mscope` file: all of it is checked before it is listed, under the name of who brought it.
+         */
+        post: operations["upload_recording"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -554,6 +578,44 @@ export interface paths {
          * @description Who disturbed, paused or compared, and why: the newest thousand since the gateway's start, the oldest first.
          */
         get: operations["list_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/recordings/{recording}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Recording */
+        get: operations["get_recording"];
+        put?: never;
+        post?: never;
+        /** Delete Recording */
+        delete: operations["delete_recording"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/recordings/{recording}/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Recording File
+         * @description Download it; another platform takes it by `POST`.
+         */
+        get: operations["get_recording_file"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1782,6 +1844,50 @@ export interface components {
             equal: number;
         };
         /**
+         * Recording
+         * @description What a viewer of MegaScope saw, kept: GET …/recordings/{id}/file is the `.mscope` file.
+         */
+        Recording: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Run */
+            run: string;
+            /** Job */
+            job: string;
+            /**
+             * By
+             * @description who made it or brought it
+             */
+            by: string;
+            /**
+             * View
+             * @description the page's address that shows it, path and query; empty: not known
+             */
+            view: string;
+            /**
+             * Snapshot
+             * @description one moment
+             */
+            snapshot: boolean;
+            /** Recorded Unix Seconds */
+            recorded_unix_seconds: number;
+            /** Seconds */
+            seconds: number;
+            /** Frames */
+            frames: number;
+            /** Events */
+            events: number;
+            /** Bytes */
+            bytes: number;
+            /**
+             * Expires Unix Seconds
+             * @description when it is deleted; null: not by itself
+             */
+            expires_unix_seconds: number | null;
+        };
+        /**
          * Report
          * @description Incidents that opened in a span of time.
          */
@@ -2204,6 +2310,68 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    list_recordings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Recording"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    upload_recording: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Recording"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     get_session: {
         parameters: {
             query?: never;
@@ -3279,6 +3447,100 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditEntry"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_recording: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the recording's id */
+                recording: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Recording"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    delete_recording: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the recording's id */
+                recording: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    get_recording_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the recording's id */
+                recording: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description a `.mscope` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
                 };
             };
             /** @description what went wrong, and what to do */

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Coroutine
 
 from google.protobuf import json_format
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from megatronapp.core.errors import NotFoundError, UnavailableError
+from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.scope.events import as_text
 from megatronapp.gateway.scope.limits import Close, ClosedError, Rate, RefusedError, limits_message
+from megatronapp.gateway.scope.recordings import Header, Recorder, Replay
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.sessions import Session
 from megatronapp.gateway.scope.viewers import Viewer, ViewerBehindError
@@ -38,16 +40,14 @@ class Connection:
         self._sending = asyncio.Lock()
         self._offset = 0
         """Of the last event that was sent."""
+        self._recorder: Recorder | None = None
 
     async def serve(self) -> None:
         """Until the viewer leaves, or the gateway ends it; the socket is closed with a code that says why."""
         code, reason = 1000, ""
         try:
-            session = await self._join()
-            try:
-                await self._run(session)
-            finally:
-                session.leave(self._viewer)
+            join = await self._first()
+            await (self._replay(join.recording) if join.recording else self._watch(join))
         except ClosedError as error:
             code, reason = error.code, error.reason
         except (TimeoutError, ViewerBehindError):
@@ -60,7 +60,7 @@ class Connection:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._socket.close(int(code), reason[:100])
 
-    async def _join(self) -> Session:
+    async def _first(self) -> scope_pb2.ScopeJoin:
         """The first message says whose model. Raises ClosedError."""
         try:
             async with asyncio.timeout(JOIN_SECONDS):
@@ -69,7 +69,32 @@ class Connection:
             raise ClosedError(Close.IDLE, "no join came") from error
         if not message.HasField("join"):
             raise ClosedError(Close.BAD_MESSAGE, "the first message is a join")
-        join = message.join
+        return message.join
+
+    async def _watch(self, join: scope_pb2.ScopeJoin) -> None:
+        session = self._join(join)
+        try:
+            await self._run(session, self._send_events(session))
+        finally:
+            session.leave(self._viewer)
+            if self._recorder is not None:
+                await asyncio.shield(self._recorder.finish())
+
+    async def _replay(self, recording: str) -> None:
+        recordings = self._scope.recordings
+        try:
+            index = await asyncio.to_thread(recordings.index, recording)
+            file = await asyncio.to_thread(recordings.path(recording).open, "rb")
+        except (DataError, NotFoundError, OSError) as error:
+            raise ClosedError(Close.BAD_MESSAGE, str(error)) from error
+        replay = Replay(self._viewer, index, file, self._settings.scope_max_subscriptions)
+        try:
+            await self._run(replay, replay.run(self._send))
+        finally:
+            replay.close()
+
+    def _join(self, join: scope_pb2.ScopeJoin) -> Session:
+        """Raises ClosedError."""
         try:
             session = self._scope.session(join.run)
         except (NotFoundError, UnavailableError) as error:
@@ -97,12 +122,12 @@ class Connection:
         session.join(viewer)
         return session
 
-    async def _run(self, session: Session) -> None:
+    async def _run(self, source: Session | Replay, events: Coroutine[None, None, None]) -> None:
         expires = self._viewer.admission.expires_unix_seconds
         parts = [
-            self._read(session),
+            self._read(source),
             self._send_texts(),
-            self._send_events(session),
+            events,
             self._send_frames(),
             self._drained(),
             self._expired(expires),
@@ -117,7 +142,7 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, session: Session) -> None:
+    async def _read(self, source: Session | Replay) -> None:
         while True:
             try:
                 async with asyncio.timeout(self._settings.scope_idle_seconds):
@@ -125,7 +150,10 @@ class Connection:
             except TimeoutError as error:
                 raise ClosedError(Close.IDLE, "nothing came; send a ping now and then") from error
             try:
-                self._handle(session, message)
+                if isinstance(source, Replay):
+                    self._handle_replay(source, message)
+                else:
+                    await self._handle(source, message)
             except RefusedError as error:
                 self._refuse(message, error)
 
@@ -148,24 +176,102 @@ class Connection:
         except (json_format.ParseError, UnicodeError, RecursionError, ValueError) as error:
             raise ClosedError(Close.BAD_MESSAGE, "a message is a ScopeClientMessage as JSON") from error
 
-    def _handle(self, session: Session, message: scope_pb2.ScopeClientMessage) -> None:
+    async def _handle(self, session: Session, message: scope_pb2.ScopeClientMessage) -> None:
         """Raises RefusedError."""
         viewer = self._viewer
         match message.WhichOneof("body"):
             case "subscribe":
                 session.subscribe(viewer, message.subscribe)
+                if self._recorder is not None:
+                    self._recorder.asked(message.subscribe)
             case "unsubscribe":
                 session.unsubscribe(viewer, message.unsubscribe.id)
-            case "credit":
-                viewer.slots.grant(message.credit.id, message.credit.frames)
+            case "command" if message.command.HasField("record"):
+                await self._record(session, message.command)
+            case "snapshot":
+                await self._snapshot(session, message.snapshot.view)
             case "command":
                 session.command(viewer, message.command)
             case "control":
                 session.control(viewer, message.control.do)
+            case other:
+                self._handle_any(other, message)
+
+    def _handle_replay(self, replay: Replay, message: scope_pb2.ScopeClientMessage) -> None:
+        """Raises RefusedError."""
+        match message.WhichOneof("body"):
+            case "subscribe":
+                replay.subscribe(message.subscribe)
+            case "unsubscribe":
+                replay.unsubscribe(message.unsubscribe.id)
+            case "replay":
+                replay.control(message.replay)
+            case "command" | "control" | "snapshot":
+                raise RefusedError("replay", "this is a recording: what is over can't be changed")
+            case other:
+                self._handle_any(other, message)
+
+    def _handle_any(self, kind: str | None, message: scope_pb2.ScopeClientMessage) -> None:
+        """Raises RefusedError."""
+        match kind:
+            case "credit":
+                self._viewer.slots.grant(message.credit.id, message.credit.frames)
             case "ping":
-                viewer.send(Server(pong=scope_pb2.ScopePong(time=message.ping.time, server_unix_seconds=time.time())))
+                pong = scope_pb2.ScopePong(time=message.ping.time, server_unix_seconds=time.time())
+                self._viewer.send(Server(pong=pong))
             case other:
                 raise RefusedError("invalid", f"{other or 'an empty message'} is not served here")
+
+    async def _record(self, session: Session, command: scope_pb2.ScopeCommand) -> None:
+        """Begin or end the recording of what this viewer gets. Raises RefusedError."""
+        if command.record.do == "stop":
+            if self._recorder is None:
+                raise RefusedError("invalid", "nothing is recorded")
+            await self._recorder.finish()
+            self._recorder = None
+            return
+        if command.record.do != "start":
+            raise RefusedError("invalid", "a recording is started or stopped")
+        if command.record.expressions:
+            raise RefusedError("invalid", "what is on screen is recorded", "subscribe to what else is wanted")
+        if self._recorder is not None and not self._recorder.ended:
+            raise RefusedError("invalid", "this viewer is being recorded already", "stop that first")
+        self._recorder = await self._recording(session, command.record.name, command.record.view, command.id)
+
+    async def _snapshot(self, session: Session, view: str) -> None:
+        """Raises RefusedError."""
+        recorder = await self._recording(session, "", view, snapshot=True)
+        await recorder.finish()
+        self._viewer.send(Server(snapshot=scope_pb2.ScopeSnapshotTaken(id=recorder.id)))
+
+    async def _recording(
+        self, session: Session, name: str, view: str, command: str = "", *, snapshot: bool = False
+    ) -> Recorder:
+        """One that has what the viewer sees already. Raises RefusedError."""
+        viewer, settings = self._viewer, self._settings
+        if not viewer.operates:
+            raise RefusedError("forbidden", "recording needs the operator role", "sign in with an operator's token")
+        try:
+            header = Header(
+                name=name,
+                run=session.identity.run,
+                job=session.identity.job,
+                by=viewer.admission.name,
+                view=view,
+                snapshot=snapshot,
+                recorded_unix_seconds=time.time(),
+            )
+            draft = await asyncio.to_thread(self._scope.recordings.draft, header)
+        except ValueError as error:
+            raise RefusedError("invalid", "a recording's name has at most 200 characters, its view 2,000") from error
+        except MegatronAppError as error:
+            raise RefusedError("too_many", str(error)) from error
+        except OSError as error:
+            raise RefusedError("failed", f"the recording can't be written: {error.strerror}") from error
+        limits = settings.scope_max_recording_bytes, settings.scope_max_recording_seconds
+        recorder = Recorder(draft, header, command, limits, lambda state: viewer.send(Server(recording=state)))
+        recorder.begin(*session.shown(viewer))
+        return recorder
 
     def _refuse(self, message: scope_pb2.ScopeClientMessage, error: RefusedError) -> None:
         refused = scope_pb2.ScopeRefused(
@@ -202,6 +308,8 @@ class Connection:
         """One at a time. Raises TimeoutError for a viewer that takes nothing."""
         async with asyncio.timeout(self._settings.viewer_timeout_seconds), self._sending:
             await self._socket.send({"type": "websocket.send", "text" if isinstance(data, str) else "bytes": data})
+        if self._recorder is not None:
+            self._recorder.take(data)
 
     async def _drained(self) -> None:
         await self._scope.draining.wait()

@@ -49,6 +49,10 @@ class Ring:
         """Whether all after this is there."""
         return epoch == self.epoch and self.offset - len(self._texts) <= offset <= self.offset
 
+    def kept(self) -> list[str]:
+        """All texts that are there."""
+        return list(self._texts)
+
     def after(self, offset: int) -> list[str]:
         """All texts after an offset that is kept."""
         count = self.offset - offset

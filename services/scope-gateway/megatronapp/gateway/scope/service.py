@@ -15,6 +15,7 @@ from megatronapp.core.rpc import listen, make_server
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope.audit import Audit
 from megatronapp.gateway.scope.ingest import ScopeIngest
+from megatronapp.gateway.scope.recordings import Recordings
 from megatronapp.gateway.scope.sessions import Identity, Session
 from megatronapp.gateway.scope.tickets import Tickets
 from megatronapp.gateway.settings import GatewaySettings
@@ -24,6 +25,7 @@ from megatronapp.v1 import trace_pb2
 log = get_logger(__name__)
 
 SWEEP_SECONDS = 0.25
+SWEEP_RECORDINGS_SECONDS = 600.0
 KEPT_SECONDS = 3600.0
 """A session without ranks and viewers: who comes back within it finds the events."""
 MAX_SESSIONS = 1000
@@ -44,6 +46,12 @@ class Scope:
         self.metrics = metrics
         self.tickets = Tickets()
         self.audit = Audit()
+        self.recordings = Recordings(
+            settings.scope_recordings_dir,
+            settings.scope_recordings_max_bytes,
+            settings.scope_recordings_days,
+            settings.scope_max_recording_seconds,
+        )
         self.draining = asyncio.Event()
         """Set when the gateway is about to stop: viewers are sent away."""
         self.connections = 0
@@ -64,9 +72,13 @@ class Scope:
 
     async def run(self) -> None:
         """What is due by time, until cancelled."""
+        swept = -SWEEP_RECORDINGS_SECONDS
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
+            if now - swept > SWEEP_RECORDINGS_SECONDS:
+                swept = now
+                await asyncio.to_thread(self.recordings.sweep)
             for run, session in list(self._sessions.items()):
                 session.sweep(now)
                 if now - session.idle_since > KEPT_SECONDS:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from megatronapp.core.errors import DataError, ForbiddenError, UnavailableError
+from megatronapp.core.scope.frame import addressed
 from megatronapp.core.scope.wire import site_to_proto
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope import commands
 from megatronapp.gateway.scope.audit import Audit
-from megatronapp.gateway.scope.events import Ring
+from megatronapp.gateway.scope.events import Ring, as_text
 from megatronapp.gateway.scope.limits import RefusedError
 from megatronapp.gateway.scope.pictures import Pictures
 from megatronapp.gateway.scope.producers import Producer
@@ -175,10 +176,24 @@ class Session:
         most = self._settings.scope_max_fps
         max_fps = max(min(asked.max_fps or most, most), LEAST_FPS)
         viewer.subscriptions[asked.id] = stream
+        viewer.asked[asked.id] = asked
         viewer.slots.open(asked.id, asked.credits or DEFAULT_CREDITS, max_fps)
         viewer.send(Server(subscribed=self._pictures.subscribed(asked.id, stream, planned)))
         self._pictures.add(stream, Watcher(viewer.id, asked.id), Recipient(viewer.slots, max_fps))
         self._pictures.update()
+
+    def shown(self, viewer: Viewer) -> tuple[list[scope_pb2.ScopeSubscribe], list[str | bytes]]:
+        """What a viewer looks at, and all that somebody who comes now is sent: texts and the newest frames."""
+        asked: list[scope_pb2.ScopeSubscribe] = []
+        sent: list[str | bytes] = [as_text(Server(description=self._description())), *self.ring.kept()]
+        for number, stream in viewer.subscriptions.items():
+            subscribe = viewer.asked[number]
+            asked.append(subscribe)
+            with suppress(RefusedError):
+                again, planned = self._pictures.stream(subscribe)
+                sent.append(as_text(Server(subscribed=self._pictures.subscribed(number, again, planned))))
+            sent.extend(addressed(frame, number, 0) for frame in stream.latest.values())
+        return asked, sent
 
     def unsubscribe(self, viewer: Viewer, number: int) -> None:
         self._drop(viewer, number)
@@ -257,6 +272,7 @@ class Session:
 
     def _drop(self, viewer: Viewer, number: int) -> None:
         stream = viewer.subscriptions.pop(number, None)
+        viewer.asked.pop(number, None)
         if stream is None:
             return
         self._pictures.remove(stream, Watcher(viewer.id, number))

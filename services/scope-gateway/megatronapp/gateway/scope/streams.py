@@ -21,7 +21,7 @@ from megatronapp.gateway.scope.assembly import Picture
 from megatronapp.gateway.scope.beside import Beside
 from megatronapp.gateway.scope.slots import Slots
 
-MAX_LATEST = 128
+MAX_LATEST = 4096
 MAX_LATEST_BYTES = 4 << 20
 """Frames that a viewer who joins later gets at once, of each stream."""
 MAX_PLANS = 32
@@ -65,6 +65,7 @@ class Stream:
     planned: Plan | None
     recipients: dict[Watcher, Recipient] = field(default_factory=dict)
     latest: dict[Hashable, bytes] = field(default_factory=dict)
+    latest_bytes: int = 0
     plans: dict[Hashable, Plan] = field(default_factory=dict)
     beside: Beside = field(init=False)
 
@@ -135,12 +136,10 @@ class Stream:
         )
 
     def _remember(self, key: Hashable, data: bytes) -> None:
-        self.latest.pop(key, None)
+        self.latest_bytes += len(data) - len(self.latest.pop(key, b""))
         self.latest[key] = data
-        while len(self.latest) > MAX_LATEST or (
-            len(self.latest) > 1 and sum(map(len, self.latest.values())) > MAX_LATEST_BYTES
-        ):
-            self.latest.pop(next(iter(self.latest)))
+        while len(self.latest) > MAX_LATEST or (len(self.latest) > 1 and self.latest_bytes > MAX_LATEST_BYTES):
+            self.latest_bytes -= len(self.latest.pop(next(iter(self.latest))))
 
 
 def _cut(axes: Sequence[Axis]) -> Hashable:

@@ -27,6 +27,8 @@ class Viewer:
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     slots: Slots = field(default_factory=lambda: Slots(time.monotonic))
     subscriptions: dict[int, Stream] = field(default_factory=dict)
+    asked: dict[int, scope_pb2.ScopeSubscribe] = field(default_factory=dict)
+    """What it said of each."""
     _texts: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_TEXTS))
     _behind: bool = False
 
