@@ -1,8 +1,9 @@
-"""MegaDPP trains bit for bit as megatron-core's schedules do, in any order: over all layouts of up to eight ranks."""
+"""MegaDPP trains bit for bit as megatron-core's schedules do, in any order: pairwise over layouts and settings."""
 
 from __future__ import annotations
 
-from itertools import product
+from functools import partial
+from itertools import combinations, product
 
 import pytest
 
@@ -12,40 +13,79 @@ from tests.support.varied_orders import StockUnderDpp, Varied, assert_bitwise_al
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
-pytestmark = pytest.mark.long
-
-DPP = "--use-dpp --dpp-policy interleaved"
+STEPS = 20
+STAGES, CHUNKS, SPLITS = (2, 4), (1, 2), (True, False)
+TENSOR = {
+    "TP 1": (1, ""),
+    "TP 2": (2, "--tensor-model-parallel-size 2"),
+    "TP 2, sequence parallel": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+}
+DATA = {
+    "DP 1": (1, ""),
+    "DP 2": (2, ""),
+    "DP 2, overlap": (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+}
 VARIANTS = {
     "plain": "",
     "dropout": "--hidden-dropout 0.1 --attention-dropout 0.1",
-    "recompute, untied": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 "
+    "recompute, untied": "--recompute-granularity full --recompute-method block --recompute-num-layers 1 "
     "--untie-embeddings-and-output-weights",
+    "experts": "--num-experts 2 --disable-bias-linear --moe-aux-loss-coeff 0.01",
 }
-OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-LAYOUTS = [each for each in product((2, 4), (1, 2), (1, 2), (1, 2)) if each[0] * each[2] * each[3] <= 8]
-"""(pipeline, chunks, tensor, data)."""
+Case = tuple[int, int, str, str, str, bool]
+"""(pipeline, chunks, tensor, data, variant, W split from B)."""
+COVER: list[Case] = [
+    (2, 1, "TP 1", "DP 2", "dropout", True),
+    (2, 1, "TP 2, sequence parallel", "DP 2, overlap", "experts", True),
+    (2, 1, "TP 2", "DP 2", "recompute, untied", True),
+    (2, 2, "TP 1", "DP 1", "experts", True),
+    (2, 2, "TP 1", "DP 2, overlap", "plain", True),
+    (2, 2, "TP 2, sequence parallel", "DP 2", "plain", False),
+    (2, 2, "TP 2", "DP 2, overlap", "dropout", False),
+    (4, 1, "TP 1", "DP 2, overlap", "recompute, untied", False),
+    (4, 1, "TP 1", "DP 2", "experts", False),
+    (4, 1, "TP 2, sequence parallel", "DP 1", "dropout", True),
+    (4, 1, "TP 2", "DP 1", "plain", True),
+    (4, 2, "TP 2, sequence parallel", "DP 1", "recompute, untied", False),
+]
 
 
-def flags_of(layout: tuple[int, int, int, int], variant: str) -> str:
-    pipeline, chunks, tensor, data = layout
+def ranks_of(case: Case) -> int:
+    return case[0] * TENSOR[case[2]][0] * DATA[case[3]][0]
+
+
+def possible(case: Case) -> bool:
+    """At most eight ranks; experts need sequence parallelism beside tensor parallelism."""
+    return ranks_of(case) <= 8 and (case[2], case[4]) != ("TP 2", "experts")
+
+
+def pairs_of(case: Case) -> set[tuple[tuple[int, object], ...]]:
+    return set(combinations(enumerate(case), 2))
+
+
+def flags_of(case: Case) -> str:
+    pipeline, chunks, tensor, data, variant, split = case
     virtual = f"--num-virtual-stages-per-pipeline-rank {chunks}" if chunks > 1 else ""
-    tensors = f"--tensor-model-parallel-size {tensor} {'--sequence-parallel' if variant == 'plain' else ''}"
     return (
-        f"--num-layers 8 --global-batch-size {16 * data} --pipeline-model-parallel-size {pipeline} {virtual} "
-        f"{tensors if tensor > 1 else ''} {OVERLAP if data > 1 and variant == 'plain' else ''} {VARIANTS[variant]}"
+        f"--num-layers 8 --global-batch-size {16 * DATA[data][0]} --pipeline-model-parallel-size {pipeline} {virtual} "
+        f"{TENSOR[tensor][1]} {DATA[data][1]} {VARIANTS[variant]} "
+        f"--use-dpp --dpp-policy interleaved {'' if split else '--dpp-no-split'}"
     )
 
 
+def test_the_cover_has_every_pair_that_is_possible() -> None:
+    every = filter(possible, product(STAGES, CHUNKS, TENSOR, DATA, VARIANTS, SPLITS))
+
+    assert set().union(*map(pairs_of, every)) == set().union(*map(pairs_of, COVER))
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: "PP {} × VPP {} × TP {} × DP {}".format(*each))
-def test_losses_and_gradients_are_bitwise_stocks_in_every_order(
-    layout: tuple[int, int, int, int], variant: str
-) -> None:
-    pipeline, chunks, tensor, data = layout
-    ranks, flags = pipeline * tensor * data, f"{flags_of(layout, variant)} {DPP}"
+@pytest.mark.parametrize("case", COVER, ids=lambda each: "PP {} × VPP {} × {} × {}, {}, split {}".format(*each))
+def test_losses_and_gradients_are_bitwise_stocks_in_every_order(case: Case) -> None:
+    ranks, flags, run = ranks_of(case), flags_of(case), partial(trained, steps=STEPS)
 
-    stock = run_forked(ranks, trained, flags, StockUnderDpp, timeout=400)
-    chosen = run_forked(ranks, trained, flags, Varied, timeout=400)
+    stock = run_forked(ranks, run, flags, StockUnderDpp, timeout=400)
+    chosen = run_forked(ranks, run, flags, Varied, timeout=400)
 
-    assert_bitwise_alike(chosen, stock, chunks)
+    assert_bitwise_alike(chosen, stock, case[1], STEPS)

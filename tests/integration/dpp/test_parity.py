@@ -19,7 +19,7 @@ DPP = "--use-dpp --dpp-policy interleaved"
 TWO = "--global-batch-size 16 --pipeline-model-parallel-size 2"
 VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
-RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+RECOMPUTE = "--recompute-granularity full --recompute-method block --recompute-num-layers 1"
 OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 LAYOUTS = {
     "PP 2 × VPP 2 × TP 2, sequence parallel, dropout, recompute, untied": (
@@ -38,7 +38,8 @@ LAYOUTS = {
 
 @pytest.mark.timeout(300)
 def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
-    flags, run = f"{TWO} {OVERLAP}", partial(trained, steps=3)
+    flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel"
+    run = partial(trained, steps=3)
     stock = run_forked(4, run, flags)
 
     for policy, cap in (("zb-h1", 2), ("zb-h2", 3)):

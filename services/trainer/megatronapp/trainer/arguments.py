@@ -27,7 +27,7 @@ FLAGS_OF_PLUGINS = {
         "--collector-address",
     ),
     "scope": ("--scope", "--training-ws-port", "--enable-ws-server"),
-    "dpp": ("--use-dpp", "--dpp-policy", "--dpp-cap", "--dpp-order", "--dpp-transport"),
+    "dpp": ("--use-dpp", "--dpp-policy", "--dpp-cap", "--dpp-no-split", "--dpp-order", "--dpp-transport"),
     "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
     "faults": ("--fault-scenario",),
 }

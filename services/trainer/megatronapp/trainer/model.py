@@ -24,7 +24,6 @@ from megatron.core.utils import divide
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.pipeline.wgrad import PUT_OFF
 
 
 def transformer_config(config: TrainerConfig, layout: Layout, device: torch.device) -> TransformerConfig:
@@ -209,7 +208,6 @@ def wrap(
         overlap_param_gather=parallel.overlap_param_gather,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
         bucket_size=parallel.ddp_bucket_size,
-        delay_wgrad_compute=any(hasattr(weight, PUT_OFF) for chunk in chunks for weight in chunk.parameters()),
     )
     lowered = [Float16Module(transformer, chunk) if transformer.bf16 else chunk for chunk in chunks]
     return [

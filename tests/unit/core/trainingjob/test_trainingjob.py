@@ -175,8 +175,8 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
             "--require-plugins dpp --use-dpp --dpp-policy depth-first --dpp-transport shm",
         ),
         (
-            {"dpp": {"enabled": True, "cap": 6}},
-            "--require-plugins dpp --use-dpp --dpp-policy auto --dpp-cap 6 --dpp-transport auto",
+            {"dpp": {"enabled": True, "cap": 6, "split": False}},
+            "--require-plugins dpp --use-dpp --dpp-policy auto --dpp-cap 6 --dpp-no-split --dpp-transport auto",
         ),
         ({"fbd": {"enabled": True}}, "--require-plugins fbd --forward-backward-disaggregating"),
         (

@@ -53,6 +53,7 @@ class DppPlugin(Model):
     enabled: bool = False
     policy: Literal["Auto", "Interleaved", "DepthFirst", "BreadthFirst", "ZbH1", "ZbH2"] = "Auto"
     cap: int | None = Field(default=None, ge=1, le=MAX_CAP, description="activations that a stage holds at most")
+    split: bool = Field(default=True, description="put the gradients of weights off, where the model allows it")
     transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
 
     @property
@@ -60,7 +61,8 @@ class DppPlugin(Model):
         if not self.enabled:
             return []
         cap = [] if self.cap is None else ["--dpp-cap", str(self.cap)]
-        return ["--use-dpp", "--dpp-policy", DPP_POLICIES[self.policy], *cap, "--dpp-transport", self.transport]
+        split = [] if self.split else ["--dpp-no-split"]
+        return ["--use-dpp", "--dpp-policy", DPP_POLICIES[self.policy], *cap, *split, "--dpp-transport", self.transport]
 
 
 class FbdPlugin(Model):

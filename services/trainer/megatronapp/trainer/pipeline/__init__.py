@@ -2,6 +2,6 @@
 
 identity names the messages of a schedule · port posts, waits and tells observers · torch_transport and native carry ·
 schedule runs megatron-core's schedules over the port, dynamic steps that choose their order while they run ·
-agreement lets the ranks of one stage run the same · wgrad puts
+agreement lets the ranks of one stage run the same · linears is the seam of linear layers' products · wgrad puts
 weight gradients off.
 """

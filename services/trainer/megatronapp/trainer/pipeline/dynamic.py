@@ -185,7 +185,7 @@ class Step:
         """All operations; gradients are being reduced afterwards."""
         if self.config.timers is not None:
             self.config.timers("forward-backward", log_level=1).start(barrier=self.config.barrier_with_L1_time)
-        with self._with_no_sync:
+        with self.wgrad.active(), self._with_no_sync:
             for no_sync in _listed(self.config.no_sync_func):
                 self._with_no_sync.enter_context(no_sync())
             for gather, chunk in zip(_listed(self.config.param_sync_func), self.chunks, strict=False):

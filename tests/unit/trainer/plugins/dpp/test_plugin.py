@@ -50,10 +50,15 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
         (
             "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h2 --recompute-granularity full "
             "--recompute-method uniform --recompute-num-layers 1",
-            "--dpp-policy zb-h2 can't split W from B with --recompute-granularity full",
+            "--dpp-policy zb-h2 can't split W from B with --recompute-method uniform",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --use-dpp --dpp-policy zb-h1 --dpp-no-split",
+            "--dpp-policy zb-h1 can't split W from B with --dpp-no-split",
         ),
         (f"{ASKED} --dpp-policy widest", "invalid choice: 'widest'"),
         (f"{TWO} --dpp-cap 4", "--dpp-cap does nothing without --use-dpp"),
+        (f"{TWO} --dpp-no-split", "--dpp-no-split does nothing without --use-dpp"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(flags: str, said: str) -> None:

@@ -59,6 +59,12 @@ class DppPlugin(Plugin):
             help="activations (a microbatch on a chunk) that a stage holds at most; default: megatron-core's peak",
         )
         group.add_argument(
+            "--dpp-no-split",
+            action="store_true",
+            help="run a backward pass as one, the gradients of weights (W) included; default: W is put off where the "
+            "model's implementation allows it",
+        )
+        group.add_argument(
             "--dpp-order",
             type=Path,
             metavar="FILE.csv",
@@ -81,10 +87,9 @@ class DppPlugin(Plugin):
         if preparation.layout.expert > 1:
             raise UsageError("--use-dpp can't run expert parallelism: leave --expert-model-parallel-size out")
         sizes = preparation.layout
-        if args.dpp_policy in ZERO_BUBBLE:
+        policies = _policies(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)  # refused before the start
+        if policies.layout.split:
             _refuse_what_is_not_split(args)
-        layout = _pipeline(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)
-        Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)  # refused here, before anything starts
         lane = "" if args.dpp_transport == LANES[0] else args.dpp_transport
         return replace(preparation, p2p_transport="native", p2p_lane=lane)
 
@@ -98,8 +103,8 @@ class DppPlugin(Plugin):
         self._device = context.device
         self._agreement = agreement(context.pipeline)
         sizes = context.placement.sizes
-        layout = _pipeline(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
-        self._policies = Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
+        self._policies = _policies(args, sizes.pipeline, sizes.virtual_pipeline, context.schedule.microbatches)
+        layout = self._policies.layout
         self._wgrad = DeferredWgrad() if layout.split else None
         self._trial = Trial(wanted=args.dpp_policy == AUTO)
         self._recorded = None
@@ -158,6 +163,7 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
     given = {
         "--dpp-policy": args.dpp_policy != AUTO,
         "--dpp-cap": args.dpp_cap is not None,
+        "--dpp-no-split": args.dpp_no_split,
         "--dpp-order": args.dpp_order is not None,
         "--dpp-transport": args.dpp_transport != LANES[0],
     }
@@ -166,20 +172,25 @@ def _refuse_without_switch(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} does nothing without --use-dpp: add it, or leave {flag} out")
 
 
-def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
-    given = {
-        "--tensor-model-parallel-size": args.tensor_model_parallel_size > 1,
+def _whole(args: argparse.Namespace) -> dict[str, bool]:
+    """What there is in a run that leaves every W in its B."""
+    return {
+        "--dpp-no-split": args.dpp_no_split,
         "--transformer-impl transformer_engine": args.transformer_impl != "local",
-        "--recompute-granularity full": args.recompute_granularity == "full",
-        "--num-experts": args.num_experts is not None,
+        "--recompute-method uniform": args.recompute_method == "uniform",
     }
-    for flag, is_given in given.items():
+
+
+def _refuse_what_is_not_split(args: argparse.Namespace) -> None:
+    for flag, is_given in _whole(args).items():
         if is_given:
             raise UsageError(f"--dpp-policy {args.dpp_policy} can't split W from B with {flag}: leave one of them out")
 
 
-def _pipeline(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Layout:
-    return Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=args.dpp_policy in ZERO_BUBBLE)
+def _policies(args: argparse.Namespace, stages: int, chunks: int, microbatches: int) -> Policies:
+    split = args.dpp_policy in ZERO_BUBBLE or (args.dpp_policy != REPLAY and not any(_whole(args).values()))
+    layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=split)
+    return Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
 
 
 def agreement(pipeline: PipelineMessages) -> Agreement | None:

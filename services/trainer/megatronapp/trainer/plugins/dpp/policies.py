@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ class Policies:
     """The policy of every step. Raises UsageError when it is made for flags that do not fit the layout.
 
     name: one of POLICIES. cap: activations in flight at most; None: the largest peak of stock's order, or of the
-    zero-bubble one. order: a schedule's CSV, for REPLAY.
+    zero-bubble one. order: a schedule's CSV, for REPLAY: its order says whether W is split, whatever `layout` does.
     """
 
     layout: Layout
@@ -39,8 +39,11 @@ class Policies:
     _cap: int = field(init=False)
 
     def __post_init__(self) -> None:
-        replayed = self.name == REPLAY
-        orders_ = _read(self.layout, self.order) if replayed else orders.all_stages(_hint(self.name), self.layout)
+        if self.name == REPLAY:
+            layout, orders_ = _read(self.layout, self.order)
+        else:
+            layout, orders_ = self.layout, orders.all_stages(_hint(self.name, self.layout), self.layout)
+        object.__setattr__(self, "layout", layout)
         object.__setattr__(self, "_orders", orders_)
         usual = max(map(caps.peak, orders_)) if self.name in ZERO_BUBBLE else caps.stock_cap(self.layout)
         object.__setattr__(self, "_cap", usual if self.cap is None else checked_cap(self.layout, self.cap))
@@ -50,8 +53,10 @@ class Policies:
         return StagePolicy(layout, stage, self._orders[stage], cap=self._cap, strict=self.name == REPLAY)
 
 
-def _hint(name: str) -> str:
-    return "interleaved" if name == AUTO else name
+def _hint(name: str, layout: Layout) -> str:
+    if name not in {AUTO, "interleaved"}:
+        return name
+    return "interleaved-zb" if layout.split else "interleaved"
 
 
 def checked_cap(layout: Layout, cap: int) -> int:
@@ -66,13 +71,13 @@ def checked_cap(layout: Layout, cap: int) -> int:
     return cap
 
 
-def _read(layout: Layout, file: Path | None) -> list[Order]:
+def _read(layout: Layout, file: Path | None) -> tuple[Layout, list[Order]]:
     if file is None:
         raise UsageError("--dpp-policy replay needs the order to run: add --dpp-order FILE.csv")
     try:
         found, orders_ = read_csv(file.read_text())
     except (OSError, DataError, UnicodeDecodeError) as error:
         raise UsageError(f"--dpp-order {file} can't be read: {error}") from error
-    if found != layout:
+    if replace(found, split=layout.split) != layout:
         raise UsageError(f"--dpp-order {file} is an order for {found}, but this run has {layout}")
-    return orders_
+    return found, orders_
