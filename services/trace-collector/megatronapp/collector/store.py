@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from megatronapp.collector import history, history_files, tables
 from megatronapp.collector.blocks import Buffer
 from megatronapp.collector.journal import total_bytes
 from megatronapp.collector.parts import Part
+from megatronapp.core.durable_file import UNFINISHED, publish_file, replace_file
 from megatronapp.core.errors import DataError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.limits import RESERVED_RUNS
@@ -115,7 +115,7 @@ class Store:
                     failed[key] = error
             if failed:
                 set_aside(failed)
-            _replace(self.folder / MANIFEST, json.dumps(asdict(manifest)).encode())
+            replace_file(self.folder / MANIFEST, json.dumps(asdict(manifest)).encode())
         except Exception as error:
             self._remove_leftovers()
             if not isinstance(error, OSError):
@@ -225,7 +225,7 @@ class Store:
             if buffer is not None:
                 self._write_parts(folder, write, buffer, self._history_parts(key))
             if note is not None:
-                _replace(folder / "attempt.pb", note)
+                replace_file(folder / "attempt.pb", note)
         except Exception as error:  # one job's rows must not stop the others'
             if isinstance(error, OSError) and error.errno not in _OWN_FAULTS:
                 raise
@@ -280,7 +280,7 @@ class Store:
         """What no manifest names."""
         for path in folder.glob("*") if folder.is_dir() else ():
             part = Part.of(path)
-            if path.suffix == ".part" or (part is not None and part.write > self.manifest.write):
+            if path.suffix == UNFINISHED or (part is not None and part.write > self.manifest.write):
                 path.unlink(missing_ok=True)
 
 
@@ -311,13 +311,13 @@ def _write_parquet(folder: Path, name: str, write: int, steps: Sequence[int], ro
     import pyarrow.parquet as pq
 
     path = folder / f"{name}-{write:08d}-{min(steps)}-{max(steps)}.parquet"
-    temporary = path.with_suffix(".part")
+    temporary = path.with_name(f"{path.name}{UNFINISHED}")
     rest = iter(row_groups)
     first = next(rest)
     with pq.ParquetWriter(temporary, first.schema, **_encoding(first.column_names)) as writer:
         for table in chain([first], rest):
             writer.write_table(table)
-    _publish(temporary, path)
+    publish_file(temporary, path)
 
 
 def _encoding(columns: Sequence[str]) -> dict[str, Any]:
@@ -351,23 +351,3 @@ def _read_part(part: Part, from_step: int, to_step: int, ranks: Sequence[int], c
 def _read_step_rows(part: Part, from_step: int, to_step: int) -> dict[int, int]:
     steps, rows = np.unique(_read_part(part, from_step, to_step, (), ["step"])["step"].to_numpy(), return_counts=True)
     return dict(zip(steps.tolist(), rows.tolist(), strict=True))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(data)
-    _publish(temporary, path)
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    _sync(temporary)
-    temporary.rename(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -13,7 +13,6 @@ A checkpoint is written into a folder of another name and renamed when every ran
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatronapp.core.durable_file import replace_file, sync
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, TrainingError
 from megatronapp.core.json_file import load_json_file
 from megatronapp.core.logging import get_logger
@@ -128,7 +128,7 @@ class Claim:
         holder = self._holder()
         if holder is not None and holder["run"] == self.run and holder["attempt"] > self.attempt:
             raise TrainingError(self._refusal(holder))
-        _replace(self.folder / CLAIM, json.dumps({"run": self.run, "attempt": self.attempt}))
+        replace_file(self.folder / CLAIM, json.dumps({"run": self.run, "attempt": self.attempt}).encode())
 
     def check(self) -> None:
         """Raises TrainingError when somebody else has claimed the folder since."""
@@ -165,33 +165,15 @@ def publish(
     claim: Claim, partial: Path, final: Path, *, step: int, recipe: RunRecipe, tokenizer_files: Mapping[str, bytes]
 ) -> None:
     """What the ranks wrote to `partial` becomes the newest checkpoint. Call on one rank. Raises TrainingError."""
-    _replace(partial / RECIPE, recipe.to_json())
+    replace_file(partial / RECIPE, recipe.to_json().encode())
     for name, content in tokenizer_files.items():
         (partial / TOKENIZER).mkdir(exist_ok=True)
-        _replace(partial / TOKENIZER / name, content)
+        replace_file(partial / TOKENIZER / name, content)
     files = {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
-    _replace(partial / COMPLETE, json.dumps({"step": step, "attempt": claim.attempt, "files": files}, indent=1))
+    complete = {"step": step, "attempt": claim.attempt, "files": files}
+    replace_file(partial / COMPLETE, json.dumps(complete, indent=1).encode())
     claim.check()
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    _sync_folder(claim.folder)
-    _replace(claim.folder / LATEST, str(step))
-
-
-def _replace(path: Path, content: str | bytes) -> None:
-    """Write a small file so that a reader finds the old content or the new, also after a power loss."""
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(claim.folder)
+    replace_file(claim.folder / LATEST, str(step).encode())
