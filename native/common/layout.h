@@ -21,6 +21,7 @@ struct alignas(64) Header {
     std::uint64_t state, control, frontiers;  // offsets
     std::uint32_t frontier_entries, frontier_entry_bytes;
     std::uint64_t ring, ring_bytes, bulk, bulk_bytes;
+    std::uint64_t table, table_bytes;
 };
 
 struct alignas(64) State {
@@ -66,7 +67,9 @@ struct alignas(64) RingHeader {
     Field<std::uint64_t> head, tail;
 };
 
-enum class RecordKind : std::uint16_t { kFilling = 0, kRows = 1, kStepEnd = 2, kFrame = 3 };
+enum class RecordKind : std::uint16_t {
+    kFilling = 0, kRows = 1, kStepEnd = 2, kFrame = 3, kEnqueued = 4, kCompleted = 5
+};
 
 struct RecordHeader {
     std::uint32_t bytes;
@@ -97,6 +100,7 @@ struct FrameHeader {
 
 static_assert(Field<std::uint64_t>::is_always_lock_free && Field<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(Header) == 128 && offsetof(Header, ring) == 56 && offsetof(Header, bulk_bytes) == 80);
+static_assert(offsetof(Header, table) == 88 && offsetof(Header, table_bytes) == 96);
 static_assert(sizeof(State) == 128 && offsetof(State, lost) == 24 && offsetof(State, activity) == 64);
 static_assert(offsetof(State, marks) == 72 && offsetof(State, step_marks) == 80);
 static_assert(sizeof(Control) == 64 && offsetof(Control, serial) == 24);

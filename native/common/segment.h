@@ -21,10 +21,12 @@ public:
     static constexpr std::size_t kMostRingBytes = std::size_t{1} << 29;
     static constexpr std::size_t kMostBulkBytes = std::size_t{1} << 28;
 
-    // `thread`: the kernel's id of the training thread; `bulk_bytes` 0: no ring of frames. Throws std::invalid_argument
-    // for a ring that is no power of two, std::system_error when there is no memory.
+    // `thread`: the kernel's id of the training thread; `bulk_bytes` 0: no ring of frames; `table_bytes`, a multiple of
+    // 64: a section that its owner lays out. Throws std::invalid_argument for a ring that is no power of two,
+    // std::system_error when there is no memory.
     Segment(
-        std::uint32_t frontier_entries, std::size_t ring_bytes, std::uint32_t thread, std::size_t bulk_bytes = 0) {
+        std::uint32_t frontier_entries, std::size_t ring_bytes, std::uint32_t thread, std::size_t bulk_bytes = 0,
+        std::size_t table_bytes = 0) {
         if (!is_ring(ring_bytes, kMostRingBytes)) {
             throw std::invalid_argument("a ring must be a power of two of 4 KiB to 512 MiB");
         }
@@ -35,8 +37,9 @@ public:
         const std::size_t frontiers = control + sizeof(Control);
         const std::size_t ring = frontiers + sizeof(FrontiersHeader) + frontier_entries * sizeof(FrontierEntry);
         const std::size_t end = ring + sizeof(RingHeader) + ring_bytes;
-        bytes_ = bulk_bytes == 0 ? end : end + sizeof(RingHeader) + bulk_bytes;
-        make_file();
+        const std::size_t table = bulk_bytes == 0 ? end : end + sizeof(RingHeader) + bulk_bytes;
+        bytes_ = table + table_bytes;
+        make_file(table_bytes == 0 ? "megatronapp-segment" : "megatronapp-operations");
         Header& header = *at<Header>(0);
         header.layout = kLayout;
         header.pid = static_cast<std::uint32_t>(getpid());
@@ -50,8 +53,10 @@ public:
         header.ring_bytes = ring_bytes;
         header.bulk = bulk_bytes == 0 ? 0 : end;
         header.bulk_bytes = bulk_bytes;
+        header.table = table_bytes == 0 ? 0 : table;
+        header.table_bytes = table_bytes;
         std::memcpy(header.magic, kMagic, sizeof kMagic);
-        offsets_ = {header.state, header.control, header.frontiers, header.ring, header.bulk};
+        offsets_ = {header.state, header.control, header.frontiers, header.ring, header.bulk, header.table};
     }
 
     ~Segment() {
@@ -70,6 +75,7 @@ public:
     char* ring_data() const { return at<char>(offsets_.ring + sizeof(RingHeader)); }
     // Only where there is one.
     RingHeader& bulk() const { return *at<RingHeader>(offsets_.bulk); }
+    char* table() const { return at<char>(offsets_.table); }
     char* bulk_data() const { return at<char>(offsets_.bulk + sizeof(RingHeader)); }
 
     // In a forked child: what it writes goes nowhere, since the segment has one writer. Safe in a handler of
@@ -80,7 +86,7 @@ public:
 
 private:
     struct Offsets {
-        std::uint64_t state, control, frontiers, ring, bulk;
+        std::uint64_t state, control, frontiers, ring, bulk, table;
     };
 
     static bool is_ring(std::size_t bytes, std::size_t most) {
@@ -92,8 +98,8 @@ private:
         return reinterpret_cast<Type*>(static_cast<char*>(memory_) + offset);
     }
 
-    void make_file() {
-        descriptor_ = memfd_create("megatronapp-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    void make_file(const char* name) {
+        descriptor_ = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (descriptor_ < 0) {
             throw std::system_error(errno, std::generic_category(), "can't make shared memory");
         }

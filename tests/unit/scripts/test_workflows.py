@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TAG_ALONE = "startsWith(github.ref, 'refs/tags/v')"
-VERSIONS = ("pyproject.toml", "native/scan/pyproject.toml", "native/rdma/pyproject.toml")
+VERSIONS = ("pyproject.toml", "native/scan/pyproject.toml", "native/rdma/pyproject.toml", "native/nccl/pyproject.toml")
 
 
 def commands(workflow: Path) -> list[str]:

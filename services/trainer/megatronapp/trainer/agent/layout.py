@@ -18,6 +18,9 @@ ALIGNMENT = 64
 HEADER = struct.Struct("<8s4I3Q2I4Q")
 """Magic, layout, pid, thread, 0; offsets of state, control and frontiers; entries and bytes of one; ring, its bytes;
 bulk ring, its bytes."""
+TABLE = struct.Struct("<2Q")
+"""From byte 88: offset and bytes of a section that its owner lays out (operations.py); 0: none."""
+TABLE_OFFSET = 88
 HEADER_BYTES = 128
 
 STATE_BYTES = 128
@@ -69,7 +72,7 @@ RECORD = struct.Struct("<I2HQ")
 """Bytes of the record, kind, 0, number."""
 SHORT_RECORD = struct.Struct("<I2H")
 """What a filling has at least."""
-FILLING, ROWS, STEP_END, FRAME = 0, 1, 2, 3
+FILLING, ROWS, STEP_END, FRAME, ENQUEUED, COMPLETED = range(6)
 MIN_RING_BYTES = 4096
 MAX_BULK_BYTES = 1 << 28
 SHARE_OF_RING = 8
@@ -152,6 +155,8 @@ class Sections:
     bulk: int = 0
     bulk_bytes: int = 0
     """0: there is no ring of frames."""
+    table: int = 0
+    table_bytes: int = 0
 
     @property
     def ring_data(self) -> int:

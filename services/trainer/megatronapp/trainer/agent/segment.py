@@ -104,6 +104,11 @@ class Segment:
         self._frontiers = known
         return known[known["communicator"] > 0]  # 0: never told
 
+    def table_copy(self, at: int, size: int) -> bytes:
+        """Some bytes of the section that its owner lays out, as they are now; fewer where it ends before."""
+        begin, end = self.sections.table + at, self.sections.table + self.sections.table_bytes
+        return bytes(self._map[begin : min(begin + size, end)])
+
     def write_control(self, enabled: bool, interval: int, continuous: int, granularity: int, serial: int) -> None:
         at = self.sections.control
         content = layout.CONTROL.pack(enabled, interval, continuous, granularity, serial)
@@ -158,13 +163,15 @@ def _sections(data: mmap.mmap, size: int) -> tuple[Sections, int]:
         raise SegmentError(f"a segment of {entries} frontiers and a ring of {ring_bytes} bytes")
     if any(bulk) and not layout.is_ring(bulk[1], layout.MAX_BULK_BYTES):
         raise SegmentError(f"a ring of frames of {bulk[1]} bytes")
+    table, table_bytes = layout.TABLE.unpack_from(data, layout.TABLE_OFFSET)
     for offset, length in (
         (state, layout.STATE_BYTES),
         (control, layout.CONTROL_BYTES),
         (frontiers, layout.FRONTIERS_HEADER_BYTES + entries * layout.FRONTIER_BYTES),
         (ring, layout.RING_HEADER_BYTES + ring_bytes),
         *([(bulk[0], layout.RING_HEADER_BYTES + bulk[1])] if any(bulk) else []),
+        *([(table, table_bytes)] if table or table_bytes else []),
     ):
         if offset % layout.ALIGNMENT or not layout.HEADER_BYTES <= offset <= size - length:
             raise SegmentError(f"a section of {length} bytes at {offset} in a segment of {size}")
-    return Sections(state, control, frontiers, entries, ring, ring_bytes, *bulk), thread
+    return Sections(state, control, frontiers, entries, ring, ring_bytes, bulk[0], bulk[1], table, table_bytes), thread
