@@ -86,6 +86,8 @@ export const router = createRouter({
       meta: { title: 'nav.perturb', rail: 'scope', above: ['jobs', 'job', 'scope'], ofJob: true },
     },
     { path: '/scope/generate', name: 'generate', component: () => import('./views/GenerateView.vue'), meta: { title: 'nav.generate', rail: 'scope', keys: GENERATE_KEYS } },
+    { path: '/recordings', name: 'recordings', component: () => import('./views/RecordingsView.vue'), meta: { title: 'recordings.title', rail: 'scope' } },
+    { path: '/r/:recording', name: 'recording', component: () => import('./views/RecordingLink.vue'), props: true, meta: { title: 'recordings.one', rail: 'scope', above: ['recordings'] } },
     { path: '/health', name: 'health', component: () => import('./views/HealthView.vue'), meta: { title: 'nav.health', rail: 'health' } },
     { path: '/report', name: 'report', component: () => import('./views/ReportView.vue'), meta: { title: 'report.title', rail: 'health', above: ['health'] } },
     { path: '/:path(.*)*', name: 'not-found', component: () => import('./views/NotFound.vue'), meta: { title: 'notFound.title' } },

@@ -29,7 +29,7 @@ export async function expect<T>(answer: Answer<T>): Promise<T> {
   throw toError(response.status, error)
 }
 
-function toError(status: number, body: unknown): ApiError {
+export function toError(status: number, body: unknown): ApiError {
   const known = (body as { error?: { code?: string; message?: string; hint?: string } } | undefined)?.error
   return new ApiError(status, known?.code ?? 'unknown', known?.message ?? `HTTP ${status}`, known?.hint ?? '')
 }

@@ -28,6 +28,11 @@ export const ICONS = {
   play: 'M7 5l12 7-12 7z',
   step: 'M6 5l9 7-9 7zM18 5v14',
   split: 'M4 5h16v14H4zM12 5v14',
+  record: 'M12 7a5 5 0 1 0 0 10 5 5 0 0 0 0-10z',
+  stop: 'M7 7h10v10H7z',
+  camera: 'M4 8h4l1.500-2.500h5L16 8h4v11H4zM12 10.500a3 3 0 1 0 0 6 3 3 0 0 0 0-6z',
+  upload: 'M12 16V5M7 9l5-5 5 5M4 20h16',
+  remove: 'M5 7h14M9 7V4h6v3M7 7l1 13h8l1-13',
   check: 'M5 12.500l4.500 4.500L19 7',
 } as const
 

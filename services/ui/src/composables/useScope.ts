@@ -4,7 +4,7 @@ import { computed, inject, onScopeDispose, shallowRef, watch } from 'vue'
 import type { Cut, ScopeState } from '@/scope/connection'
 import type { WorkerReport } from '@/scope/desk'
 import { OPEN_LINK, openWorker, scopeUrl } from '@/scope/link'
-import type { Action, Alert, AuditEntry, Description, NumberedEvent, Refused, Result, Subscribe, Subscribed, TrainState } from '@/scope/messages'
+import type { Action, Alert, AuditEntry, Description, NumberedEvent, RecordingState, Refused, ReplayOrder, ReplayState, Result, Subscribe, Subscribed, TrainState } from '@/scope/messages'
 import type { Picture } from '@/scope/picture'
 
 /** What the gateway said no to, or a rank: `code` is for machines, `hint` says what to do. */
@@ -51,6 +51,18 @@ export interface Scope {
   /** Resolves when all ranks have it in force. Throws ScopeRefusal. */
   readonly command: (action: Action, reason?: string) => Promise<Result>
   readonly release: () => void
+  /** Of a recording that is replayed: where it was, at `heardAt` in ms since 1970. */
+  readonly replay: Readonly<ShallowRef<(ReplayState & { readonly heardAt: number }) | undefined>>
+  readonly orderReplay: (order: ReplayOrder) => void
+  /** Grows when what was known is known no more: a replay has jumped back, or events were lost. */
+  readonly passes: Readonly<Ref<number>>
+  /** What this page records, or has recorded last. */
+  readonly recording: Readonly<ShallowRef<RecordingState | undefined>>
+  /** Throws ScopeRefusal. */
+  readonly record: (name: string, view: string) => Promise<void>
+  readonly stopRecording: () => void
+  /** Keeps what is on screen; resolves with its id. Throws ScopeRefusal. */
+  readonly snapshot: (view: string) => Promise<string>
   readonly onEvent: (listener: (event: NumberedEvent) => void) => () => void
 }
 
@@ -71,8 +83,8 @@ interface Waiting {
   readonly failed: (why: ScopeRefusal) => void
 }
 
-/** A viewer of one run, as long as the calling component lives. The connection lives in a worker. */
-export function createScope(run: Ref<string>): Scope {
+/** A viewer of one run, or of a recording, as long as the calling component lives. The connection lives in a worker. */
+export function createScope(run: Ref<string>, ofRecording: Readonly<Ref<string>> = shallowRef('')): Scope {
   const open = inject(OPEN_LINK, openWorker)
   const state = shallowRef<ScopeState>('connecting')
   const cut = shallowRef<Cut>(NO_CUT)
@@ -84,6 +96,10 @@ export function createScope(run: Ref<string>): Scope {
   const controller = shallowRef('')
   const alerts = shallowRef<readonly Alert[]>([])
   const audit = shallowRef<readonly AuditEntry[]>([])
+  const replay = shallowRef<ReplayState & { readonly heardAt: number }>()
+  const passes = shallowRef(0)
+  const recording = shallowRef<RecordingState>()
+  let snapshots: { readonly done: (id: string) => void; readonly failed: (why: ScopeRefusal) => void }[] = []
   const sinks = new Map<number, Sink>()
   const waiting = new Map<string, Waiting>()
   const listeners = new Set<(event: NumberedEvent) => void>()
@@ -106,19 +122,40 @@ export function createScope(run: Ref<string>): Scope {
       case 'message':
         return said(report.message)
       case 'gap':
+        forget()
+        passes.value += 1
         return
     }
   }
 
   function said(message: Extract<WorkerReport, { report: 'message' }>['message']): void {
-    const { welcome, description: described, subscribed, refused, stall, result } = message
+    const { welcome, description: described, subscribed, refused, stall, result, snapshot: taken, recording: kept, replay: at } = message
     if (welcome) me.value = welcome.viewer ?? ''
     if (described) describe(described)
     if (subscribed) sinks.get(subscribed.id)?.subscribed(subscribed)
     if (stall) sinks.get(stall.id)?.stalled(stall.reason)
     if (refused?.id) sinks.get(refused.id)?.refused(refused)
     if (refused?.command) settle(refused.command, refusalOf(refused.code, refused.message, refused.hint))
+    if (refused && !refused.id && !refused.command) snapshots.shift()?.failed(refusalOf(refused.code, refused.message, refused.hint))
     if (result) finish(result)
+    if (taken) snapshots.shift()?.done(taken.id)
+    if (kept) keeps(kept)
+    if (at) replay.value = { ...at, heardAt: Date.now() }
+  }
+
+  function keeps(kept: RecordingState): void {
+    recording.value = kept
+    const begun = kept.command ?? ''
+    if (kept.limit === 'disk') return settle(begun, new ScopeRefusal('failed', ''))
+    waiting.get(begun)?.done({ command: begun })
+    waiting.delete(begun)
+  }
+
+  function forget(): void {
+    training.value = {}
+    leaseUntil.value = null
+    alerts.value = []
+    audit.value = []
   }
 
   function describe(described: Description): void {
@@ -150,6 +187,10 @@ export function createScope(run: Ref<string>): Scope {
   function leave(): void {
     controller.value = ''
     for (const command of [...waiting.keys()]) settle(command, new ScopeRefusal('lost', ''))
+    for (const one of snapshots) one.failed(new ScopeRefusal('lost', ''))
+    snapshots = []
+    // The gateway ends it with the connection.
+    if (recording.value?.state === 'recording') recording.value = { ...recording.value, state: 'finished' }
   }
 
   function settle(command: string, why: ScopeRefusal): void {
@@ -196,14 +237,12 @@ export function createScope(run: Ref<string>): Scope {
   useIntervalFn(() => void renew(), (LEASE_SECONDS / 3) * 1000)
 
   watch(
-    run,
-    (name) => {
+    [run, ofRecording],
+    ([name, kept]) => {
       description.value = undefined
-      training.value = {}
-      leaseUntil.value = null
-      alerts.value = []
-      audit.value = []
-      if (name) link.order({ order: 'open', url: scopeUrl(window.location), run: name, client: 'page' })
+      replay.value = undefined
+      forget()
+      if (name || kept) link.order({ order: 'open', url: scopeUrl(window.location), run: name, recording: kept, client: 'page' })
     },
     { immediate: true },
   )
@@ -217,7 +256,15 @@ export function createScope(run: Ref<string>): Scope {
   onScopeDispose(end)
 
   return {
-    state, cut, description, training, leaseUntil, viewers, control, alerts, audit, subscribe, command,
+    state, cut, description, training, leaseUntil, viewers, control, alerts, audit, subscribe, command, replay, passes, recording,
+    orderReplay: (order) => link.order({ order: 'say', message: { replay: order } }),
+    record: async (name, view) => void (await command({ record: { do: 'start', name, view } })),
+    stopRecording: () => link.order({ order: 'say', message: { command: { id: 'stop', record: { do: 'stop' } } } }),
+    snapshot: (view) => {
+      if (state.value !== 'live') return Promise.reject(new ScopeRefusal('lost', ''))
+      link.order({ order: 'say', message: { snapshot: { view } } })
+      return new Promise((done, failed) => snapshots.push({ done, failed }))
+    },
     release: () => link.order({ order: 'say', message: { control: { do: 'release' } } }),
     onEvent: (listener) => {
       listeners.add(listener)

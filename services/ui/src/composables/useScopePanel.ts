@@ -54,7 +54,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
   }
 
   watch(
-    [expression, of.request],
+    [expression, of.request, scope.passes],
     ([text, request]) => {
       subscription?.end()
       subscription = undefined

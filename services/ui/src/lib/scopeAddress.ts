@@ -23,3 +23,8 @@ export function readScope(query: LocationQuery): ScopeAddress {
 export function scopeQuery({ panels, active, cell }: ScopeAddress): LocationQueryRaw {
   return { p: panels.length ? [...panels] : undefined, at: active || undefined, cell: cell ? `${cell.row},${cell.column}` : undefined }
 }
+
+/** Of a link into a recording: seconds since its begin; null: none is named. */
+export function momentOf(query: LocationQuery): number | null {
+  return typeof query.t === 'string' && /^\d{1,6}(\.\d+)?$/.test(query.t) ? Number(query.t) : null
+}

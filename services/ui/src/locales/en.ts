@@ -1,4 +1,5 @@
 import { runsEn } from './runs.en'
+import { recordingsEn } from './recordings.en'
 import { scopeEn } from './scope.en'
 
 /** English. Other languages have the same keys; `{name}` is filled in. */
@@ -377,5 +378,6 @@ export const en = {
   'signal.frontier': 'Progress',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
+  ...recordingsEn,
   ...scopeEn,
 } as const

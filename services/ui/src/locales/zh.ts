@@ -1,4 +1,5 @@
 import { runsZh } from './runs.zh'
+import { recordingsZh } from './recordings.zh'
 import { scopeZh } from './scope.zh'
 import type { Messages } from '@/composables/useText'
 
@@ -377,5 +378,6 @@ export const zh: Messages = {
   'signal.frontier': '进度',
   'signal.telemetry': '遥测',
   ...runsZh,
+  ...recordingsZh,
   ...scopeZh,
 }

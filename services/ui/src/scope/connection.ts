@@ -33,6 +33,8 @@ export interface ScopeListener {
 
 export interface ScopeOptions {
   readonly run: string
+  /** In place of a run; "": none. */
+  readonly recording?: string
   readonly client: string
   /** A socket on the address with these subprotocols. */
   readonly open: (protocols: readonly string[]) => WebSocket
@@ -131,7 +133,9 @@ export class ScopeConnection {
 
   private opened(): void {
     this.heardAt = Date.now()
-    this.say({ join: { client: this.options.client, run: this.options.run, ...(this.resume ? { resume: { epoch: this.resume.epoch, offset: String(this.resume.offset) } } : {}) } })
+    const { client, run, recording } = this.options
+    const resume = this.resume && { resume: { epoch: this.resume.epoch, offset: String(this.resume.offset) } }
+    this.say({ join: recording ? { client, recording } : { client, run, ...resume } })
     clearInterval(this.pinging)
     this.pinging = setInterval(() => {
       if (Date.now() - this.heardAt > SILENT_MS) this.socket?.close()

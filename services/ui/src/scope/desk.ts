@@ -7,7 +7,7 @@ import { pictureOf, transferable } from './picture'
 
 /** What the page tells its worker. */
 export type WorkerOrder =
-  | { readonly order: 'open'; readonly url: string; readonly run: string; readonly client: string }
+  | { readonly order: 'open'; readonly url: string; readonly run: string; readonly recording: string; readonly client: string }
   | { readonly order: 'subscribe'; readonly asked: Subscribe }
   | { readonly order: 'unsubscribe'; readonly id: number }
   | { readonly order: 'painted'; readonly id: number }
@@ -38,11 +38,11 @@ export function createDesk(tell: Tell): (order: WorkerOrder) => void {
     if (newest.get(key) === frame.sequence) tell({ report: 'frame', picture }, transferable(picture))
   }
 
-  function open(url: string, run: string, client: string): void {
+  function open(url: string, run: string, recording: string, client: string): void {
     connection?.close()
     newest.clear()
     connection = new ScopeConnection(
-      { run, client, ticket, open: (protocols) => new WebSocket(url, [...protocols]) },
+      { run, recording, client, ticket, open: (protocols) => new WebSocket(url, [...protocols]) },
       {
         state: (state, cut) => tell({ report: 'state', state, cut }),
         // A payload that can't be unfolded counts as painted: the next one may come.
@@ -57,7 +57,7 @@ export function createDesk(tell: Tell): (order: WorkerOrder) => void {
   return (order) => {
     switch (order.order) {
       case 'open':
-        return open(order.url, order.run, order.client)
+        return open(order.url, order.run, order.recording, order.client)
       case 'subscribe':
         return connection?.subscribe(order.asked)
       case 'unsubscribe':

@@ -52,6 +52,8 @@ export type Action =
   | { readonly perturbClear: { readonly plan?: string } }
   /** A GenerationRequest or Control as JSON (docs/generation.md). */
   | { readonly generation: { readonly command: string } }
+  /** What this viewer gets, as a file; `view` is the page's address. */
+  | { readonly record: { readonly do: 'start' | 'stop'; readonly name?: string; readonly view?: string } }
 
 export type ClientMessage =
   | { readonly join: { readonly client: string; readonly run?: string; readonly recording?: string; readonly resume?: { readonly epoch: string; readonly offset: string } } }
@@ -62,6 +64,37 @@ export type ClientMessage =
   | { readonly command: { readonly id: string; readonly reason?: string } & Action }
   | { readonly control: { readonly do: 'request' | 'release' } }
   | { readonly snapshot: { readonly view: string } }
+  | { readonly replay: ReplayOrder }
+
+/** To a recording that is replayed. */
+export interface ReplayOrder {
+  readonly do: 'play' | 'pause' | 'seek'
+  readonly seconds?: number
+  readonly speed?: number
+}
+
+/** Where a replay is. */
+export interface ReplayState {
+  readonly seconds?: number
+  readonly durationSeconds?: number
+  readonly playing?: boolean
+  readonly speed?: number
+  /** What was looked at, and can be again. */
+  readonly subscriptions?: readonly Subscribe[]
+  readonly name?: string
+  readonly recordedUnixSeconds?: number
+}
+
+/** The recording that this viewer makes. */
+export interface RecordingState {
+  readonly id: string
+  readonly command?: string
+  readonly state: 'recording' | 'finished'
+  readonly bytes?: Long
+  readonly seconds?: number
+  /** Why it ended by itself. */
+  readonly limit?: string
+}
 
 export interface TrainState {
   readonly state?: string
@@ -160,6 +193,8 @@ export interface Description {
   readonly state?: TrainState
   /** The viewer who controls. */
   readonly controller?: string
+  /** It is over: a recording. */
+  readonly replay?: boolean
 }
 
 export interface Subscribed {
@@ -203,6 +238,9 @@ export interface ServerMessage {
   readonly gap?: { readonly reason?: string }
   readonly stall?: { readonly id: number; readonly reason: string }
   readonly result?: Result
+  readonly snapshot?: { readonly id: string }
+  readonly recording?: RecordingState
+  readonly replay?: ReplayState
   readonly goAway?: { readonly retryMilliseconds?: number }
   readonly [other: string]: unknown
 }

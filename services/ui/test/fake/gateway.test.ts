@@ -75,6 +75,15 @@ describe('of MegaScope', () => {
     for (const one of listed) expectSchema(one, 'AuditEntry')
     expectSchema(JSON.parse(String(gateway.answer('POST', new URL('/api/v1/scope/tickets', 'http://fake')).body)), 'ScopeTicket')
   })
+
+  it('its recordings are as openapi.json says', () => {
+    const { hear } = gateway.view(() => undefined, () => undefined)
+    hear(JSON.stringify({ join: { client: 'test', run: 'run-fake' } }))
+    hear(JSON.stringify({ snapshot: { view: '/scope/generate' } }))
+    const [one] = ask('/api/v1/scope/recordings') as { id: string }[]
+    expectSchema(one, 'Recording')
+    expectSchema(ask(`/api/v1/scope/recordings/${one.id}`), 'Recording')
+  })
 })
 
 describe('its bytes are laid out as those of a real gateway', () => {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { GenerationEvent, GenerationToken } from '@/lib/generation'
-import { afterEvent, asked, isUnderWay, promptsOf, readEvent, requestOf, spelled } from '@/lib/generation'
+import { afterEvent, asked, branchOf, DEFAULT_SETTINGS, isUnderWay, promptsOf, readEvent, requestOf, reweighted, spelled } from '@/lib/generation'
+import { generationQuery, MOST_CHARACTERS, readGeneration } from '@/lib/generationAddress'
 import { GrowingRows } from '@/lib/growingRows'
 import { unpack } from '@/scope/frame'
 import type { Picture } from '@/scope/picture'
@@ -37,9 +38,45 @@ describe('a generation', () => {
   })
 
   it('is asked for with the fields of core/generation.py', () => {
-    const settings = { prompts: ['A'], newTokens: 4, temperature: 0, topK: 2, topP: 0.9, seed: 3, candidates: 5, stepwise: true }
+    const settings = { ...DEFAULT_SETTINGS, prompts: ['A'], newTokens: 4, temperature: 0, topK: 2, topP: 0.9, seed: 3, candidates: 5, stepwise: true }
     expect(requestOf('a', settings)).toEqual({ type: 'request', id: 'a', prompts: ['A'], max_new_tokens: 4, seed: 3, top_candidates: 5, paused: true, prompt_log_probabilities: true, sampling: { temperature: 0, top_k: 2, top_p: 0.9 } })
+    const beams = requestOf('b', { ...settings, beamWidth: 3, lengthPenalty: 0.5, stopWords: ['.'], topPDecay: 0.9, topPBound: 1 })
+    expect(beams).toMatchObject({ beam_width: 3, length_penalty: 0.5, stop_words: ['.'], sampling: { top_p_decay: 0.9, top_p_bound: 0.9 } })
+    expect(Object.keys(beams)).not.toContain('top_candidates')
     expect(promptsOf('one\n\ntwo\\nlines\n')).toEqual(['one', 'two\nlines'])
+  })
+})
+
+describe('what is asked, in the address', () => {
+  it('comes back as it was, and what is usual is left out', () => {
+    const settings = { ...DEFAULT_SETTINGS, temperature: 0, topPDecay: 0.5, beamWidth: 2, stopWords: ['a,b', '\n', '\\'], stepwise: true }
+    const query = generationQuery({ typed: 'The king\nA river', settings })
+    expect(readGeneration(JSON.parse(JSON.stringify(query)) as never)).toEqual({ typed: 'The king\nA river', settings })
+    expect(Object.values(generationQuery({ typed: '', settings: DEFAULT_SETTINGS })).every((value) => value === undefined)).toBe(true)
+  })
+
+  it('is what is usual where it makes no sense, and leaves out what is too long', () => {
+    expect(readGeneration({ temperature: '-1', top_k: 'NaN', seed: '9'.repeat(400), q: ['a', 'b'] as never }).settings).toEqual(DEFAULT_SETTINGS)
+    expect(generationQuery({ typed: 'x'.repeat(MOST_CHARACTERS + 1), settings: DEFAULT_SETTINGS }).q).toBeUndefined()
+  })
+})
+
+describe('candidates at another temperature', () => {
+  const candidates = [0.5, 0.3, 0.1].map((share, id) => ({ id, text: String(id), log_probability: Math.log(share) }))
+  const near = (found: number[], wanted: number[]): void => found.forEach((share, at) => expect(share).toBeCloseTo(wanted[at], 6))
+
+  it('share what they have among them', () => {
+    near(reweighted(candidates, 1, 0), [5 / 9, 3 / 9, 1 / 9])
+    near(reweighted(candidates, 0.5, 2), [25 / 34, 9 / 34, 0])
+    near(reweighted(candidates, 0, 0), [1, 0, 0])
+    expect(reweighted([], 1, 0)).toEqual([])
+  })
+})
+
+describe('a branch', () => {
+  it('has the row’s ids up to the place and another one, and the row’s own draws', () => {
+    const tokens = [7, 8, 9].map((id, position) => ({ row: 1, position, id, text: '', origin: 'prompt' as const }))
+    expect(branchOf({ ...DEFAULT_SETTINGS, seed: 5, beamWidth: 2 }, { tokens, reason: '' }, 1, 2, 42)).toMatchObject({ prompts: [[7, 8, 42]], seed: 6, beamWidth: 0 })
   })
 })
 

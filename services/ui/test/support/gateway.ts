@@ -3,6 +3,7 @@ import { COLUMNS_TYPE, gridBytes } from './grid'
 import { differenceOf, historyOf, markersOf, timeSpentOf } from './runs'
 import { chromeTrace } from './spans'
 import { FakeScope } from './scope'
+import type { FakeRecording, RecordingEntry } from './scopeRecordings'
 import type { World } from './world'
 
 export interface Answer {
@@ -30,6 +31,10 @@ export class FakeGateway {
   now = (): number => Date.now() / 1000
   /** MegaScope of a run, where it is on. */
   readonly scopes = new Map<string, FakeScope>()
+  /** Recordings that are gone; whether a file that is brought is refused, and what it becomes. */
+  readonly deleted = new Set<string>()
+  bad = false
+  brought: Partial<RecordingEntry> = {}
   private readonly listeners = new Set<(event: LiveEvent) => void>()
   private readonly cache = new Map<string, Answer>()
 
@@ -46,6 +51,7 @@ export class FakeGateway {
       return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))
     }
     if (path === '/api/v1/report') return json(REPORT)
+    if (path.startsWith('/api/v1/scope/recordings')) return this.ofRecordings(method, path.slice('/api/v1/scope/recordings/'.length))
     if (path === '/api/v1/scope/tickets') return { ...json({ ticket: 'made-up', expires_unix_seconds: this.now() + 30 }), status: 201 }
     if (path === '/api/v1/scope/audit') return json(this.scopes.get(url.searchParams.get('run') ?? '')?.records() ?? [])
     if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
@@ -159,14 +165,33 @@ export class FakeGateway {
     return {
       hear: (text) => {
         if (!connection) {
-          const { run = '' } = (JSON.parse(text) as { join?: { run?: string } }).join ?? {}
-          connection = this.scopes.get(run)?.connect(send, close)
+          const { run = '', recording = '' } = (JSON.parse(text) as { join?: { run?: string; recording?: string } }).join ?? {}
+          const kept = this.recording(recording)
+          connection = kept ? { hear: kept.replay(send), leave: () => undefined } : this.scopes.get(run)?.connect(send, close)
           if (!connection) return close(4400, `no rank of run ${run} is connected`)
         }
         connection.hear(text)
       },
       leave: () => connection?.leave(),
     }
+  }
+
+  private recording(id: string): FakeRecording | undefined {
+    return this.recordings().find((one) => one.id === id)
+  }
+
+  private recordings(): FakeRecording[] {
+    return [...this.scopes.values()].flatMap(({ recordings }) => recordings).filter(({ id }) => !this.deleted.has(id))
+  }
+
+  private ofRecordings(method: string, id: string): Answer {
+    if (method === 'POST') return this.bad ? failure(422) : { ...json(this.brought), status: 201 }
+    if (!id) return json([...this.recordings()].reverse().map((one) => one.entry()))
+    const found = this.recording(id)
+    if (!found) return failure(404)
+    if (method !== 'DELETE') return json(found.entry())
+    this.deleted.add(id)
+    return { status: 204, type: 'text/plain', body: '' }
   }
 
   /** Turns MegaScope on for a run. */

@@ -54,7 +54,7 @@ async function respond(gateway: FakeGateway, input: RequestInfo | URL, init?: Re
   const request = input instanceof Request ? input : new Request(new URL(String(input), 'http://fake'), init)
   const sent: unknown = request.method === 'POST' ? await request.json().catch(() => undefined) : undefined
   const { status, type, body } = gateway.answer(request.method, new URL(request.url), sent)
-  return new Response(body, { status, headers: { 'Content-Type': type } })
+  return new Response(status === 204 ? null : body, { status, headers: { 'Content-Type': type } })
 }
 
 function socketOf(gateway: FakeGateway): unknown {

@@ -1,6 +1,7 @@
-import type { AuditEntry, ClientMessage, Description, Plan, ScopeEvent, ServerMessage, Site, Subscribe, TrainState } from '@/scope/messages'
+import type { AuditEntry, ClientMessage, Description, Plan, ScopeEvent, ServerMessage, Site, Subscribe, Subscribed, TrainState } from '@/scope/messages'
 import { packFrame } from './scopeFrames'
 import { FakeGeneration } from './scopeGeneration'
+import { FakeRecording } from './scopeRecordings'
 
 export interface FakeModel {
   readonly layers: number
@@ -18,6 +19,7 @@ interface Viewer {
   readonly name: string
   readonly send: Send
   readonly role: string
+  recording?: FakeRecording
   readonly subscriptions: Map<number, { readonly asked: Subscribe; credits: number; sequence: number; /** Steps of a generation wait one after the other. */ readonly waiting: [position: number, rows: number][] }>
 }
 
@@ -38,6 +40,7 @@ export class FakeScope {
   connected = true
   roles = ['train', 'perturb', 'generate']
   readonly commands: Record<string, unknown>[] = []
+  readonly recordings: FakeRecording[] = []
   readonly audit: (AuditEntry & { readonly at: number })[] = []
   readonly generation: FakeGeneration
   private readonly viewers = new Set<Viewer>()
@@ -53,7 +56,13 @@ export class FakeScope {
 
   /** A viewer's connection; the returned function takes what the viewer says. */
   connect(send: Send, close: (code: number, reason: string) => void): { readonly hear: (text: string) => void; readonly leave: () => void } {
-    const viewer: Viewer = { name: `viewer-${this.viewers.size + 1}`, send, role: this.role, subscriptions: new Map() }
+    const viewer: Viewer = {
+      name: `viewer-${this.viewers.size + 1}`, role: this.role, subscriptions: new Map(),
+      send: (message) => {
+        viewer.recording?.take(message)
+        send(message)
+      },
+    }
     return {
       hear: (text) => this.hear(viewer, JSON.parse(text) as ClientMessage & Record<string, never>, close),
       leave: () => {
@@ -114,8 +123,40 @@ export class FakeScope {
       for (const [position, rows] of subscription.waiting.splice(0)) this.show(viewer, id, position, rows)
       return
     }
+    if ('snapshot' in message) return this.tell(viewer, { snapshot: { id: this.record(viewer, '', (message.snapshot as { view: string }).view, true).id } })
+    if ('command' in message && 'record' in (message.command as object)) return this.recordingOf(viewer, message.command as { id: string; record: { do: string; view?: string } })
     if ('command' in message) return this.command(viewer, message.command as Record<string, unknown>)
     if ('control' in message) this.control(viewer, (message.control as { do: string }).do)
+  }
+
+  private recordingOf(viewer: Viewer, { id, record }: { readonly id: string; readonly record: { readonly do: string; readonly view?: string } }): void {
+    if (viewer.role !== 'operator') return this.tell(viewer, { refused: { command: id, code: 'forbidden', message: 'recording needs the operator role' } })
+    if (record.do === 'start') {
+      const { id: made } = this.record(viewer, id, record.view ?? '', false)
+      return this.tell(viewer, { recording: { id: made, command: id, state: 'recording', bytes: '4096', seconds: 0 } })
+    }
+    const made = viewer.recording
+    if (!made) return
+    made.finished = true
+    viewer.recording = undefined
+    this.tell(viewer, { recording: { id: made.id, state: 'finished', bytes: '9000', seconds: made.seconds } })
+  }
+
+  private record(viewer: Viewer, _command: string, view: string, snapshot: boolean): FakeRecording {
+    const made = new FakeRecording(`${'0'.repeat(15)}${this.recordings.length + 1}`, { view, snapshot, at: Date.now() / 1000 }, this.description())
+    this.recordings.push(made)
+    viewer.recording = made
+    for (const { asked } of viewer.subscriptions.values()) made.ask(asked, this.answerOf(asked))
+    for (const id of viewer.subscriptions.keys()) this.show(viewer, id)
+    made.finished = snapshot
+    if (snapshot) viewer.recording = undefined
+    return made
+  }
+
+  private answerOf(asked: Subscribe): Subscribed {
+    const planned = plan(asked.expression, this.model)
+    if ('message' in planned) return { id: asked.id, expression: asked.expression }
+    return { id: asked.id, expression: asked.expression, shape: [...planned.shape], axes: planned.axes, kind: planned.kind, quantizer: 'asinh', frameBytes: '4176', costMicroseconds: 24, framesPerStep: Math.max(1, planned.layers.length), statistics: planned.statistics }
   }
 
   private join(viewer: Viewer, run: string, close: (code: number, reason: string) => void): void {
@@ -130,7 +171,8 @@ export class FakeScope {
     const planned = plan(asked.expression, this.model)
     if ('message' in planned) return this.tell(viewer, { refused: { id: asked.id, ...planned } })
     viewer.subscriptions.set(asked.id, { asked, credits: asked.credits ?? 2, sequence: 0, waiting: [] })
-    this.tell(viewer, { subscribed: { id: asked.id, expression: asked.expression, shape: [...planned.shape], axes: planned.axes, kind: planned.kind, quantizer: 'asinh', frameBytes: '4176', costMicroseconds: 24, framesPerStep: Math.max(1, planned.layers.length), statistics: planned.statistics } })
+    this.tell(viewer, { subscribed: this.answerOf(asked) })
+    viewer.recording?.ask(asked, this.answerOf(asked))
     if (!this.connected) this.tell(viewer, { stall: { id: asked.id, reason: 'no_producer' } })
   }
 

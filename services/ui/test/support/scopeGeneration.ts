@@ -9,6 +9,7 @@ interface Running {
   readonly rows: { readonly tokens: number; text: string }[]
   readonly most: number
   readonly candidates: number
+  readonly beams: number
   step: number
   paused: boolean
 }
@@ -28,9 +29,10 @@ export class FakeGeneration {
     if (document.type === 'control') return this.control(document)
     this.requests.push(document)
     const id = String(document.id)
-    const prompts = document.prompts as string[]
-    const rows = prompts.map((prompt, row) => (prompt.match(PIECES) ?? [prompt]).map((piece, position) => ({ row, position, id: codeOf(piece), text: piece, origin: 'prompt' })))
-    this.running.set(id, { rows: rows.map(({ length }) => ({ tokens: length, text: '' })), most: Number(document.max_new_tokens ?? 16), candidates: Number(document.top_candidates ?? 0), step: 0, paused: document.paused === true })
+    const prompts = document.prompts as (string | number[])[]
+    const pieces = (prompt: string | number[]): { id: number; text: string }[] => (typeof prompt === 'string' ? (prompt.match(PIECES) ?? [prompt]).map((text) => ({ id: codeOf(text), text })) : prompt.map((id) => ({ id, text: ` ${id}` })))
+    const rows = prompts.map((prompt, row) => pieces(prompt).map((piece, position) => ({ row, position, ...piece, origin: 'prompt' })))
+    this.running.set(id, { rows: rows.map(({ length }) => ({ tokens: length, text: '' })), most: Number(document.max_new_tokens ?? 16), candidates: Number(document.top_candidates ?? 0), beams: Number(document.beam_width ?? 0), step: 0, paused: document.paused === true })
     this.say(id, { type: 'started', request: id, rows })
     this.say(id, { type: 'state_changed', request: id, state: document.paused ? 'paused' : 'running' })
     this.shown(id, Math.min(...rows.map(({ length }) => length)) - 1, Math.min(...rows.map(({ length }) => length)))
@@ -54,6 +56,7 @@ export class FakeGeneration {
 
   private draw(id: string, running: Running): void {
     running.step += 1
+    if (running.beams) return this.search(id, running)
     const tokens = running.rows.map((row, index) => {
       const text = WORDS[(running.step * 5 + index * 3) % WORDS.length]
       row.text += text
@@ -63,6 +66,15 @@ export class FakeGeneration {
     })
     this.say(id, { type: 'stepped', request: id, step: running.step, tokens })
     this.shown(id, Math.min(...tokens.map(({ position }) => position)), 1)
+    if (running.step >= running.most) this.end(id, 'done')
+  }
+
+  /** A step of a beam search: no tokens, but ways on. */
+  private search(id: string, running: Running): void {
+    running.rows.forEach((_, row) => {
+      const beams = Array.from({ length: running.beams }, (_beam, k) => ({ ids: [k], text: WORDS[(running.step + k) % WORDS.length], log_probability: -1 - k, score: (-1 - k) / running.step, finished: false }))
+      this.say(id, { type: 'beams_moved', request: id, row, beams })
+    })
     if (running.step >= running.most) this.end(id, 'done')
   }
 

@@ -104,4 +104,62 @@ describe('generation', () => {
     await shown.until(() => false || strips(shown).length !== 1)
     expect(strips(shown)).toEqual(['The king'])
   })
+
+  it('takes prompts and settings from the address, and writes them there', async () => {
+    const shown = await open('?q=The+king%0AA+river&temperature=0&beam=2&stop=.%2C%5Cn')
+    expect(shown.element.querySelector('textarea')?.value).toBe('The king\nA river')
+    await shown.until(() => !button(shown, 'Generate').disabled)
+    button(shown, 'Generate').click()
+    await shown.until(() => scope.generation.requests.length)
+    expect(scope.generation.requests).toMatchObject([{ prompts: ['The king', 'A river'], beam_width: 2, stop_words: ['.', '\n'], sampling: { temperature: 0 } }])
+    const field = shown.element.querySelector('textarea')!
+    field.value = 'Once'
+    field.dispatchEvent(new Event('input'))
+    await shown.until(() => shown.router.currentRoute.value.query.q === 'Once')
+    expect(shown.router.currentRoute.value.query).toMatchObject({ temperature: '0', beam: '2', stop: '., \\n' })
+  })
+
+  it('shows the beams of a search, the best first', async () => {
+    const shown = await open('?q=The+king&beam=3')
+    await shown.until(() => !button(shown, 'Generate').disabled)
+    button(shown, 'Generate').click()
+    await shown.until(() => strips(shown).length)
+    scope.generation.advance()
+    await shown.until(() => shown.element.querySelectorAll('[aria-label=Beams] li').length)
+    expect([...shown.element.querySelectorAll('[aria-label=Beams] li')].map((one) => one.querySelector('.score')?.textContent)).toEqual(['-1.00', '-2.00', '-3.00'])
+  })
+
+  it('goes on from a token with another one, and keeps what it leaves', async () => {
+    const shown = await open()
+    await ask(shown, 'The king')
+    scope.generation.advance()
+    await shown.until(() => text(shown).includes('1 new tokens'))
+    button(shown, 'Cancel').click()
+    await shown.until(() => text(shown).includes('Cancelled'))
+    const before = strips(shown)[0]
+    const rival = [...shown.element.querySelectorAll<HTMLButtonElement>('.side li button')][1]
+    expect(rival.getAttribute('aria-label')).toMatch(/^Go on with .+ here$/)
+    rival.click()
+    await shown.until(() => scope.generation.requests.length === 2)
+    const prompts = scope.generation.requests[1].prompts as number[][]
+    expect(prompts[0]).toHaveLength(3)
+    await shown.until(() => shown.element.querySelector('.earlier button'))
+    scope.generation.advance()
+    button(shown, 'Cancel').click()
+    await shown.until(() => text(shown).includes('Cancelled'))
+    shown.element.querySelector<HTMLButtonElement>('.earlier button')!.click()
+    await shown.until(() => strips(shown)[0] === before)
+    expect(strips(shown)[0]).toBe(before)
+  })
+
+  it('re-weighs candidates as they would be drawn', async () => {
+    const shown = await open('?temperature=0')
+    await ask(shown, 'The king')
+    scope.generation.advance()
+    await shown.until(() => shown.element.querySelectorAll('.side li').length === 10)
+    shown.element.querySelector<HTMLInputElement>('.side .switch input')!.click()
+    await shown.until(() => shown.element.querySelectorAll('.side li.out').length)
+    expect(shown.element.querySelectorAll('.side li.out')).toHaveLength(9)
+    expect(shown.element.querySelector('.side li')?.textContent).toContain('100 %')
+  })
 })
