@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.pipeline.late_sends import LateSends
 from megatronapp.trainer.pipeline.port import Handle, Message, Post
 
 if TYPE_CHECKING:
@@ -32,6 +35,19 @@ class SendHandle:
 
     def __init__(self, handle: rdma.Handle) -> None:
         self.is_completed = handle.is_completed
+
+    def wait(self) -> None:
+        pass
+
+
+class LateHandle:
+    """Of a send that is handed over later."""
+
+    def __init__(self, sent: Future[SendHandle]) -> None:
+        self._sent = sent
+
+    def is_completed(self) -> bool:
+        return self._sent.done() and self._sent.result().is_completed()
 
     def wait(self) -> None:
         pass
@@ -74,11 +90,15 @@ class NativeTransport:
         self._timed_out: type[Exception] = module.TransferTimeoutError
         self._tag: Any = module.Tag
         self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
+        self.late_seconds: Callable[[Message], float] = _on_time
+        """How much later than it is posted a message is handed over: a fault's, or a benchmark's."""
+        self._late: LateSends[SendHandle] = LateSends()
 
     def begin(self) -> None:
         self.engine.begin_round()
 
     def end(self) -> None:
+        self._late.wait()
         while self._receives:
             self._receives.popitem()[1].wait()
         self._take_ended()
@@ -108,8 +128,19 @@ class NativeTransport:
         tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, round=self.engine.round, slot=part)
         return tag
 
-    def _send(self, post: Post) -> SendHandle:
-        return SendHandle(self.engine.isend(post.tensor.contiguous(), post.message.peer, self.tag(post.message)))
+    def _send(self, post: Post) -> Handle:
+        tensor, peer, tag = post.tensor.contiguous(), post.message.peer, self.tag(post.message)
+        seconds = self.late_seconds(post.message)
+        if not seconds:
+            return SendHandle(self.engine.isend(tensor, peer, tag))
+        stream = torch.cuda.current_stream() if tensor.is_cuda else None
+        kept = tensor.detach()  # megatron-core takes an output's memory away once it was posted
+
+        def send() -> SendHandle:
+            with torch.cuda.stream(stream):
+                return SendHandle(self.engine.isend(kept, peer, tag))
+
+        return LateHandle(self._late.add(seconds, send))
 
     def _receive(self, post: Post) -> ReceiveHandle:
         handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))
@@ -120,6 +151,10 @@ class NativeTransport:
         for completion in self.engine.poll():
             completion.handle.raise_for_status()
             self._receives.pop(completion.handle.id, None)
+
+
+def _on_time(_: Message) -> float:
+    return 0.0
 
 
 def rdma_module() -> Any:
