@@ -35,7 +35,7 @@ class Agreement:
         self._module: Any = rdma_module()
         self._receives: deque[rdma.Handle] = deque()
         self._decided = self._posted = self._operations = 0
-        engine.connect(self._others if self.leads else [self._leader])
+        engine.connect([rank for rank in ranks if rank != engine.rank])  # also to see when one is lost
 
     def begin(self, operations: int) -> None:
         """A step of so many operations begins, after the engine's round."""

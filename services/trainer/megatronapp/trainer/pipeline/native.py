@@ -7,6 +7,7 @@ with it, names may come again in every batch of an evaluation.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib import import_module
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WHEEL = "megatronapp.rdma"
+SLOWER_THAN_SHM = ("tcp", "ucx")
+"""Taken within a host only where nothing else may be."""
+LOST_SECONDS = 1.0
+"""After which a rank that a collective has failed for is known to be lost, or is not."""
 
 
 class SendHandle:
@@ -112,6 +117,13 @@ class NativeTransport:
             return
         self._receives.pop(ended.id, None)
 
+    def lost(self) -> str:
+        """Which ranks are lost, or nothing where none is. To be asked when something else has failed."""
+        until = time.monotonic() + LOST_SECONDS
+        while not (failed := self.engine.failed()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return "; ".join(f"rank {rank} is lost: {reason}" for rank, reason in failed.items())
+
     def close(self) -> None:
         self.engine.close()
 
@@ -190,7 +202,10 @@ def open_engine(
             job=environment.job,
             epoch=environment.attempt,
             config=module.Config(
-                deadline_seconds=config.distributed_timeout_minutes * 60, require=(lane,) if lane else (), **settings
+                deadline_seconds=config.distributed_timeout_minutes * 60,
+                require=(lane,) if lane else (),
+                **({"lanes": (lane,)} if lane in SLOWER_THAN_SHM else {}),
+                **settings,
             ),
         )
         engine.connect(module.neighbours(dist.get_process_group_ranks(group), environment.rank))
