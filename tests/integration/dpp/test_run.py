@@ -12,11 +12,13 @@ from typing import Any, Self
 
 import pytest
 import torch
+from megatron.core.utils import get_model_config
 
 from megatronapp.cli.pipeline.recordings import read_recording
-from megatronapp.core.errors import TrainingError
+from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.pipeline.dynamic import REFUSED
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
@@ -104,6 +106,40 @@ def test_tensor_parallel_ranks_draw_the_same_hidden_masks_and_others_of_their_ow
     assert len(first) == 2 * 2 * 4  # steps × chunks × microbatches
 
 
+class Refusing(DppPlugin):
+    """Tries a step with each setting that a dynamic order can't run, and then one without."""
+
+    said: dict[str, str]
+
+    def schedule(self, function: Any) -> Any:
+        scheduled = super().schedule(function)
+        Refusing.said = {}
+
+        def run(**kwargs: Any) -> Any:
+            config = get_model_config(kwargs["model"][0])
+            for name in REFUSED:
+                usual = getattr(config, name)
+                setattr(config, name, True)
+                with pytest.raises(UsageError) as raised:
+                    scheduled(**kwargs)
+                self.said[name] = str(raised.value)
+                setattr(config, name, usual)
+            return scheduled(**kwargs)
+
+        return run
+
+
+def refusals(flags: str) -> dict[str, str]:
+    assert len(trained(flags, Refusing, steps=1).gradients) == 1
+    return Refusing.said
+
+
+def test_settings_that_change_what_a_schedule_does_are_refused_by_name() -> None:
+    for said in run_forked(2, refusals, f"{TWO} --use-dpp --dpp-policy interleaved"):
+        assert {"variable_seq_lengths", "mtp_num_layers"} < said.keys()
+        assert all(f"can't run with {name}; unset it" in text for name, text in said.items())
+
+
 class Dying(Plugin):
     """One rank dies in the middle of a step's forward passes, and writes down when."""
 
@@ -168,6 +204,7 @@ def test_a_tensor_parallel_rank_that_is_killed_is_named_within_two_seconds(victi
     assert f"rank {victim} is lost" in str(said[victim ^ 1])  # the other rank of its stage
 
 
+@pytest.mark.long
 def test_a_lane_that_is_named_is_taken_though_another_is_faster() -> None:
     assert run_forked(2, lanes_of, f"{TWO} --use-dpp --dpp-transport tcp") == ["tcp", "tcp"]
 

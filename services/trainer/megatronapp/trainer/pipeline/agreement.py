@@ -1,4 +1,5 @@
-"""The ranks that hold one stage together (tensor × context) run the same operations in the same order.
+"""The ranks that hold one stage together run the same operations in the same order: tensor × context, and replicas that
+share experts.
 
 Their collectives have to meet, and messages do not come to all of them at the same time. So the first of them decides,
 and tells the others each decision in a message of the engine's: no collective, and nothing on the GPU. A decision that

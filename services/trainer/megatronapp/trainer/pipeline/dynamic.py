@@ -71,9 +71,9 @@ class DynamicSchedule:
 
     `ran` is what this stage ran in the newest step, in its order, and `dispatch_seconds` what choosing took. Dropout is
     drawn in the order of execution: with it, and several chunks, results differ from stock's, unless draws are keyed.
-    `agreement` is needed where several tensor- or context-parallel ranks hold a stage. With `wgrad`, which is installed
-    in the models, W is an operation of its own. Raises UsageError for what it can't run: expert parallelism, a
-    transport that needs one order, and REFUSED settings.
+    `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
+    installed in the models, W is an operation of its own. Raises UsageError for what it can't run: a transport that
+    needs one order, and REFUSED settings.
     """
 
     def __init__(
@@ -94,10 +94,9 @@ class DynamicSchedule:
         self._groups = process_groups()
         if messages.transport.ordered:
             raise UsageError("a dynamic pipeline order needs messages in any order: add --p2p-transport native")
-        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size()) > 1:
+        experts = parallel_state.get_expert_model_parallel_world_size()
+        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size(), experts) > 1:
             raise UsageError("a dynamic pipeline order needs an agreement where several ranks hold a stage")
-        if parallel_state.get_expert_model_parallel_world_size() > 1:
-            raise UsageError("a dynamic pipeline order can't run expert parallelism yet; take a size of 1")
 
     def __call__(self, *, forward_only: bool, **kwargs: Any) -> Any:
         """Raises TrainingError when a message failed or never came, before its tensors can change a parameter."""
