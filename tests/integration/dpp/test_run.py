@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import torch
+from megatron.core.utils import get_model_config
 
-from megatronapp.core.errors import TrainingError
+from megatronapp.cli.pipeline.recordings import read_recording
+from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.pipeline.schedule_csv import read_csv
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.pipeline.dynamic import REFUSED
+from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.scan import ScanPlugin
+from tests.support.agents import agent
 from tests.support.forked import run_forked
 from tests.support.varied_orders import TRIAL_STEPS, Counting, trained
 
@@ -43,6 +50,21 @@ def test_auto_tries_both_in_turns_and_its_order_can_be_replayed(tmp_path: Path) 
     assert (layout.stages, layout.chunks, layout.microbatches) == (2, 2, 4)
     assert [each.orders for each in replayed] == [[order, order] for order in orders]
     assert [each.gradients for each in replayed] == [each.gradients[:2] for each in stock]
+
+
+def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
+    trace = f"--trace --trace-dir {tmp_path} --trace-interval 1 --continuous-trace-iterations 1"
+    flags = f"{TWO} --use-dpp --dpp-policy interleaved {trace}"
+
+    with agent() as environment:
+        ranks = run_forked(2, partial(trained, steps=3), flags, ScanPlugin, Counting, environment=environment)
+    recorded = read_recording(tmp_path)
+
+    assert recorded.layout.split
+    assert len(recorded) == 2  # the first is no measure of the others
+    assert [recorded.orders(step) for step in range(2)] == [
+        [rank.orders[step + 1] for rank in ranks] for step in range(2)
+    ]
 
 
 class Drawing(Plugin):
@@ -84,11 +106,46 @@ def test_tensor_parallel_ranks_draw_the_same_hidden_masks_and_others_of_their_ow
     assert len(first) == 2 * 2 * 4  # steps × chunks × microbatches
 
 
+class Refusing(DppPlugin):
+    """Tries a step with each setting that a dynamic order can't run, and then one without."""
+
+    said: dict[str, str]
+
+    def schedule(self, function: Any) -> Any:
+        scheduled = super().schedule(function)
+        Refusing.said = {}
+
+        def run(**kwargs: Any) -> Any:
+            config = get_model_config(kwargs["model"][0])
+            for name in REFUSED:
+                usual = getattr(config, name)
+                setattr(config, name, True)
+                with pytest.raises(UsageError) as raised:
+                    scheduled(**kwargs)
+                self.said[name] = str(raised.value)
+                setattr(config, name, usual)
+            return scheduled(**kwargs)
+
+        return run
+
+
+def refusals(flags: str) -> dict[str, str]:
+    assert len(trained(flags, Refusing, steps=1).gradients) == 1
+    return Refusing.said
+
+
+def test_settings_that_change_what_a_schedule_does_are_refused_by_name() -> None:
+    for said in run_forked(2, refusals, f"{TWO} --use-dpp --dpp-policy interleaved"):
+        assert {"variable_seq_lengths", "mtp_num_layers"} < said.keys()
+        assert all(f"can't run with {name}; unset it" in text for name, text in said.items())
+
+
 class Dying(Plugin):
-    """One rank dies in the middle of a step's forward passes."""
+    """One rank dies in the middle of a step's forward passes, and writes down when."""
 
     name = "dying"
     victim = -1
+    died_at = Path()
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
@@ -103,25 +160,67 @@ class Dying(Plugin):
         def run(*args: Any, **kwargs: Any) -> Any:
             self.passes += 1
             if self.dies and self.passes == 10:
+                self.died_at.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **kwargs)
 
         return run
 
 
-def error_of(victim: int) -> str | None:
-    Dying.victim = victim
+def error_of(flags: str, victim: int, died_at: Path) -> tuple[str, float] | None:
+    """What a rank that lives on says, and how many seconds after the death."""
+    Dying.victim, Dying.died_at = victim, died_at
     try:
-        trained("--pipeline-model-parallel-size 4 --use-dpp --dpp-policy interleaved", DppPlugin, Dying)
+        trained(f"{flags} --use-dpp --dpp-policy interleaved", DppPlugin, Dying)
     except TrainingError as error:
-        return str(error)
+        return str(error), time.monotonic() - float(died_at.read_text())
     return None
 
 
-@pytest.mark.parametrize("victim", [1, 3])  # without a launcher rank 0 holds the store of all ranks
-def test_a_rank_that_is_killed_is_named_by_its_neighbours(victim: int) -> None:
-    said = run_forked(4, error_of, victim, may_die=[victim])
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_rank_that_is_killed_is_named_by_its_neighbours(victim: int, tmp_path: Path) -> None:
+    flags = "--pipeline-model-parallel-size 4"
+
+    said = run_forked(4, error_of, flags, victim, tmp_path / "died_at", may_die=[victim])
 
     assert said[victim] is None
     for neighbour in {victim - 1, victim + 1} & set(range(4)):
         assert f"rank {victim} is lost" in str(said[neighbour])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", range(4))
+def test_a_tensor_parallel_rank_that_is_killed_is_named_within_two_seconds(victim: int, tmp_path: Path) -> None:
+    flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2"
+
+    said = run_forked(4, error_of, flags, victim, tmp_path / "died_at", may_die=[victim])
+
+    assert said[victim] is None
+    others = [each for each in said if each is not None]
+    assert len(others) == 3
+    first, seconds = min(others, key=lambda each: each[1])
+    assert f"rank {victim} is lost" in first
+    assert seconds < 2
+    assert f"rank {victim} is lost" in str(said[victim ^ 1])  # the other rank of its stage
+
+
+@pytest.mark.long
+def test_a_lane_that_is_named_is_taken_though_another_is_faster() -> None:
+    assert run_forked(2, lanes_of, f"{TWO} --use-dpp --dpp-transport tcp") == ["tcp", "tcp"]
+
+
+class Looking(DppPlugin):
+    """Remembers how its messages travel."""
+
+    lane = ""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        assert isinstance(self._pipeline.transport, NativeTransport)
+        [route] = self._pipeline.transport.engine.lanes().values()
+        Looking.lane = str(route)
+
+
+def lanes_of(flags: str) -> str:
+    trained(flags, Looking, steps=1)
+    return Looking.lane

@@ -6,19 +6,26 @@ from megatronapp.detector.formats.rows import make_rows
 from megatronapp.detector.steps import Group, RankTable, StepTable
 from megatronapp.v1 import trace_pb2
 
-OPERATIONS = ("forward", "backward", "optimizer", "all_reduce")
-KINDS = np.array([trace_pb2.SPAN_KIND_COMPUTE] * 3 + [trace_pb2.SPAN_KIND_COLLECTIVE])
+OPERATIONS = ("forward", "backward", "optimizer", "all_reduce", "wgrad")
+KINDS = np.array(
+    [*[trace_pb2.SPAN_KIND_COMPUTE] * 3, trace_pb2.SPAN_KIND_COLLECTIVE, trace_pb2.SPAN_KIND_COMPUTE], np.int64
+)
+WGRAD = OPERATIONS.index("wgrad")
 
 
-def step_table(stages, replicas, seconds, *, microbatches=8, chunks=1, tensor=1, collective=0.0, groups=(), step=1):
-    """A step in which rank r's forward takes seconds[r] and its backward twice that, for every microbatch."""
+def step_table(
+    stages, replicas, seconds, *, microbatches=8, chunks=1, tensor=1, collective=0.0, groups=(), step=1, split=False
+):
+    """A step in which rank r's forward takes seconds[r] and its backward twice that, for every microbatch; half of it
+    is W if `split`."""
+    lengths = {0: 1, 1: 1, WGRAD: 1} if split else {0: 1, 1: 2}
     world = stages * replicas * tensor
     rank = np.arange(world)
     pipeline, data, lane = rank // (replicas * tensor), rank // tensor % replicas, rank % tensor
     rows = [
-        (r, operation, chunk, -1, microbatches, microbatches * seconds[r] * (operation + 1))
+        (r, operation, chunk, -1, microbatches, microbatches * seconds[r] * length)
         for r in rank
-        for operation in range(2)
+        for operation, length in lengths.items()
         for chunk in range(chunks)
     ]
     rows += [(r, 3, 0, number, 1, collective) for number, group in enumerate(groups) for r in group.ranks if r in rank]

@@ -20,6 +20,13 @@ def test_a_slow_last_stage_slows_the_steady_phase_and_not_the_bubble():
     assert cost_ratio(table, {3: 1.5}) == pytest.approx(slow / healthy)
 
 
+def test_w_that_is_split_counts_as_part_of_its_backward():
+    table = step_table(4, 1, np.array([1.0, 1.0, 1.0, 1.5]), microbatches=8)
+    split = step_table(4, 1, np.array([1.0, 1.0, 1.0, 1.5]), microbatches=8, split=True)
+
+    assert cost_ratio(split, {3: 1.5}) == pytest.approx(cost_ratio(table, {3: 1.5}))
+
+
 def test_another_slow_rank_does_not_hide_the_cost():
     table = step_table(1, 4, np.array([1.3, 1.0, 1.2, 1.0]))
 

@@ -19,7 +19,7 @@ from megatronapp.core.trace.megascan import find_files, read_megascan
 from megatronapp.core.trace.span_names import SpanName
 from megatronapp.v1 import trace_pb2
 
-KINDS = {SpanName.FORWARD: Kind.FORWARD, SpanName.BACKWARD: Kind.BACKWARD, "wgrad": Kind.WGRAD}
+KINDS: dict[str, Kind] = {SpanName.FORWARD: Kind.FORWARD, SpanName.BACKWARD: Kind.BACKWARD, SpanName.WGRAD: Kind.WGRAD}
 MAX_STAGES, MAX_CHUNKS, MAX_MICROBATCHES = 1024, 64, 65536
 
 

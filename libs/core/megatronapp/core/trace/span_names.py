@@ -17,6 +17,7 @@ class SpanName(StrEnum):
     DATA = "data"
     FORWARD = "forward"
     BACKWARD = "backward"
+    WGRAD = "wgrad"
     FORWARD_SEND = "forward_send"
     FORWARD_RECV = "forward_recv"
     BACKWARD_SEND = "backward_send"
@@ -34,6 +35,7 @@ class SpanName(StrEnum):
     EVALUATE = "evaluate"
     GC = "gc"
     PROCESSOR_PROBE = "processor_probe"
+    DECIDE = "decide"
     # Granularity full only, and never in a summary.
     LAYER_FORWARD = "layer_forward"
     LAYER_BACKWARD = "layer_backward"
@@ -52,7 +54,7 @@ class SpanName(StrEnum):
 
 PASSES = (SpanName.FORWARD, SpanName.BACKWARD)
 """One microbatch on one model chunk."""
-STEP_COMPUTE = (*PASSES, SpanName.OPTIMIZER)
+STEP_COMPUTE = (*PASSES, SpanName.WGRAD, SpanName.OPTIMIZER)
 """What a step computes; finer spans lie within."""
 CHECKPOINTS = (SpanName.CHECKPOINT, SpanName.CHECKPOINT_WRITE)
 
@@ -68,7 +70,7 @@ SYMMETRIC = frozenset({SpanName.ALL_REDUCE, SpanName.ALL_GATHER, SpanName.REDUCE
 """Collectives no member of which can end before every member has begun."""
 COLLECTIVES = SYMMETRIC | {SpanName.BROADCAST, SpanName.ALL_TO_ALL}
 
-_HOST = frozenset({SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, *CHECKPOINTS})
+_HOST = frozenset({SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, SpanName.DECIDE, *CHECKPOINTS})
 _PHASES = frozenset({SpanName.STEP, SpanName.GRAD_SYNC, SpanName.EVALUATE})
 
 

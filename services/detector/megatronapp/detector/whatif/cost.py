@@ -11,7 +11,7 @@ import numpy as np
 
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, schedule_graph
+from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, WGRAD, schedule_graph
 from megatronapp.detector.whatif.table import compute_seconds, stage_count, transfer_seconds
 
 PASSES = (FORWARD, BACKWARD)
@@ -60,6 +60,8 @@ def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
     chunks = max(1, table.virtual_stages)
     graph = schedule_graph(stage_count(table), chunks, max(1, table.microbatches))
     of = {(name, chunk): seconds(name, chunk) for name in PASSES for chunk in range(chunks)}
+    for chunk in range(chunks):  # W that is split counts as part of its B
+        of[BACKWARD, chunk] = of[BACKWARD, chunk] + seconds(WGRAD, chunk)
     of[OPTIMIZER, 0] = seconds(OPTIMIZER, 0)
     shape = np.broadcast_shapes(*(one.shape for one in of.values()))
     in_pass, at_end = transfer_seconds(table)

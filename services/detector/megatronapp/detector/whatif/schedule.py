@@ -14,7 +14,7 @@ from megatronapp.detector.whatif.graph import Graph, GraphBuilder
 
 FORWARD: str = SpanName.FORWARD
 BACKWARD: str = SpanName.BACKWARD
-WGRAD = "wgrad"
+WGRAD: str = SpanName.WGRAD
 GRAD_SYNC: str = SpanName.GRAD_SYNC
 OPTIMIZER: str = SpanName.OPTIMIZER
 PASSES = {Kind.FORWARD: FORWARD, Kind.BACKWARD: BACKWARD, Kind.WGRAD: WGRAD}

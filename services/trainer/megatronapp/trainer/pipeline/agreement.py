@@ -1,4 +1,5 @@
-"""The ranks that hold one stage together (tensor × context) run the same operations in the same order.
+"""The ranks that hold one stage together run the same operations in the same order: tensor × context, and replicas that
+share experts.
 
 Their collectives have to meet, and messages do not come to all of them at the same time. So the first of them decides,
 and tells the others each decision in a message of the engine's: no collective, and nothing on the GPU. A decision that
@@ -35,7 +36,7 @@ class Agreement:
         self._module: Any = rdma_module()
         self._receives: deque[rdma.Handle] = deque()
         self._decided = self._posted = self._operations = 0
-        engine.connect(self._others if self.leads else [self._leader])
+        engine.connect([rank for rank in ranks if rank != engine.rank])  # also to see when one is lost
 
     def begin(self, operations: int) -> None:
         """A step of so many operations begins, after the engine's round."""

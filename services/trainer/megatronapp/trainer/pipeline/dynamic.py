@@ -62,15 +62,18 @@ class AnyOrderTransport(Transport, Protocol):
     def wait_any(self, timeout_seconds: float) -> None:
         """Return when one of the receives that were posted has ended, or after the time."""
 
+    def lost(self) -> str:
+        """Which ranks are lost, and why; nothing where none is."""
+
 
 class DynamicSchedule:
     """In place of megatron-core's schedule for training steps; `stock` runs evaluations.
 
-    `ran` is what this stage ran in the newest step, in its order. Dropout is drawn in the order of execution: with it,
-    and several chunks, results differ from stock's, unless draws are keyed. `agreement` is needed where several tensor-
-    or context-parallel ranks hold a stage. With `wgrad`, which is installed in the models, W is an operation of its
-    own. Raises UsageError for what it can't run: expert parallelism, a transport that needs one order, and REFUSED
-    settings.
+    `ran` is what this stage ran in the newest step, in its order, and `dispatch_seconds` what choosing took. Dropout is
+    drawn in the order of execution: with it, and several chunks, results differ from stock's, unless draws are keyed.
+    `agreement` is needed where several tensor-, context- or expert-parallel ranks hold a stage. With `wgrad`, which is
+    installed in the models, W is an operation of its own. Raises UsageError for what it can't run: a transport that
+    needs one order, and REFUSED settings.
     """
 
     def __init__(
@@ -87,13 +90,13 @@ class DynamicSchedule:
         self._agreement = agreement
         self._wgrad = wgrad
         self.ran: list[Operation] = []
+        self.dispatch_seconds = 0.0
         self._groups = process_groups()
         if messages.transport.ordered:
             raise UsageError("a dynamic pipeline order needs messages in any order: add --p2p-transport native")
-        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size()) > 1:
+        experts = parallel_state.get_expert_model_parallel_world_size()
+        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size(), experts) > 1:
             raise UsageError("a dynamic pipeline order needs an agreement where several ranks hold a stage")
-        if parallel_state.get_expert_model_parallel_world_size() > 1:
-            raise UsageError("a dynamic pipeline order can't run expert parallelism yet; take a size of 1")
 
     def __call__(self, *, forward_only: bool, **kwargs: Any) -> Any:
         """Raises TrainingError when a message failed or never came, before its tensors can change a parameter."""
@@ -105,7 +108,12 @@ class DynamicSchedule:
             self._messages.end_pass()
         except self._messages.transport.errors as error:
             raise TrainingError(f"a message between pipeline stages failed: {error}") from error
-        self.ran = step.ran
+        except RuntimeError as error:
+            lost = cast(AnyOrderTransport, self._messages.transport).lost()
+            if not lost:
+                raise
+            raise TrainingError(f"a collective of a pipeline stage failed: {lost}") from error
+        self.ran, self.dispatch_seconds = step.ran, step.dispatch_seconds
         step.finish()
         return step.losses
 
@@ -165,6 +173,8 @@ class Step:
     shape: tuple[int, ...]
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
+    dispatch_seconds: float = 0.0
+    """What choosing took, of all operations together; waiting for messages is not in it."""
 
     def __post_init__(self) -> None:
         self._ranks = dist.get_process_group_ranks(self.messages.group)
@@ -235,15 +245,21 @@ class Step:
     def _choose(self) -> Operation:
         began = time.perf_counter()
         while True:
-            self._post_receives()
-            self._take_arrived()
-            operation = self.policy.choose()
-            if operation is not None:
+            if (operation := self.decide()) is not None:
                 return operation
             if not self._coming:
                 raise TrainingError(f"stage {self.stage} has nothing to run, and nothing will come: {self._standing()}")
             self._be_patient(began)
             cast(AnyOrderTransport, self.messages.transport).wait_any(WAIT_SECONDS)
+
+    def decide(self) -> Operation | None:
+        """What to run next of what can run now."""
+        began = time.perf_counter()
+        self._post_receives()
+        self._take_arrived()
+        operation = self.policy.choose()
+        self.dispatch_seconds += time.perf_counter() - began
+        return operation
 
     def _follow(self, agreement: Agreement) -> Operation:
         began = time.perf_counter()

@@ -7,16 +7,20 @@ with it, names may come again in every batch of an evaluation.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.pipeline.late_sends import LateSends
 from megatronapp.trainer.pipeline.port import Handle, Message, Post
 
 if TYPE_CHECKING:
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WHEEL = "megatronapp.rdma"
+SLOWER_THAN_SHM = ("tcp", "ucx")
+"""Taken within a host only where nothing else may be."""
+LOST_SECONDS = 1.0
+"""After which a rank that a collective has failed for is known to be lost, or is not."""
 
 
 class SendHandle:
@@ -32,6 +40,19 @@ class SendHandle:
 
     def __init__(self, handle: rdma.Handle) -> None:
         self.is_completed = handle.is_completed
+
+    def wait(self) -> None:
+        pass
+
+
+class LateHandle:
+    """Of a send that is handed over later."""
+
+    def __init__(self, sent: Future[SendHandle]) -> None:
+        self._sent = sent
+
+    def is_completed(self) -> bool:
+        return self._sent.done() and self._sent.result().is_completed()
 
     def wait(self) -> None:
         pass
@@ -74,11 +95,15 @@ class NativeTransport:
         self._timed_out: type[Exception] = module.TransferTimeoutError
         self._tag: Any = module.Tag
         self._receives: dict[int, rdma.Handle] = {}  # not known to have ended; what has ended must not be kept
+        self.late_seconds: Callable[[Message], float] = _on_time
+        """How much later than it is posted a message is handed over: a fault's, or a benchmark's."""
+        self._late: LateSends[SendHandle] = LateSends()
 
     def begin(self) -> None:
         self.engine.begin_round()
 
     def end(self) -> None:
+        self._late.wait()
         while self._receives:
             self._receives.popitem()[1].wait()
         self._take_ended()
@@ -91,6 +116,13 @@ class NativeTransport:
         except self._timed_out:
             return
         self._receives.pop(ended.id, None)
+
+    def lost(self) -> str:
+        """Which ranks are lost, or nothing where none is. To be asked when something else has failed."""
+        until = time.monotonic() + LOST_SECONDS
+        while not (failed := self.engine.failed()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return "; ".join(f"rank {rank} is lost: {reason}" for rank, reason in failed.items())
 
     def close(self) -> None:
         self.engine.close()
@@ -108,8 +140,19 @@ class NativeTransport:
         tag: rdma.Tag = self._tag(direction, chunk=chunk, microbatch=microbatch, round=self.engine.round, slot=part)
         return tag
 
-    def _send(self, post: Post) -> SendHandle:
-        return SendHandle(self.engine.isend(post.tensor.contiguous(), post.message.peer, self.tag(post.message)))
+    def _send(self, post: Post) -> Handle:
+        tensor, peer, tag = post.tensor.contiguous(), post.message.peer, self.tag(post.message)
+        seconds = self.late_seconds(post.message)
+        if not seconds:
+            return SendHandle(self.engine.isend(tensor, peer, tag))
+        stream = torch.cuda.current_stream() if tensor.is_cuda else None
+        kept = tensor.detach()  # megatron-core takes an output's memory away once it was posted
+
+        def send() -> SendHandle:
+            with torch.cuda.stream(stream):
+                return SendHandle(self.engine.isend(kept, peer, tag))
+
+        return LateHandle(self._late.add(seconds, send))
 
     def _receive(self, post: Post) -> ReceiveHandle:
         handle = self.engine.irecv(post.tensor, post.message.peer, self.tag(post.message))
@@ -120,6 +163,10 @@ class NativeTransport:
         for completion in self.engine.poll():
             completion.handle.raise_for_status()
             self._receives.pop(completion.handle.id, None)
+
+
+def _on_time(_: Message) -> float:
+    return 0.0
 
 
 def rdma_module() -> Any:
@@ -155,7 +202,10 @@ def open_engine(
             job=environment.job,
             epoch=environment.attempt,
             config=module.Config(
-                deadline_seconds=config.distributed_timeout_minutes * 60, require=(lane,) if lane else (), **settings
+                deadline_seconds=config.distributed_timeout_minutes * 60,
+                require=(lane,) if lane else (),
+                **({"lanes": (lane,)} if lane in SLOWER_THAN_SHM else {}),
+                **settings,
             ),
         )
         engine.connect(module.neighbours(dist.get_process_group_ranks(group), environment.rank))

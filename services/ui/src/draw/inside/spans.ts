@@ -50,6 +50,7 @@ const PARTS: Record<string, SpanPart> = {
   step: 'frame',
   forward: 'compute',
   backward: 'backward',
+  wgrad: 'backward',
   optimizer: 'compute',
   layer_forward: 'compute',
   layer_backward: 'backward',
@@ -59,6 +60,7 @@ const PARTS: Record<string, SpanPart> = {
   checkpoint_write: 'host',
   evaluate: 'host',
   processor_probe: 'host',
+  decide: 'host',
 }
 const WAITS = /_(send|recv)$|^(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|grad_sync)$/
 

@@ -105,6 +105,17 @@ def test_a_wait_stands_where_it_belongs(tmp_path: Path, fault: str, flags: str, 
     assert slow >= SECONDS > clean
 
 
+def test_messages_of_the_native_transport_come_late_and_their_sender_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+    fault = scenario(tmp_path, f"kind: late_link, stages: [0], seconds: {SECONDS}")
+
+    sender, receiver = run_forked(2, rank, f"--pipeline-model-parallel-size 2 --p2p-transport native {fault}")
+
+    slow, clean = slow_and_clean(receiver[1]["forward-recv"])
+    assert slow >= SECONDS > clean
+    assert slow_and_clean(sender[1]["forward-send"])[0] < SECONDS
+
+
 def test_slow_compute_changes_no_loss(tmp_path: Path) -> None:
     fault = scenario(tmp_path, "kind: slow_compute, ranks: [0], effect_ratio: 3")
 

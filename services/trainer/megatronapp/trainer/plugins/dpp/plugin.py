@@ -84,8 +84,6 @@ class DppPlugin(Plugin):
             return preparation
         if preparation.layout.pipeline < 2:
             raise UsageError("--use-dpp needs a pipeline: give --pipeline-model-parallel-size 2 or more")
-        if preparation.layout.expert > 1:
-            raise UsageError("--use-dpp can't run expert parallelism: leave --expert-model-parallel-size out")
         sizes = preparation.layout
         policies = _policies(args, sizes.pipeline, sizes.virtual or 1, sizes.microbatches)  # refused before the start
         if policies.layout.split:
@@ -193,9 +191,18 @@ def _policies(args: argparse.Namespace, stages: int, chunks: int, microbatches: 
     return Policies(layout, args.dpp_policy, args.dpp_cap, args.dpp_order)
 
 
+def _ranks_that_agree() -> list[int]:
+    """Tensor- and context-parallel ranks; with experts that replicas share, those of all replicas."""
+    if parallel_state.get_expert_model_parallel_world_size() == 1:
+        return dist.get_process_group_ranks(parallel_state.get_tensor_and_context_parallel_group())
+    stages: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(stages, parallel_state.get_pipeline_model_parallel_rank())
+    return [rank for rank, stage in enumerate(stages) if stage == stages[dist.get_rank()]]
+
+
 def agreement(pipeline: PipelineMessages) -> Agreement | None:
-    """Of the ranks that hold this stage together; None where this rank holds it alone. Raises TrainingError."""
-    ranks = dist.get_process_group_ranks(parallel_state.get_tensor_and_context_parallel_group())
+    """Of the ranks that run this stage's collectives together; None where this rank has none. Raises TrainingError."""
+    ranks = _ranks_that_agree()
     if len(ranks) == 1:
         return None
     transport = pipeline.transport

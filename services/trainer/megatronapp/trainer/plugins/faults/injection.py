@@ -33,7 +33,7 @@ class Injection:
         self._random = random.Random(seed)
         self._acting: set[FaultKind] = set()
         self._compute = slow_compute(context.device)
-        self._link = LateLink(context.device, context.placement.sizes.pipeline)
+        self._link = LateLink(context.device, context.pipeline)
         self._hang = ComputeHang(context.device)
         self._data = LateData()
         self._listeners: tuple[TimerListener, ...] = (self._compute, self._link, self._hang)

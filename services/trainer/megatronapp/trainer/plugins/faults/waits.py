@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from megatronapp.trainer.pipeline.native import NativeTransport
+from megatronapp.trainer.pipeline.port import PipelineMessages
+
 ENDLESS_CYCLES = 1 << 62
 CALIBRATION_CYCLES = 10_000_000
 GRADIENT_TIMER = "all-grads-sync"
@@ -53,18 +56,24 @@ def _cycles_per_second() -> float:
 
 
 class LateLink:
-    """A TimerListener that waits where a message has been handed over but is not sent: in the communicator.
+    """Messages that leave this rank's stage come late by `seconds`; the rank itself goes on.
 
-    Without a pipeline the rank's only link is that of the gradients, and the wait comes before their reduction.
+    A transport that needs one order can't hold a message back alone: there it is a TimerListener that waits where a
+    message has been handed over but is not sent, in the communicator. Without a pipeline the rank's only link is that
+    of the gradients, and the wait comes before their reduction.
     """
 
-    def __init__(self, device: torch.device, pipeline_size: int) -> None:
+    def __init__(self, device: torch.device, pipeline: PipelineMessages | None) -> None:
         self.seconds = 0.0
         self._delay = Delay(device)
-        self._has_pipeline = pipeline_size > 1
+        self._has_pipeline = pipeline is not None
+        transport = None if pipeline is None else pipeline.transport
+        self._delays_messages = isinstance(transport, NativeTransport)
+        if isinstance(transport, NativeTransport):
+            transport.late_seconds = lambda _: self.seconds
 
     def start(self, name: str) -> None:
-        sends = "send" in name if self._has_pipeline else name == GRADIENT_TIMER
+        sends = "send" in name and not self._delays_messages if self._has_pipeline else name == GRADIENT_TIMER
         if self.seconds and sends:
             self._delay(self.seconds)
 

@@ -15,6 +15,7 @@ class Operation(IntEnum):
     DATA = auto()
     FORWARD = auto()
     BACKWARD = auto()
+    WGRAD = auto()
     FORWARD_SEND = auto()
     FORWARD_RECV = auto()
     BACKWARD_SEND = auto()
@@ -32,6 +33,7 @@ class Operation(IntEnum):
     EVALUATE = auto()
     GC = auto()
     PROCESSOR_PROBE = auto()
+    DECIDE = auto()
     # From here on granularity full only, and never in a summary.
     LAYER_FORWARD = auto()
     LAYER_BACKWARD = auto()
@@ -62,7 +64,14 @@ COLLECTIVES = frozenset(
     }
 )
 _HOST = frozenset(
-    {Operation.DATA, Operation.CHECKPOINT, Operation.CHECKPOINT_WRITE, Operation.GC, Operation.PROCESSOR_PROBE}
+    {
+        Operation.DATA,
+        Operation.CHECKPOINT,
+        Operation.CHECKPOINT_WRITE,
+        Operation.GC,
+        Operation.PROCESSOR_PROBE,
+        Operation.DECIDE,
+    }
 )
 _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
 

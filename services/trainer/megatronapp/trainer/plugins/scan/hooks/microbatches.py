@@ -1,4 +1,5 @@
-"""forward and backward of each microbatch: around forward_step and backward_step of megatron-core's schedules.
+"""forward and backward of each microbatch: around forward_step and backward_step of megatron-core's schedules; and what
+MegaDPP does beside them: W where it is split from B, and choosing the next operation.
 
 A backward step is told from the others by its output tensor, which is the object that the forward step returned; so
 the ids are right under every schedule, a plug-in's own included.
@@ -11,6 +12,8 @@ from typing import Any
 
 from megatron.core.pipeline_parallel import schedules
 
+from megatronapp.trainer.pipeline.dynamic import Step
+from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
@@ -27,6 +30,8 @@ class MicrobatchHooks:
     def install(self) -> None:
         self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
         self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
+        self._patches.set(DeferredWgrad, "run", self._wgrad(DeferredWgrad.run))
+        self._patches.set(Step, "decide", self._decide(Step.decide))
 
     def remove(self) -> None:
         self._patches.restore()
@@ -65,6 +70,28 @@ class MicrobatchHooks:
             return result
 
         return backward_step
+
+    def _wgrad(self, function: Callable[..., None]) -> Callable[..., None]:
+        def run(deferred: DeferredWgrad, chunk: int, microbatch: int) -> None:
+            if not self._probe.on:
+                function(deferred, chunk, microbatch)
+                return
+            self._enter((microbatch, chunk), Operation.WGRAD)
+            function(deferred, chunk, microbatch)
+            self._leave()
+
+        return run
+
+    def _decide(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def decide(step: Step) -> Any:
+            if not self._probe.on:
+                return function(step)
+            self._probe.recorder.begin(Operation.DECIDE)
+            chosen = function(step)
+            self._probe.recorder.end()
+            return chosen
+
+        return decide
 
     def _enter(self, where: tuple[int, int], operation: Operation) -> None:
         self._probe.microbatch = where[0]

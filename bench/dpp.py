@@ -1,0 +1,154 @@
+"""MegaDPP against megatron-core's interleaved schedule, and against what the simulator predicts: `python -m bench.dpp`.
+
+`--only cpu`: four ranks with two chunks each run real schedules, the real transport and the host's real part of a step;
+what a device would compute is slept, so that two cores are enough. F, B and W are drawn for each step and microbatch,
+alike for all schedules and for the simulator: quiet, jitter of each operation, microbatches of different lengths, and
+messages that come late. Beside the dynamic order stands the static replay of the order that it takes on a quiet
+machine. A row whose hosts take more than a tenth of the operations' time says 'not measured'.
+
+The ratios of F : B : W and the cost of the split are those of the design: they have not been measured on a GPU yet, and
+each row says so. Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
+
+`--only delays`: steps in random orders with random delays of operations and messages, under the smallest cap and above,
+over shm and tcp: none hangs, holds more than its cap, or differs from megatron-core's gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bench._slept_pipeline import (
+    CHUNKS,
+    DYNAMIC,
+    MODES,
+    QUIET,
+    REPLAY,
+    STAGES,
+    STOCK,
+    Measured,
+    Scenario,
+    Setting,
+    measured,
+    simulated,
+)
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.delayed import LANES, assert_delays_change_nothing
+
+SCENARIOS = (
+    QUIET,
+    Scenario("jitter cv 0.2", jitter_cv=0.2, goal=1.06, over_replay=1.01),
+    Scenario("length cv 0.5", length_cv=0.5, goal=1.15, over_replay=1.03),
+    Scenario("5 % of messages 3 F late", late_ratio=0.05, goal=1.20, over_replay=1.15),
+)
+RATIOS = ("1:1:1", "1:1.3:0.7")
+SPLIT_OVERHEADS = {"1:1:1": 0.0, "1:1.3:0.7": 0.03}
+UNMEASURED = "F : B : W and the split's cost are the design's, not measured on a GPU"
+HOST_SHARE_LIMIT = 0.1
+QUIET_MUST = 0.98
+PREDICTION_ERROR_LIMIT = 0.05
+DISPATCH_LIMIT_MICROSECONDS = 100
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.dpp", description=__doc__)
+    parser.add_argument("--only", choices=("cpu", "delays"), help="default: both")
+    parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
+    parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
+    parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
+    parser.add_argument("--microbatches", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=1000, help="with delays, over each lane (default %(default)s)")
+    options = parser.parse_args()
+    missed = 0
+    for row in _rows(options):
+        missed += row.get("ok") is False
+        print(json.dumps(row), flush=True)
+    return 1 if missed else 0
+
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if options.only != "delays":
+        for text in options.ratios:
+            forward, dgrad, wgrad = map(float, text.split(":"))
+            overhead = SPLIT_OVERHEADS.get(text, SPLIT_OVERHEADS[RATIOS[-1]])
+            setting = Setting(
+                QUIET, (forward, dgrad, wgrad), overhead, options.operation_ms, options.microbatches, options.seeds
+            )
+            for scenario in SCENARIOS:
+                yield _compared(replace(setting, scenario=scenario), text)
+    if options.only != "cpu":
+        for lane in LANES:
+            yield _delayed(lane, options.steps)
+
+
+def _compared(setting: Setting, ratios: str) -> dict[str, Any]:
+    scenario = setting.scenario
+    runs = {mode: measured(setting, mode) for mode in MODES}
+    predicted = {mode: _predicted_seconds(setting, mode) for mode in MODES}
+    gain, predicted_gain = (_ratio(of, STOCK) for of in (_seconds(runs), predicted))
+    over_replay = _ratio(_seconds(runs), REPLAY)
+    errors = {mode: float(np.mean(runs[mode].seconds) / np.mean(predicted[mode]) - 1) for mode in MODES}
+    host_share = max(max(each.host_shares) for each in runs.values())
+    must = QUIET_MUST if scenario == QUIET else 1 + (predicted_gain - 1) / 2
+    row: dict[str, Any] = {
+        "what": f"{scenario.name}, {STAGES} ranks × {CHUNKS} chunks, {setting.microbatches} microbatches",
+        "ratios": f"{ratios}, split {setting.split_overhead:.0%} longer: {UNMEASURED}",
+        "seeds": setting.seeds,
+        **{f"{mode}_ms": round(float(np.mean(runs[mode].seconds)) * 1e3, 1) for mode in MODES},
+        "host_share": round(host_share, 3),
+    }
+    if host_share > HOST_SHARE_LIMIT:
+        return {**row, "gain": "not measured: the hosts took more than a tenth of the operations' time"}
+    dispatch = runs[DYNAMIC].dispatch_seconds * 1e6
+    ok = (
+        gain >= must
+        and over_replay >= scenario.over_replay
+        and max(map(abs, errors.values())) <= PREDICTION_ERROR_LIMIT
+        and runs[DYNAMIC].peak <= setting.cap
+        and dispatch <= DISPATCH_LIMIT_MICROSECONDS
+    )
+    return row | {
+        "gain": round(gain, 3),
+        "gain_simulated": round(predicted_gain, 3),
+        "must": round(must, 3),
+        "goal": scenario.goal,
+        "dynamic_over_replay": round(over_replay, 3),
+        "dynamic_over_replay_must": scenario.over_replay,
+        "prediction_error_ratio": {mode: round(error, 4) for mode, error in errors.items()},
+        "peak": runs[DYNAMIC].peak,
+        "cap": setting.cap,
+        "dispatch_microseconds": round(dispatch, 1),
+        "ok": bool(ok),
+    }
+
+
+def _predicted_seconds(setting: Setting, mode: str) -> list[float]:
+    steps = range(1, 1 + setting.seeds)  # the draws of the steps after the warm-up
+    return [simulated(setting, mode, seed).end_ns / 1e9 for seed in steps]
+
+
+def _seconds(runs: dict[str, Measured]) -> dict[str, list[float]]:
+    return {mode: each.seconds for mode, each in runs.items()}
+
+
+def _ratio(seconds: dict[str, Sequence[float]] | dict[str, list[float]], other: str) -> float:
+    """How much faster the dynamic order is."""
+    return float(np.sum(seconds[other]) / np.sum(seconds[DYNAMIC]))
+
+
+def _delayed(lane: str, steps: int) -> dict[str, Any]:
+    began = time.perf_counter()
+    peaks = assert_delays_change_nothing(lane, steps)
+    seconds = round(time.perf_counter() - began, 1)
+    return {"what": f"random orders and delays over {lane}", "steps": steps, "peaks_of_caps": peaks, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
