@@ -97,7 +97,7 @@ class _Unseen(Communicators):
     """Every group counts as one of a single rank, whose collectives nobody watches."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _new: None)
+        super().__init__(lambda _new: None, range(1))
 
     def index(self, group: Any) -> int:
         return 0

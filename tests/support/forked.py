@@ -21,6 +21,7 @@ PRELOAD = [
     "megatronapp.trainer.plugins.scan",
     "megatronapp.trainer.plugins.faults",
     "megatronapp.trainer.plugins.dpp",
+    "megatronapp.trainer.plugins.fbd",
     "megatronapp.trainer.generate.loaded",
 ]
 

@@ -34,7 +34,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"parallelism": {"expert": 4}}, "parallelism.tensor x pipeline x expert"),
     "chunks": ({"parallelism": {"virtualPipeline": 2}}, "virtualPipeline needs parallelism.pipeline"),
     "fbd": ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "plugins.fbd needs"),
-    "fbd ranks": ({"plugins": {"fbd": {"enabled": True}}, "nodes": 3}, "forward and backward ranks"),
+    "fbd ranks": (
+        {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"pipeline": 2}, "nodes": 3},
+        "forward and backward ranks",
+    ),
     "elastic": ({"elastic": {"minNodes": 3, "maxNodes": 4}}, "between elastic.minNodes"),
     "elastic sizes": (
         {"elastic": {"minNodes": 1, "maxNodes": 4}, "parallelism": {"pipeline": 2}},

@@ -305,7 +305,7 @@ class Preparing(Outer):
         assert not torch.distributed.is_initialized()
         layout = replace(preparation.layout, tensor=2, data=1, microbatches=4)
         role = f"rank {preparation.environment.rank}"
-        return replace(preparation, layout=layout, role=role, variables={"NCCL_CUMEM_ENABLE": "0"})
+        return replace(preparation, own_layout=layout, role=role, variables={"NCCL_CUMEM_ENABLE": "0"})
 
 
 class Unbalanced(Preparing):
@@ -323,7 +323,7 @@ class Oversized(Preparing):
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
-        return replace(preparation, layout=replace(preparation.layout, pipeline=3))
+        return replace(preparation, own_layout=replace(preparation.layout, pipeline=3))
 
 
 def prepared() -> tuple[str, int, str | None]:

@@ -86,6 +86,7 @@ def test_wrong_use_is_one_line_and_exit_code_two(flags: str, environment: dict[s
 def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
     log.touch()
     trainer_main.TERMINATION_LOG = log
+    trainer_main.installed = lambda: ["scan", "scope", "dpp", "faults"]
     return *exit_code_and_output(flags), log.read_text()
 
 

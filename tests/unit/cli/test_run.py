@@ -18,7 +18,7 @@ JOB = """
 apiVersion: megatronapp.io/v1alpha1
 kind: TrainingJob
 metadata: {name: tiny}
-spec: {procPerNode: 2, plugins: {fbd: {enabled: true}}}
+spec: {procPerNode: 2, parallelism: {pipeline: 2}, plugins: {dpp: {enabled: true}}}
 """
 
 
@@ -26,6 +26,7 @@ def test_a_job_that_is_refused_is_not_said_to_be_traced(tmp_path: Path, monkeypa
     file = tmp_path / "job.yaml"
     file.write_text(JOB)
     monkeypatch.setattr(local, "find", lambda folder: local.LocalPlatform("127.0.0.1:7601", "token", ""))
+    monkeypatch.setattr("megatronapp.trainer.jobs.plan.installed", lambda: ["scan"])
 
     said = CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path)])
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn
 
 from megatronapp.core.errors import PluginMissingError, UsageError
-from megatronapp.trainer.config import HELP, MINIMUM, SECTIONS, TrainerConfig
+from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig, flag_name
 from megatronapp.trainer.plugins.base import Plugin
 
 NEAR = 0.75
@@ -28,7 +28,13 @@ FLAGS_OF_PLUGINS = {
     ),
     "scope": ("--scope", "--training-ws-port", "--enable-ws-server"),
     "dpp": ("--use-dpp", "--dpp-policy", "--dpp-cap", "--dpp-no-split", "--dpp-order", "--dpp-transport"),
-    "fbd": ("--forward-backward-disaggregating", "--ignore-forward-tensor-parallel"),
+    "fbd": (
+        "--forward-backward-disaggregating",
+        "--ignore-forward-tensor-parallel",
+        "--forward-tensor-model-parallel-size",
+        "--forward-pipeline-model-parallel-size",
+        "--fbd-slots",
+    ),
     "faults": ("--fault-scenario",),
 }
 """All flags of each: what tells, where a plug-in is not installed or not yet loaded, that a flag is its."""
@@ -74,11 +80,7 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     namespace, left = parser.parse_known_args(argv)
     if left:
         raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
-    sections = {
-        name: section(**{f.name: _value(f, getattr(namespace, f.name)) for f in dataclasses.fields(section)})
-        for name, section in SECTIONS.items()
-    }
-    return TrainerConfig(**sections), namespace
+    return TrainerConfig.of(namespace), namespace
 
 
 def check_known(argv: Sequence[str], installed: Sequence[str]) -> None:
@@ -172,19 +174,3 @@ def _argument_type(hint: Any) -> tuple[Any, dict[str, Any]]:
     if typing.get_origin(hint) is tuple:
         return typing.get_args(hint)[0], {"nargs": "+"}
     return hint, {}
-
-
-def flag_name(field: dataclasses.Field[Any]) -> str:
-    return "--" + field.name.replace("_", "-")
-
-
-def _value(field: dataclasses.Field[Any], value: Any) -> Any:
-    """The field's value. Raises UsageError for a number below the field's minimum."""
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        minimum = field.metadata[MINIMUM]
-        least = (1 if isinstance(value, int) else 0) if minimum is None else minimum
-        if not value >= least:
-            raise UsageError(f"{flag_name(field)} {value} is too small: the least is {least}")
-    return value

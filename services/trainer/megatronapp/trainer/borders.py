@@ -58,6 +58,10 @@ class Borders:
         """Let all ranks come to a border soon. From any thread; asked several times before it comes, it is one."""
         self._ask(Border.PLUGINS)
 
+    def request_stop(self) -> None:
+        """Let all ranks end soon, as SIGTERM does. From any thread."""
+        self._ask(Border.STOP)
+
     def stopping(self) -> bool:
         """Whether this rank was asked to end, or the border at which all do is here."""
         return self._ending or Border.STOP in self._asked
@@ -84,7 +88,7 @@ class Borders:
         asked = self._asked & ~wanted
         if asked:
             if Border.STOP in asked:
-                log.info("stopping", reason="SIGTERM", after_step=at)
+                log.info("stopping", after_step=at)
             self._store.set(key, f"{at} {int(wanted | asked)}")
         return Border.NOTHING
 

@@ -51,6 +51,8 @@ class TrainingState:
     tokenizer_files: Mapping[str, bytes] = field(default_factory=dict)
     step: int = 0
     consumed_samples: int = 0
+    loaded: bool = False
+    """The weights are a checkpoint's, not first ones."""
 
 
 # ---- saving

@@ -7,10 +7,13 @@ Sizes are elements, batch sizes are sequences, intervals are training steps.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from megatronapp.core.errors import UsageError
 
 
 class Effect(StrEnum):
@@ -246,6 +249,31 @@ class TrainerConfig:
     evaluation: EvaluationConfig
     checkpoint: CheckpointConfig
     logging: LoggingConfig
+
+    @classmethod
+    def of(cls, namespace: argparse.Namespace) -> Self:
+        """From flags that were read."""
+        sections = {
+            name: section(**{f.name: _value(f, getattr(namespace, f.name)) for f in dataclasses.fields(section)})
+            for name, section in SECTIONS.items()
+        }
+        return cls(**sections)
+
+
+def flag_name(field: dataclasses.Field[Any]) -> str:
+    return "--" + field.name.replace("_", "-")
+
+
+def _value(field: dataclasses.Field[Any], value: Any) -> Any:
+    """The field's value. Raises UsageError for a number below the field's minimum."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        minimum = field.metadata[MINIMUM]
+        least = (1 if isinstance(value, int) else 0) if minimum is None else minimum
+        if not value >= least:
+            raise UsageError(f"{flag_name(field)} {value} is too small: the least is {least}")
+    return value
 
 
 SECTIONS: dict[str, type] = {

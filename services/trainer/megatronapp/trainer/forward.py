@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from megatron.core.utils import get_batch_on_this_cp_rank, unwrap_model
 
-from megatronapp.trainer.plugins.base import ForwardStep
-
 _TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
-def build_forward_step(device: torch.device) -> ForwardStep:
+def build_forward_step(device: torch.device) -> Callable[..., Any]:
     """The function that megatron-core's schedules call for each microbatch and chunk."""
 
     def forward_step(iterator: Iterator[dict[str, Any]], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:

@@ -16,19 +16,22 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatronapp.trainer.sharding import Shard
+
 _INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
-GATED = "linear_fc1.weight"
+GATED = "linear_fc1."
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 @torch.no_grad()
-def initialize(chunks: list[torch.nn.Module], config: TransformerConfig, seed: int) -> None:
-    """Fill every matrix; vectors (norms: ones, biases: zeros) stay as megatron-core sets them."""
+def initialize(chunks: list[torch.nn.Module], config: TransformerConfig, seed: int, *, layers: int) -> None:
+    """Fill every matrix; vectors (norms: ones, biases: zeros) stay as megatron-core sets them. `layers`: of the whole
+    model."""
     for chunk in chunks:
         for name, parameter in chunk.named_parameters():
             if parameter.dim() >= 2:
-                parameter.copy_(_shard(whole_name(name, chunk, config), parameter, config, seed))
+                parameter.copy_(_drawn(whole_name(name, chunk, config), parameter, config, seed, layers))
 
 
 def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> str:
@@ -48,18 +51,26 @@ def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> 
     return name
 
 
-def _shard(name: str, parameter: torch.Tensor, config: TransformerConfig, seed: int) -> torch.Tensor:
-    """This tensor rank's part of the named matrix. A gated fc1 is two matrices, and each is split for itself."""
-    rank, size = tensor_ranks(name) if getattr(parameter, "tensor_model_parallel", False) else (0, 1)
-    axis = getattr(parameter, "partition_dim", 0)
+def _drawn(name: str, parameter: torch.Tensor, config: TransformerConfig, seed: int, layers: int) -> torch.Tensor:
+    """This tensor rank's part of the named matrix."""
+    shard = shard_of(name, parameter, config)
     shape = list(parameter.shape)
-    shape[axis] *= size
+    shape[shard.axis] = shard.whole
     std = config.init_method_std
     if name.endswith(_INTO_RESIDUAL):
-        std /= math.sqrt(2 * config.num_layers)
+        std /= math.sqrt(2 * layers)
     whole = torch.randn(shape, generator=_generator(name, seed, parameter.device), device=parameter.device) * std
-    parts = 2 if config.gated_linear_unit and name.endswith(GATED) else 1
-    return torch.cat([part.chunk(size, axis)[rank] for part in whole.chunk(parts, axis)], axis)
+    return torch.cat([whole.narrow(shard.axis, start, length) for _, start, length in shard.spans()], shard.axis)
+
+
+def shard_of(name: str, parameter: torch.Tensor, config: TransformerConfig) -> Shard:
+    """Which part of the named parameter, a name in the whole model, this rank holds."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return Shard(length=parameter.shape[0])
+    rank, size = tensor_ranks(name)
+    axis = parameter.partition_dim  # type: ignore[attr-defined]
+    blocks = 2 if config.gated_linear_unit and GATED in name else 1
+    return Shard(length=parameter.shape[axis], axis=axis, blocks=blocks, rank=rank, size=size)
 
 
 def tensor_ranks(name: str) -> tuple[int, int]:

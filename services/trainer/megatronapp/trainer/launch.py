@@ -33,11 +33,12 @@ from megatronapp.trainer.loop import Trainer
 from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
-from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
+from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, Runner, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
 from megatronapp.trainer.recipe import RunRecipe, library_versions
+from megatronapp.trainer.worlds import World
 
 log = get_logger(__name__)
 
@@ -49,33 +50,39 @@ def run(
     kinds = discover() if plugins is None else plugins
     config, namespace = arguments.parse(argv, kinds)
     environment = Environment.read()
-    layout = Layout.of(config, environment.world_size)
-    asked = Preparation(environment=environment, layout=layout, p2p_transport=config.parallel.p2p_transport)
+    asked = Preparation(
+        environment=environment,
+        config=config,
+        world=World.whole(environment),
+        p2p_transport=config.parallel.p2p_transport,
+    )
     prepared = PluginChain.prepare(kinds, namespace, asked)
-    layout = prepared.layout
+    environment, config, world, layout = prepared.environment, prepared.config, prepared.world, prepared.layout
     os.environ.update(prepared.variables)
     tokenizer = build_tokenizer(config.data)
     cpu.install()
     if config.training.deterministic_mode:
         parallel.be_deterministic()
-    device, store = parallel.start(environment, config.parallel, layout)
-    with Borders(store) as borders:
+    device, store = parallel.start(environment, config.parallel, layout, world)
+    with Borders(world.store(store)) as borders:
         identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
         given = arguments.plugin_flags(kinds, namespace)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
         start.check(recipe)
         wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
-        pipeline = schedule.open_pipeline(wanted, environment, store, prepared.p2p_lane)
+        pipeline = schedule.open_pipeline(wanted, environment, world, store, prepared.p2p_lane)
         context = PluginContext(
             identity=identity,
             placement=parallel.placement(environment, layout, device, prepared.role),
+            world=world,
             schedule=_schedule(config, layout, tokenizer, start.step + 1),
             device=device,
             timers=TimerHub(),
             collector_address=environment.collector_address,
             token_file=environment.token_file,
             recipe=recipe.to_value(),
+            request_stop=borders.request_stop,
             request_border=borders.request,
             tokenizer=tokenizer,
             max_positions=_positions(config),
@@ -142,6 +149,7 @@ class Start:
         if self.source is None:
             return
         checkpoint.load(state, self.source, self.step, config.checkpoint, fresh=self.fresh)
+        state.loaded = True
         if dist.get_rank() == 0:
             log.info("checkpoint_loaded", folder=str(self.source), step=self.step)
             if not self.fresh and self.step >= config.training.train_iters:
@@ -166,20 +174,24 @@ def _build(
     chain: PluginChain,
     context: PluginContext,
     reporters: Sequence[Reporter],
-) -> Trainer:
-    """Model, optimizer, checkpoint and data, in the order in which plug-ins see them."""
+) -> Runner:
+    """Model, data, optimizer and checkpoint, in the order in which plug-ins see them."""
     parallel.seed_everything(config.training.seed)
     transformer = model.transformer_config(config, layout, device)
     recipe = recipe.with_changes(chain.configure(transformer))
     start.check_plugins(recipe)
     vocabulary = tokenizer.vocab_size
     chunks = model.build_chunks(config, transformer, layout, vocabulary, device)
-    initialize(chunks, transformer, config.training.seed)
+    initialize(chunks, transformer, config.training.seed, layers=config.model.num_layers)
     chain.models(chunks)
     batches = Batches.build(config, layout, tokenizer, chunks, device)
+    if context.timers.listeners:
+        transformer.timers = context.timers
+    if (runner := chain.runner(chunks, batches)) is not None:
+        return runner
     state = _state(config, transformer, layout, chunks, recipe, tokenizer)
     start.load(state, config)
-    trainer = Trainer(
+    return Trainer(
         config,
         transformer,
         state,
@@ -192,9 +204,6 @@ def _build(
         schedule=schedule.build(transformer, context.pipeline),
         pipeline=context.pipeline,
     )
-    if context.timers.listeners:
-        transformer.timers = context.timers
-    return trainer
 
 
 def _state(

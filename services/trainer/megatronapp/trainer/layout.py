@@ -14,7 +14,11 @@ from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfi
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Sizes of all parallel axes. `virtual` is the number of chunks per rank, None without interleaving."""
+    """Sizes of all parallel axes. `virtual` is the number of chunks per rank, None without interleaving.
+
+    `layers` are those of each stage where they are not all of the model, or not the same number on each; `head` False:
+    the model ends with them, without the output layer and the loss.
+    """
 
     world: int
     tensor: int
@@ -26,6 +30,8 @@ class Layout:
     microbatches: int
     micro_batch_size: int
     global_batch_size: int
+    layers: tuple[int, ...] = ()
+    head: bool = True
 
     @property
     def ranks(self) -> int:

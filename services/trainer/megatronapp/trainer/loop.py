@@ -84,6 +84,7 @@ class Trainer:
         """
         state, intervals = self._state, self._config
         saved_at = state.step
+        self._plugins.training_begin(state.step, state.consumed_samples, loaded=state.loaded)
         while state.step < self._config.training.train_iters:
             self._step(state.step + 1)
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
@@ -100,6 +101,7 @@ class Trainer:
             self._save()
         if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
             self._evaluate("test")
+        self._plugins.training_end()
         self._plugins.phase_begin(Phase.PAUSE)  # ranks end one by one, and wait for each other in it
 
     def _due(self, interval: int | None) -> bool:

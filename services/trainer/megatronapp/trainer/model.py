@@ -37,7 +37,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
     dtype = torch.bfloat16 if training.bf16 else torch.float32
     try:
         return TransformerConfig(
-            num_layers=model.num_layers,
+            num_layers=sum(layout.layers) or model.num_layers,
             hidden_size=model.hidden_size,
             num_attention_heads=model.num_attention_heads,
             num_query_groups=model.num_query_groups if model.group_query_attention else None,
@@ -77,6 +77,7 @@ def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
         "virtual_pipeline_model_parallel_size": layout.virtual,
         "context_parallel_size": layout.context,
         "expert_model_parallel_size": layout.expert,
+        "pipeline_model_parallel_layout": _stage_layers(layout.layers),
         "sequence_parallel": parallel.sequence_parallel,
         "overlap_p2p_comm": overlap,
         # With two stages a batch of the interleaved schedule holds two messages between the same two ranks, and they
@@ -86,6 +87,16 @@ def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
         # that keeps the tensor does not keep the memory. gloo then sends wrong activations, without an error.
         "deallocate_pipeline_outputs": not overlap,
     }
+
+
+def _stage_layers(layers: tuple[int, ...]) -> list[list[str]] | None:
+    """As megatron-core wants it told what each stage holds."""
+    if not layers:
+        return None
+    stages = [["decoder"] * count for count in layers]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return stages
 
 
 def _expert_options(model: ModelConfig) -> dict[str, Any]:
@@ -150,7 +161,7 @@ def _build_chunk(
 ) -> torch.nn.Module:
     model = config.model
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage)
-    last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage)
+    last = layout.head and parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage)
     chunk = GPTModel(
         config=transformer,
         transformer_layer_spec=_layer_spec(model, transformer, stage),
@@ -161,7 +172,7 @@ def _build_chunk(
         position_embedding_type=model.position_embedding_type,
         rotary_percent=model.rotary_percent,
         rotary_base=model.rotary_base,
-        share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
+        share_embeddings_and_output_weights=layout.head and not model.untie_embeddings_and_output_weights,
         vp_stage=stage,
     )
     chunk.model_type = ModelType.encoder_or_decoder
@@ -209,11 +220,15 @@ def wrap(
         use_distributed_optimizer=parallel.use_distributed_optimizer,
         bucket_size=parallel.ddp_bucket_size,
     )
-    lowered = [Float16Module(transformer, chunk) if transformer.bf16 else chunk for chunk in chunks]
     return [
         DistributedDataParallel(transformer, options, chunk, disable_bucketing=index > 0)
-        for index, chunk in enumerate(lowered)
+        for index, chunk in enumerate(lowered(chunks, transformer))
     ]
+
+
+def lowered(chunks: list[torch.nn.Module], transformer: TransformerConfig) -> list[torch.nn.Module]:
+    """Chunks with bfloat16 weights where asked for."""
+    return [Float16Module(transformer, chunk) if transformer.bf16 else chunk for chunk in chunks]
 
 
 def parameters_of(model: ModelConfig, vocabulary: int, positions: int) -> int:

@@ -25,23 +25,25 @@ from megatronapp.core.trace.values import Identity, ParallelSizes, Placement
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.worlds import World
 
 DEVICE_FILE = Path("/dev/nvidia0")
 log = get_logger(__name__)
 T = TypeVar("T")
 
 
-def start(environment: Environment, config: ParallelConfig, layout: Layout) -> tuple[torch.device, Store]:
-    """Join the world and build megatron-core's groups. Returns this rank's device and the world's key-value store."""
+def start(environment: Environment, config: ParallelConfig, layout: Layout, world: World) -> tuple[torch.device, Store]:
+    """Join the world and build megatron-core's groups. Returns this rank's device and the job's key-value store."""
     device = _device(environment)
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     store = _store(environment, timeout)
-    _agree(environment, layout, store)
+    own = world.store(store)
+    _agree(world, layout, own)
     dist.init_process_group(
         config.distributed_backend or ("nccl" if device.type == "cuda" else "gloo"),
-        store=PrefixStore("world", store),
-        rank=environment.rank,
-        world_size=environment.world_size,
+        store=PrefixStore("world", own),
+        rank=world.rank,
+        world_size=world.size,
         timeout=timeout,
         device_id=device if device.type == "cuda" else None,
     )
@@ -56,12 +58,13 @@ def start(environment: Environment, config: ParallelConfig, layout: Layout) -> t
     return device, PrefixStore("trainer", store)
 
 
-def _agree(environment: Environment, layout: Layout, store: Store) -> None:
+def _agree(world: World, layout: Layout, store: Store) -> None:
     """Ranks that lay out the world differently would wait for each other for ever. Raises TrainingError."""
-    if environment.rank == 0:
+    if world.rank == 0:
         store.set("layout", repr(layout))
     elif (first := store.get("layout").decode()) != repr(layout):
-        raise TrainingError(f"rank {environment.rank} trains with {layout}, but rank 0 with {first}: see its plug-ins")
+        rank, other = world.ranks[world.rank], world.ranks[0]
+        raise TrainingError(f"rank {rank} trains with {layout}, but rank {other} with {first}: see its plug-ins")
 
 
 def on_first_rank(action: Callable[[], T]) -> T:
@@ -153,7 +156,7 @@ def placement(environment: Environment, layout: Layout, device: torch.device, ro
         context=parallel_state.get_context_parallel_rank(),
         expert=parallel_state.get_expert_model_parallel_rank(),
         sizes=ParallelSizes(
-            world=layout.world,
+            world=environment.world_size,
             tensor=layout.tensor,
             pipeline=layout.pipeline,
             data=layout.data,

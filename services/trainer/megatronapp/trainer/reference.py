@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from megatronapp.trainer.arguments import build_parser, flag_name
-from megatronapp.trainer.config import EFFECT, SECTIONS, Effect
+from megatronapp.trainer.arguments import build_parser
+from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, flag_name
 from megatronapp.trainer.plugins.base import discover
 
 BEGIN = "<!-- flags: made by `python -m megatronapp.trainer.reference` -->"

@@ -71,7 +71,15 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             "every size from minNodes to maxNodes must be a multiple of 16",
         ),
         ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"context": 2}}, "fbd needs context and expert of 1"),
-        ({"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 8}}, "multiple of 16 forward and backward"),
+        ({"plugins": {"fbd": {"enabled": True}}}, "fbd needs pipeline of at least 2"),
+        (
+            {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 4, "pipeline": 2}},
+            "multiple of 8 forward and 8 backward ranks = 16",
+        ),
+        (
+            {"plugins": {"fbd": {"ignoreForwardTensorParallel": True, "forwardTensor": 2}}},
+            "means forwardTensor 1: give one of them",
+        ),
         ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "ucx needs rdma"),
         (
             {"command": ["torchrun", "train.py"], "plugins": {"dpp": {"enabled": True}}},
@@ -135,7 +143,8 @@ def test_what_kubernetes_adds_to_metadata_is_taken() -> None:
 
 
 def test_fbd_has_a_world_of_its_own() -> None:
-    spec = {"plugins": {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}}, "parallelism": {"tensor": 3}}
+    sizes = {"tensor": 3, "pipeline": 2}
+    spec = {"plugins": {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}}, "parallelism": sizes}
 
     assert job(spec).spec.world_size == 8
 
@@ -178,17 +187,23 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
             {"dpp": {"enabled": True, "cap": 6, "split": False}},
             "--require-plugins dpp --use-dpp --dpp-policy auto --dpp-cap 6 --dpp-no-split --dpp-transport auto",
         ),
-        ({"fbd": {"enabled": True}}, "--require-plugins fbd --forward-backward-disaggregating"),
         (
             {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}},
             "--require-plugins fbd --forward-backward-disaggregating --ignore-forward-tensor-parallel",
+        ),
+        (
+            {"fbd": {"enabled": True, "forwardTensor": 2, "forwardPipeline": 1}},
+            "--require-plugins fbd --forward-backward-disaggregating --forward-tensor-model-parallel-size 2 "
+            "--forward-pipeline-model-parallel-size 1",
         ),
     ],
 )
 def test_plugins_that_are_on_are_required_of_the_image_with_all_that_is_said_of_them(
     plugins: dict[str, Any], flags: str
 ) -> None:
-    assert job({"plugins": {"scan": {"enabled": False}, **plugins}}).spec.trainer_args() == flags.split()
+    spec = job({"parallelism": {"pipeline": 2}, "plugins": {"scan": {"enabled": False}, **plugins}}).spec
+
+    assert spec.trainer_args() == ["--pipeline-model-parallel-size", "2", *flags.split()]
 
 
 def test_an_inline_scenario_is_checked_and_read() -> None:

@@ -69,14 +69,16 @@ def test_mount_paths_become_local_folders(tmp_path: Path) -> None:
         ({"storage": [VOLUME]}, {}, "--storage data=DIR"),
         ({"storage": [VOLUME]}, {"data": Path("/nowhere/at/all")}, "there is no such folder"),
         ({}, {"data": Path("/")}, "no storage of that name"),
-        ({"plugins": {"fbd": {"enabled": True}}}, {}, r"plugins\.fbd: this machine has no plug-in fbd"),
-        ({"plugins": {"fbd": {"enabled": True}}}, {}, r"set plugins\.fbd\.enabled to false"),
+        ({"plugins": {"dpp": {"enabled": True}}}, {}, r"plugins\.dpp: this machine has no plug-in dpp"),
+        ({"plugins": {"dpp": {"enabled": True}}}, {}, r"set plugins\.dpp\.enabled to false"),
         ({"plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}}, {}, "inline on a laptop"),
     ],
 )
 def test_what_a_laptop_has_not_is_said(
-    tmp_path: Path, spec: dict[str, Any], storage: dict[str, Path], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], storage: dict[str, Path], says: str
 ) -> None:
+    monkeypatch.setattr("megatronapp.trainer.jobs.plan.installed", lambda: ["scan", "faults"])
+
     with pytest.raises(UsageError, match=says):
         plan(tmp_path, spec, storage)
 

@@ -256,10 +256,11 @@ def run_stage(plan: Pass, stage: int, *, overlap: bool) -> tuple[int, list[Opera
 
     from megatronapp.trainer.pipeline.port import PipelineMessages
     from megatronapp.trainer.pipeline.schedule import PipelineSchedule
+    from megatronapp.trainer.worlds import World
 
     pipeline: Any = Group(stage, plan.stages)
     posted: list[Any] = []
-    messages = PipelineMessages(NamingTransport(), pipeline)
+    messages = PipelineMessages(NamingTransport(), pipeline, World(ranks=tuple(range(plan.stages)), rank=stage))
     messages.observe(Counting(posted))
     chunks = model_chunks(plan, overlap=overlap)
     interleaved = plan.chunks > 1

@@ -11,6 +11,7 @@ from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
 from megatronapp.core.trainingjob.base import Model, ObjectName
 
 MAX_CAP = 1 << 20
+MAX_FORWARD = 1024
 DPP_POLICIES = {
     "Auto": "auto",
     "Interleaved": "interleaved",
@@ -66,13 +67,36 @@ class DppPlugin(Model):
 
 
 class FbdPlugin(Model):
+    """MegaFBD: of each replica some ranks run forward, others backward, of which `parallelism` speaks."""
+
     enabled: bool = False
     ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")
+    forward_tensor: int | None = Field(
+        default=None, ge=1, le=MAX_FORWARD, description="tensor-parallel forward ranks; default: parallelism.tensor"
+    )
+    forward_pipeline: int | None = Field(
+        default=None, ge=1, le=MAX_FORWARD, description="pipeline stages of them; default: parallelism.pipeline"
+    )
+
+    @model_validator(mode="after")
+    def _one_tensor_size(self) -> Self:
+        if self.ignore_forward_tensor_parallel and self.forward_tensor not in (None, 1):
+            raise ValueError("ignoreForwardTensorParallel means forwardTensor 1: give one of them")
+        return self
+
+    def forward_ranks(self, tensor: int, pipeline: int) -> int:
+        """Of a replica with backward ranks of these sizes."""
+        own_tensor = 1 if self.ignore_forward_tensor_parallel else self.forward_tensor or tensor
+        return own_tensor * (self.forward_pipeline or pipeline)
 
     @property
     def flags(self) -> list[str]:
+        if not self.enabled:
+            return []
         switch = ["--ignore-forward-tensor-parallel"] if self.ignore_forward_tensor_parallel else []
-        return ["--forward-backward-disaggregating", *switch] if self.enabled else []
+        for name, size in (("tensor", self.forward_tensor), ("pipeline", self.forward_pipeline)):
+            switch += [] if size is None else [f"--forward-{name}-model-parallel-size", str(size)]
+        return ["--forward-backward-disaggregating", *switch]
 
 
 class ConfigMapKey(Model):

@@ -233,11 +233,14 @@ class Spec(Model):
         sizes = self.parallelism
         if sizes.context != 1 or sizes.expert != 1:
             raise ValueError("plugins.fbd needs context and expert of 1")
-        pair = sizes.tensor + 1 if self.plugins.fbd.ignore_forward_tensor_parallel else 2 * sizes.tensor
-        if self.world_size % (pair * sizes.pipeline):
+        if sizes.pipeline < 2:
+            raise ValueError("plugins.fbd needs pipeline of at least 2: the last stage runs its own forward")
+        backward = sizes.tensor * sizes.pipeline
+        forward = self.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline)
+        if self.world_size % (forward + backward):
             raise ValueError(
-                f"plugins.fbd needs nodes x procPerNode = {self.world_size} to be a multiple of {pair} forward and "
-                f"backward ranks x pipeline {sizes.pipeline}"
+                f"plugins.fbd needs nodes x procPerNode = {self.world_size} to be a multiple of {forward} forward and "
+                f"{backward} backward ranks = {forward + backward}"
             )
 
     @model_validator(mode="after")

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 WORLD = "self.nodes * self.procPerNode"
 MODEL_RANKS = "(self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context)"
-PAIR = "(self.plugins.fbd.ignoreForwardTensorParallel ? self.parallelism.tensor + 1 : 2 * self.parallelism.tensor)"
+BACKWARD_RANKS = "self.parallelism.tensor * self.parallelism.pipeline"
+FORWARD_RANKS = (
+    "(self.plugins.fbd.ignoreForwardTensorParallel ? 1 : "
+    "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor) * "
+    "(has(self.plugins.fbd.forwardPipeline) ? self.plugins.fbd.forwardPipeline : self.parallelism.pipeline)"
+)
 
 OBJECT_RULES = [
     (
@@ -37,9 +42,18 @@ SPEC_RULES = [
         "plugins.fbd needs parallelism.context and parallelism.expert of 1",
     ),
     (
-        f"!self.plugins.fbd.enabled || {WORLD} % ({PAIR} * self.parallelism.pipeline) == 0",
-        "plugins.fbd needs nodes x procPerNode to be a multiple of its forward and backward ranks (2 x tensor, or "
-        "tensor + 1 with ignoreForwardTensorParallel) x parallelism.pipeline",
+        "!self.plugins.fbd.enabled || self.parallelism.pipeline > 1",
+        "plugins.fbd needs parallelism.pipeline of at least 2: the last stage runs its own forward",
+    ),
+    (
+        "!self.plugins.fbd.ignoreForwardTensorParallel || !has(self.plugins.fbd.forwardTensor) || "
+        "self.plugins.fbd.forwardTensor == 1",
+        "plugins.fbd: ignoreForwardTensorParallel means forwardTensor 1: give one of them",
+    ),
+    (
+        f"!self.plugins.fbd.enabled || {WORLD} % ({FORWARD_RANKS} + {BACKWARD_RANKS}) == 0",
+        "plugins.fbd needs nodes x procPerNode to be a multiple of a replica's forward and backward ranks: "
+        "forwardTensor x forwardPipeline + tensor x pipeline",
     ),
     (
         "!has(self.elastic) || (self.elastic.minNodes <= self.nodes && self.nodes <= self.elastic.maxNodes)",

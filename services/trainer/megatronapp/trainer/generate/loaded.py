@@ -15,6 +15,7 @@ from megatronapp.trainer.generate.arguments import Source
 from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.saved_model import SavedModel
+from megatronapp.trainer.worlds import World
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def loaded(source: Source) -> Iterator[Generator]:
     environment = Environment.read()
     layout = saved.layout(environment.world_size)
     cpu.install()
-    device, _ = parallel.start(environment, saved.config.parallel, layout)
+    device, _ = parallel.start(environment, saved.config.parallel, layout, World.whole(environment))
     chunks, transformer = saved.build(layout, device, PluginChain())
     generator = Generator(chunks, transformer, saved.tokenizer, positions(source, saved), device)
     with generator.ready():

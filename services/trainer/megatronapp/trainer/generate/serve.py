@@ -35,6 +35,7 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation,
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.saved_model import SavedModel
+from megatronapp.trainer.worlds import World
 
 SERVE = "--serve"
 _STOP_KEY, _BORDERS_KEY = "serve/stop", "serve/borders"
@@ -50,21 +51,25 @@ def run(argv: Sequence[str], *, plugins: Sequence[type[Plugin]] | None = None) -
     saved = SavedModel.find(source.folder, source.parallel, source.tokenizer_files)
     environment = Environment.read()
     layout = saved.layout(environment.world_size)
-    prepared = PluginChain.prepare(kinds, options, Preparation(environment=environment, layout=layout))
+    world = World.whole(environment)
+    asked = Preparation(environment=environment, config=saved.config, world=world, own_layout=layout)
+    prepared = PluginChain.prepare(kinds, options, asked)
     os.environ.update(prepared.variables)
     cpu.install()
-    device, store = parallel.start(environment, saved.config.parallel, layout)
+    device, store = parallel.start(environment, saved.config.parallel, layout, world)
     most = positions(source, saved)
     turns = Turns(store)
     context = PluginContext(
         identity=parallel.identity(environment, store),
         placement=parallel.placement(environment, layout, device, prepared.role),
+        world=world,
         schedule=Schedule(name="none"),
         device=device,
         timers=TimerHub(),
         collector_address=environment.collector_address,
         token_file=environment.token_file,
         recipe=saved.recipe.to_value(),
+        request_stop=lambda: None,
         request_border=turns.request_border,
         tokenizer=saved.tokenizer,
         max_positions=most,

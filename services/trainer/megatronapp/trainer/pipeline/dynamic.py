@@ -94,8 +94,11 @@ class DynamicSchedule:
         self._groups = process_groups()
         if messages.transport.ordered:
             raise UsageError("a dynamic pipeline order needs messages in any order: add --p2p-transport native")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
         experts = parallel_state.get_expert_model_parallel_world_size()
-        if agreement is None and max(self._groups.tp.size(), self._groups.cp.size(), experts) > 1:
+        if self._agreement is None and max(self._groups.tp.size(), self._groups.cp.size(), experts) > 1:
             raise UsageError("a dynamic pipeline order needs an agreement where several ranks hold a stage")
 
     def __call__(self, *, forward_only: bool, **kwargs: Any) -> Any:
@@ -136,7 +139,7 @@ class DynamicSchedule:
         sequence = seq_length // self._groups.cp.size()
         if config.sequence_parallel:
             sequence //= self._groups.tp.size()
-        return Step(
+        return self._make_step(
             layout=layout,
             stage=group.rank(),
             policy=self._make_policy(layout, group.rank()),
@@ -151,6 +154,9 @@ class DynamicSchedule:
             data=data_iterator if isinstance(data_iterator, list) else [data_iterator],
             shape=(sequence, micro_batch_size, config.hidden_size),
         )
+
+    def _make_step(self, **parts: Any) -> Step:
+        return Step(**parts)
 
 
 @dataclass(kw_only=True)
@@ -347,7 +353,10 @@ class Step:
         self._tokens += tokens
         self._kept[chunk, microbatch] = activation, output
         if following is not None:
-            self.messages.send(output, self._ranks[following[0]], self._name(Kind.FORWARD, microbatch, chunk))
+            self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk))
+
+    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
+        self.messages.send(output, self._ranks[stage], name)
 
     def _backward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation

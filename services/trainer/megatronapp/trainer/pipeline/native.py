@@ -7,6 +7,7 @@ with it, names may come again in every batch of an evaluation.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline.late_sends import LateSends
 from megatronapp.trainer.pipeline.port import Handle, Message, Post
+from megatronapp.trainer.worlds import World
 
 if TYPE_CHECKING:
     from megatronapp import rdma
@@ -178,12 +180,22 @@ def rdma_module() -> Any:
 
 
 def open_engine(
-    config: ParallelConfig, environment: Environment, group: dist.ProcessGroup, store: Any, lane: str = ""
+    config: ParallelConfig, environment: Environment, world: World, group: dist.ProcessGroup, store: Any, lane: str = ""
 ) -> rdma.Engine:
     """This rank's engine, connected with its neighbours in the pipeline's `group`, over `lane` where one is named.
 
     Raises UsageError without the wheel, and TrainingError when a neighbour can't be reached.
     """
+    pipeline = [world.ranks[rank] for rank in dist.get_process_group_ranks(group)]
+    return connected_engine(
+        config, environment, world.store(store), rdma_module().neighbours(pipeline, environment.rank), lane
+    )
+
+
+def connected_engine(
+    config: ParallelConfig, environment: Environment, store: Any, peers: Sequence[int], lane: str = ""
+) -> rdma.Engine:
+    """An engine that is connected with `peers`, torchrun's ranks. Raises as `open_engine`."""
     module = rdma_module()
     try:
         settings = module.flags.settings(
@@ -201,6 +213,7 @@ def open_engine(
             store,
             job=environment.job,
             epoch=environment.attempt,
+            secret=_secret(environment, store),
             config=module.Config(
                 deadline_seconds=config.distributed_timeout_minutes * 60,
                 require=(lane,) if lane else (),
@@ -208,10 +221,16 @@ def open_engine(
                 **settings,
             ),
         )
-        engine.connect(module.neighbours(dist.get_process_group_ranks(group), environment.rank))
+        engine.connect(peers)
     except ValueError as error:
         raise UsageError(str(error)) from error
     except module.TransportError as error:
-        raise TrainingError(f"the native transport can't reach the neighbours: {error}") from error
+        raise TrainingError(f"the native transport can't reach its peers: {error}") from error
     log.info("native_transport", lanes={peer: str(route) for peer, route in engine.lanes().items()})
     return engine
+
+
+def _secret(environment: Environment, store: Any) -> bytes:
+    """Of whoever asks first: rank 0, from whom the engine would have it, may be in another world."""
+    secret: bytes = store.compare_set(f"rdma/secret/{environment.attempt}", "", secrets.token_hex(32))
+    return secret

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from megatronapp.core.trace.message_id import MICROBATCH_BITS, Direction, MessageId
+from megatronapp.trainer.worlds import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Message:
 
     step: int
     peer: int
-    """Global rank of the other end."""
+    """Rank of the other end, as torchrun counts."""
     sends: bool
     id: MessageId
     bytes: int
@@ -86,11 +87,13 @@ class Observer(Protocol):
 
 
 class PipelineMessages:
-    """One rank's messages to the stages before and after it, its peers in `group`."""
+    """One rank's messages to the stages before and after it, its peers in `group`, whom callers name by their rank in
+    the world."""
 
-    def __init__(self, transport: Transport, group: dist.ProcessGroup) -> None:
+    def __init__(self, transport: Transport, group: dist.ProcessGroup, world: World) -> None:
         self.transport = transport
         self.group = group
+        self._world = world
         self.observers: list[Observer] = []
         self.step = 0
         self._microbatches_begun = 0
@@ -104,10 +107,10 @@ class PipelineMessages:
         return self.exchange([self.incoming(tensor, peer, message)])[0]
 
     def outgoing(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Post:
-        return Post(Message(self.step, peer, True, message, tensor.nbytes), tensor)
+        return Post(Message(self.step, self._world.ranks[peer], True, message, tensor.nbytes), tensor)
 
     def incoming(self, tensor: torch.Tensor, peer: int, message: MessageId) -> Post:
-        return Post(Message(self.step, peer, False, message, tensor.nbytes), tensor)
+        return Post(Message(self.step, self._world.ranks[peer], False, message, tensor.nbytes), tensor)
 
     def exchange(self, posts: Sequence[Post], *, batch: bool = False) -> list[Handle]:
         """Post several at once, as `Transport.post` does."""

@@ -20,10 +20,11 @@ from megatronapp.trainer.pipeline import native
 from megatronapp.trainer.pipeline.identity import Pass
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
 from megatronapp.trainer.pipeline.torch_transport import TorchTransport, key_of
+from megatronapp.trainer.worlds import World
 
 
 def open_pipeline(
-    config: ParallelConfig, environment: Environment, store: Any, lane: str = ""
+    config: ParallelConfig, environment: Environment, world: World, store: Any, lane: str = ""
 ) -> PipelineMessages | None:
     """This rank's port to its neighbours; None where the pipeline has one stage. Raises as `native.open_engine`."""
     group = parallel_state.get_pipeline_model_parallel_group()
@@ -31,8 +32,8 @@ def open_pipeline(
         return None
     transport: Transport = TorchTransport(group)
     if config.p2p_transport == "native":
-        transport = native.NativeTransport(native.open_engine(config, environment, group, store, lane))
-    return PipelineMessages(transport, group)
+        transport = native.NativeTransport(native.open_engine(config, environment, world, group, store, lane))
+    return PipelineMessages(transport, group, world)
 
 
 def build(config: TransformerConfig, messages: PipelineMessages | None) -> Callable[..., Any]:

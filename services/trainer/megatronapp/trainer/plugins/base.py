@@ -1,12 +1,12 @@
 """The plug-in protocol: everything a plug-in may hook, in the order in which the trainer calls it.
 
     add_arguments → prepare → [process groups, the port to the neighbouring stages]
-        → create → configure → models → forward_step → data → schedule → optimizer
-        → (step_begin → [timers, messages] → step_end
+        → create → configure → models → (runner | forward_step → data → schedule → optimizer)
+        → training_begin → (step_begin → [timers, messages] → step_end
            | phase_begin → evaluation → phase_end
            | border_due → phase_begin(pause) → border → phase_end(pause)
            | phase_begin → checkpoint → phase_end)*
-        → phase_begin(pause) → close
+        → training_end → phase_begin(pause) → close
 
 of a model that is served in place of being trained (--serve), for plug-ins that say so (`serves`):
 
@@ -30,10 +30,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
+from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import MakeResident, TextGenerator
+from megatronapp.trainer.worlds import World
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
+    from megatronapp.trainer.batches import Batches
+    from megatronapp.trainer.borders import Borders
     from megatronapp.trainer.data import Tokenizer
     from megatronapp.trainer.pipeline.port import PipelineMessages
 
@@ -91,8 +95,13 @@ class Preparation:
     """What is known before the first process group exists; a plug-in hands it on, changed by `dataclasses.replace`."""
 
     environment: Environment
-    layout: Layout
-    """Sizes of the parallel axes. Their product must be the number of ranks, and all ranks must come to the same."""
+    config: TrainerConfig
+    """This rank's settings."""
+    world: World
+    """The ranks that form process groups with this one: all of torchrun's, or those of one role."""
+    own_layout: Layout | None = None
+    """Where a plug-in lays the world out otherwise than `config` says. The product of its sizes must be the number of
+    the world's ranks, all of which must come to the same."""
     role: str = ""
     """What this rank does beyond its place in the layout, such as "forward": the plug-in's own word, which
     `Placement.role` carries to the platform."""
@@ -106,6 +115,11 @@ class Preparation:
     """Of the ring through which frames go to the agent (`PluginContext.channel`): a power of two from 4 KiB to 256 MiB;
     0: there is none."""
 
+    @property
+    def layout(self) -> Layout:
+        """Sizes of the world's parallel axes. Raises UsageError where they don't divide it."""
+        return self.own_layout or Layout.of(self.config, self.world.size)
+
 
 @dataclass(frozen=True)
 class PluginContext:
@@ -113,11 +127,14 @@ class PluginContext:
 
     identity: Identity
     placement: Placement
+    world: World
     schedule: Schedule
     device: torch.device
     timers: TimerHub
     collector_address: str
     token_file: str
+    request_stop: Callable[[], None]
+    """Lets all ranks of the world end after the step that follows the one now running, as SIGTERM does."""
     request_border: Callable[[], None]
     """Lets all ranks come to a border (`Plugin.border`): after the step that follows the one now running. From any
     thread of any rank."""
@@ -128,7 +145,7 @@ class PluginContext:
     """The port to the stages before and after this one: to post messages and to observe them. None: one stage."""
     recipe: Recipe = field(default=Recipe())
     store: Store | None = None
-    """The world's, for what ranks agree on; a plug-in's keys begin with its name."""
+    """The job's, for what ranks agree on; a plug-in's keys begin with its name."""
     stopping: Callable[[], bool] = lambda: False
     """Whether this rank was asked to end: who holds the others at a border lets them go."""
     channel: AgentChannel = field(default_factory=AgentChannel)
@@ -136,6 +153,31 @@ class PluginContext:
     """A checkpoint answers requests; nothing is trained."""
     make_resident: MakeResident | None = None
     """Of a training's model: what generates text at its borders. None: it can't."""
+
+
+class StepHooks(Protocol):
+    """Those of all plug-ins that a loop over steps calls, as `Plugin` describes them."""
+
+    def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]: ...
+
+    def forward_step(self, function: ForwardStep) -> ForwardStep: ...
+
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None: ...
+
+    def training_end(self) -> None: ...
+
+    def step_begin(self, step: int) -> None: ...
+
+    def step_end(self, step: int, progress: Progress | None) -> None: ...
+
+    def phase_begin(self, phase: Phase) -> None: ...
+
+
+class Runner(Protocol):
+    """What drives a rank."""
+
+    def train(self, borders: Borders) -> None:
+        """To the last step, or to the one after which the rank was asked to stop. Raises TrainingError."""
 
 
 class Plugin:
@@ -179,6 +221,18 @@ class Plugin:
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         """Wrap or replace the pipeline schedule."""
         return function
+
+    def runner(self, chunks: Sequence[torch.nn.Module], batches: Batches, hooks: StepHooks) -> Runner | None:
+        """What drives this rank in place of the trainer's loop: on a rank that trains no weights, which therefore has
+        no gradients' buffers, no optimizer and no checkpoint. It calls the other plug-ins' `hooks`."""
+        return None
+
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
+        """Training goes on after this step, 0 being none, and after so many sequences of the data; `loaded`: from the
+        weights of a checkpoint."""
+
+    def training_end(self) -> None:
+        """The last step, its evaluation and its checkpoint are done, and all went well."""
 
     def step_begin(self, step: int) -> None:
         """Before a training step; steps count from 1 and go on over restarts."""

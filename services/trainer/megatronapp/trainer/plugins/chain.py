@@ -13,12 +13,13 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.model_settings import model_settings
-from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
+from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, Runner, ScheduleFunction
 from megatronapp.trainer.plugins.generating import TextGenerator
 
 if TYPE_CHECKING:
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
+    from megatronapp.trainer.batches import Batches
 
 log = get_logger(__name__)
 
@@ -40,9 +41,9 @@ class PluginChain:
         """What all of the plug-ins make of it, outermost first. Raises UsageError when the layout does not fit."""
         for kind in kinds:
             preparation = kind.prepare(args, preparation)
-            layout, world = preparation.layout, preparation.environment.world_size
-            if layout.ranks != world or layout.world != world:
-                raise UsageError(f"the plug-in {kind.name} lays out {layout.ranks} ranks, but {world} were started")
+            layout, size = preparation.own_layout, preparation.world.size
+            if layout is not None and (layout.ranks != size or layout.world != size):
+                raise UsageError(f"the plug-in {kind.name} lays out {layout.ranks} ranks, but {size} were started")
         return preparation
 
     @property
@@ -62,6 +63,19 @@ class PluginChain:
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
         for plugin in self.plugins:
             plugin.models(chunks)
+
+    def runner(self, chunks: Sequence[torch.nn.Module], batches: Batches) -> Runner | None:
+        """The first one's that has one."""
+        runners = (plugin.runner(chunks, batches, self) for plugin in self.plugins)
+        return next((runner for runner in runners if runner is not None), None)
+
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
+        for plugin in self.plugins:
+            plugin.training_begin(step, consumed_samples, loaded=loaded)
+
+    def training_end(self) -> None:
+        for plugin in reversed(self.plugins):
+            plugin.training_end()
 
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         for plugin in reversed(self.plugins):

@@ -12,9 +12,9 @@ from megatronapp.core.pipeline.placement import Layout as Pipeline
 from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
-from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
 
 TWO = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
@@ -23,8 +23,9 @@ ASKED = f"{TWO} --use-dpp"
 
 def prepared(flags: str, ranks: int = 2) -> Preparation:
     config, namespace = arguments.parse(f"{TINY} --train-iters 1 {flags}".split(), [DppPlugin])
-    layout = Layout.of(config, ranks)
-    return DppPlugin.prepare(namespace, Preparation(environment=Environment.read(), layout=layout))
+    world = World(ranks=tuple(range(ranks)), rank=0)
+    given = Preparation(environment=Environment.read(), config=config, world=world)
+    return DppPlugin.prepare(namespace, given)
 
 
 def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None:

@@ -18,13 +18,13 @@ from megatronapp.core.errors import TrainingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.trace.values import Progress
+from megatronapp.trainer.keyed_dropout import KeyedDropout
 from megatronapp.trainer.pipeline.agreement import Agreement
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.native import NativeTransport
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, ScheduleFunction
-from megatronapp.trainer.plugins.dpp.dropout import KeyedDropout
 from megatronapp.trainer.plugins.dpp.orders_file import OrdersFile
 from megatronapp.trainer.plugins.dpp.policies import AUTO, POLICIES, REPLAY, ZERO_BUBBLE, Policies
 from megatronapp.trainer.plugins.dpp.trial import Trial

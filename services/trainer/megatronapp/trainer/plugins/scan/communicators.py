@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
@@ -47,9 +47,10 @@ class Communicators:
     """Numbers process groups from 1 in the order of their first use. For the training thread, or autograd's while that
     one waits."""
 
-    def __init__(self, on_new: Callable[[Communicator], None]) -> None:
-        """`on_new` hears of each before its first operation."""
+    def __init__(self, on_new: Callable[[Communicator], None], world: Sequence[int]) -> None:
+        """`on_new` hears of each before its first operation. `world`: torchrun's rank of each of the world's."""
         self._on_new = on_new
+        self._world = world
         self._index: dict[dist.ProcessGroup, int] = {}
         self._table: list[Communicator] = []
 
@@ -68,7 +69,7 @@ class Communicators:
             self._index[group] = 0
             return 0
         kind = kind_of(group.group_desc)
-        ranks = tuple(sorted(dist.get_process_group_ranks(group)))
+        ranks = tuple(sorted(self._world[rank] for rank in dist.get_process_group_ranks(group)))
         name = self._unique(f"{kind}:{'-'.join(map(str, ranks))}")
         new = Communicator(index=len(self._table) + 1, id=name, kind=kind, ranks=ranks)
         self._table.append(new)

@@ -87,7 +87,7 @@ class ScanPlugin(Plugin):
         self._recorder.set_phase(self._position.phase)
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello)
-        self._communicators = Communicators(lambda new: self._link.communicators([new]))
+        self._communicators = Communicators(lambda new: self._link.communicators([new]), context.world.ranks)
         self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
         self._memory = MemoryGauge(context.device) if context.device.type == "cuda" else None

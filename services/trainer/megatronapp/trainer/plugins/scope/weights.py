@@ -65,5 +65,5 @@ def weights(chunks: Sequence[torch.nn.Module]) -> Iterator[Weight]:
         for name, parameter in chunk.named_parameters():
             whole = whole_name(name, chunk, config).removeprefix("decoder.")
             match = _LAYER.fullmatch(whole)
-            gated = bool(config.gated_linear_unit) and whole.endswith((GATED, GATED.replace("weight", "bias")))
+            gated = bool(config.gated_linear_unit) and whole.endswith((f"{GATED}weight", f"{GATED}bias"))
             yield Weight(whole, int(match[1]) if match else None, parameter, gated)

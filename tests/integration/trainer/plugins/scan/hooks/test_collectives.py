@@ -50,7 +50,7 @@ def recorded() -> list[tuple[str, Rows, Rows, int]]:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
     recorder = make_python_recorder(torch.device("cpu"))
-    frontiers, communicators = Frontiers(recorder), Communicators(lambda _new: None)
+    frontiers, communicators = Frontiers(recorder), Communicators(lambda _new: None, range(dist.get_world_size()))
     hooks = CollectiveHooks(Probe(recorder, communicators, frontiers, on=True))
     hooks.install()
     found = []

@@ -1,0 +1,148 @@
+"""The backward world: the trainer's own loop, optimizer, evaluations and checkpoints, with a schedule of its own.
+
+A stage receives the input of each of its parts for each microbatch, runs the part again with gradients, and then its
+backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, and inputs
+in their slots: the memory of full recompute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.recompute import recompute_order
+from megatronapp.core.trace.message_id import MessageId
+from megatronapp.trainer.pipeline.dynamic import AHEAD, DynamicSchedule, Step
+from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.plugins.fbd.link import Kind as MessageKind
+from megatronapp.trainer.plugins.fbd.link import Link, twins_of
+from megatronapp.trainer.plugins.fbd.partition import Partition
+from megatronapp.trainer.plugins.fbd.roles import Place
+from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
+from megatronapp.trainer.plugins.fbd.slices import slices
+
+if TYPE_CHECKING:
+    from megatronapp import rdma
+
+
+class Inputs:
+    """What the forward world sends to this rank's parts."""
+
+    def __init__(
+        self, link: Link, partition: Partition, forward: TokenSequence, backward: TokenSequence, slots: int
+    ) -> None:
+        self._link = link
+        self._partition = partition
+        self._slices = slices(forward, backward, link.place.tensor)
+        self.slots = slots
+        """Of each chunk: inputs that are received, or may be, and have not had their B."""
+
+    def post(self, tensor: torch.Tensor, part: int, microbatch: int) -> list[rdma.Handle]:
+        """tensor: [s, b, h], or this tensor rank's slice of s"""
+        _, chunk = self._partition.backward.place(part)
+        return [
+            self._link.receive(
+                tensor.detach().narrow(0, piece.target, piece.length),
+                twin,
+                MessageKind.INPUT,
+                microbatch=microbatch,
+                chunk=chunk,
+            )
+            for twin, piece in zip(self._senders(part), self._slices, strict=True)
+        ]
+
+    def wait(self, handles: Sequence[rdma.Handle]) -> None:
+        for handle in handles:
+            self._link.wait_received(handle)
+
+    def _senders(self, part: int) -> list[Place]:
+        stage = self._partition.forward_stage(part * self._partition.part_layers - 1)
+        twins = twins_of(self._link, stage=stage)
+        return [twins[piece.sender] for piece in self._slices]
+
+
+class FixedOrder:
+    """A policy that has chosen already."""
+
+    def __init__(self, layout: Layout, stage: int) -> None:
+        self.order = deque(recompute_order(layout))
+
+    @property
+    def finished(self) -> bool:
+        return not self.order
+
+    def start(self, operation: Operation) -> None:
+        self.order.popleft()
+
+    def end(self, operation: Operation) -> None:
+        pass
+
+
+class RecomputeSchedule(DynamicSchedule):
+    """In place of megatron-core's schedule for training steps."""
+
+    def __init__(self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs) -> None:
+        super().__init__(stock, messages, FixedOrder)  # type: ignore[arg-type]
+        self._inputs = inputs
+
+    def _check_groups(self) -> None:
+        """All ranks of a stage run one order, whatever comes first: nothing has to be agreed on."""
+
+    def _make_step(self, **parts: Any) -> Step:
+        return RecomputeStep(**parts, inputs=self._inputs)
+
+
+@dataclass(kw_only=True)
+class RecomputeStep(Step):
+    inputs: Inputs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._posted_inputs: dict[Operation, tuple[list[rdma.Handle], torch.Tensor]] = {}
+
+    def _next(self) -> Operation:
+        while len(self._on_device) > 1:
+            self._on_device.popleft().synchronize()
+        self._post_receives()
+        operation: Operation = self.policy.order[0]  # type: ignore[attr-defined]
+        return operation
+
+    def _post_receives(self) -> None:
+        """Inputs as far as there are slots; gradients of what has been run again."""
+        for (kind, chunk), posted in self._posted.items():
+            ahead = self.inputs.slots if kind is Kind.FORWARD else AHEAD
+            limit = min(self.layout.microbatches, self._done[Kind.BACKWARD, chunk] + ahead)
+            if kind is Kind.BACKWARD:
+                limit = min(limit, self._done[Kind.FORWARD, chunk])
+            for microbatch in range(posted, limit):
+                self._post_receive(Operation(kind, chunk, microbatch))
+                self._posted[kind, chunk] = microbatch + 1
+
+    def _post_receive(self, operation: Operation) -> None:
+        if operation.kind is not Kind.FORWARD:
+            super()._post_receive(operation)
+            return
+        part = self.layout.part(self.stage, operation.chunk)
+        if part:
+            tensor = torch.empty(
+                self.shape, requires_grad=True, device=torch.cuda.current_device(), dtype=self.config.pipeline_dtype
+            )
+            self._posted_inputs[operation] = self.inputs.post(tensor, part, operation.microbatch), tensor
+
+    def _received(self, operation: Operation) -> torch.Tensor | None:
+        if operation.kind is not Kind.FORWARD:
+            return super()._received(operation)
+        if not self.layout.part(self.stage, operation.chunk):
+            return None
+        handles, tensor = self._posted_inputs.pop(operation)
+        self.inputs.wait(handles)
+        return tensor
+
+    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
+        """The forward world has sent it."""

@@ -1,0 +1,153 @@
+"""The engine that joins the two worlds: the messages between a replica's forward and backward ranks.
+
+    go        backward → forward   before each step: its number, the position in the data, whether weights follow;
+                                   step 0 is the end
+    weights   backward → forward   what the optimizer has changed
+    input     forward → backward   the input of a part of the model for a microbatch
+
+Nobody coordinates: a message moves when its receiver has posted, so that receives are the sender's credits. A turn is
+one step, counted alike on both sides; it is the tags' round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from megatronapp.core.errors import TrainingError
+from megatronapp.trainer.config import ParallelConfig
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.pipeline.native import ReceiveHandle, connected_engine, rdma_module
+from megatronapp.trainer.plugins.fbd.roles import Place, Role, Roles
+
+if TYPE_CHECKING:
+    from megatronapp import rdma
+
+SLICE_SECONDS = 0.25
+"""While a rank waits for one of its twins it looks so often whether another is lost."""
+PATIENCE_SECONDS = 30 * 24 * 3600.0
+"""For the next step: an evaluation or a checkpoint takes as long as it takes."""
+
+
+class Kind(IntEnum):
+    """Of a tag; up to 4 they are the engine's own."""
+
+    GO = 5
+    WEIGHTS = 6
+    INPUT = 7
+
+
+class Go(NamedTuple):
+    step: int
+    consumed_samples: int
+    """Before the first step; the forward world counts on by itself."""
+    weights: int
+    """Whether they follow: 0 or 1."""
+
+    def tensor(self) -> torch.Tensor:
+        """int64 [3]"""
+        return torch.tensor(self, dtype=torch.int64)
+
+
+class Link:
+    """This rank's, connected with the other role's ranks of its replica: its twins."""
+
+    def __init__(self, roles: Roles, config: ParallelConfig, environment: Environment, store: Any) -> None:
+        """Raises TrainingError when a twin can't be reached, UsageError without the transport's wheel."""
+        self.roles = roles
+        self.place = roles.place(environment.rank)
+        module = rdma_module()
+        self._tag: Any = module.Tag
+        self._error: type[Exception] = module.TransportError
+        self._lost: Any = module.PeerLostError
+        self._timed_out: type[Exception] = module.TransferTimeoutError
+        self.twins = tuple(roles.of_replica(other(self.place.role), self.place.replica))
+        self._engine = connected_engine(config, environment, store, [roles.rank(twin) for twin in self.twins])
+        self._turn = 0
+
+    # ---- messages
+
+    def begin_turn(self) -> None:
+        self._turn = self._engine.begin_round()
+
+    def send(self, tensor: torch.Tensor, twin: Place, kind: Kind, **tag: int) -> rdma.Handle:
+        """A dense tensor, which must not be changed before the handle was waited for."""
+        return self._guarded(self._engine.isend, tensor, self.roles.rank(twin), self._name(kind, tag))
+
+    def receive(
+        self, tensor: torch.Tensor, twin: Place, kind: Kind, *, patience_seconds: float | None = None, **tag: int
+    ) -> rdma.Handle:
+        return self._guarded(
+            self._engine.irecv,
+            tensor,
+            self.roles.rank(twin),
+            self._name(kind, tag),
+            deadline_seconds=patience_seconds,
+        )
+
+    def wait_sent(self, handle: rdma.Handle) -> None:
+        """Until the tensor may be changed."""
+        self._guarded(self._wait, handle)
+
+    def wait_received(self, handle: rdma.Handle) -> None:
+        """On a GPU the current stream waits, on a CPU this thread."""
+        if handle.cuda:
+            self._guarded(ReceiveHandle(handle, self._engine, lambda _: None).wait)
+        else:
+            self._guarded(self._wait, handle)
+
+    def check(self) -> None:
+        """Before anything that was received is used for good."""
+        self._guarded(self._engine.check)
+        self._engine.poll()
+
+    def close(self) -> None:
+        """All went well: what was sent has been received."""
+        self._guarded(self._engine.close)
+
+    def abort(self) -> None:
+        """Does nothing after `close`."""
+        self._engine.abort()
+        self._engine.close(0)
+
+    # ----
+
+    def _name(self, kind: Kind, fields: dict[str, int]) -> rdma.Tag:
+        tag: rdma.Tag = self._tag(kind, round=self._turn, **fields)
+        return tag
+
+    def _wait(self, handle: rdma.Handle) -> None:
+        while True:
+            try:
+                handle.wait(SLICE_SECONDS)
+            except self._timed_out:
+                if handle.done():
+                    raise
+                self._engine.check()  # whoever died may be another one
+            else:
+                return
+
+    def _guarded(self, action: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return action(*args, **options)
+        except self._error as error:
+            raise TrainingError(self._describe(error)) from error
+
+    def _describe(self, error: Any) -> str:
+        if not isinstance(error, self._lost):
+            return f"a message between the forward and the backward ranks failed: {error}"
+        # Who dies takes others along: the one that did not end because of another is among them.
+        lost = {error.rank: error.reason, **self._engine.failed()}
+        return "; ".join(f"rank {rank} ({self.roles.place(rank)}) is lost: {lost[rank]}" for rank in sorted(lost))
+
+
+def other(role: Role) -> Role:
+    return Role.BACKWARD if role is Role.FORWARD else Role.FORWARD
+
+
+def twins_of(link: Link, *, stage: int) -> Sequence[Place]:
+    """Of this rank's context rank, on a stage of the other role: by tensor rank."""
+    return [twin for twin in link.twins if twin.stage == stage and twin.context == link.place.context]

@@ -1,0 +1,174 @@
+"""From flags to the two worlds: who is in which, how each is laid out, and what can't run so."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, replace
+
+from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline import placement
+from megatronapp.core.pipeline.recompute import least_slots
+from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.fbd.partition import Partition
+from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
+from megatronapp.trainer.plugins.fbd.slices import Sequence
+
+SWITCH = "--forward-backward-disaggregating"
+IGNORE_TENSOR = "--ignore-forward-tensor-parallel"
+FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
+FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
+SLOTS = "--fbd-slots"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The same on all ranks. All flags but the plug-in's own speak of the backward world."""
+
+    roles: Roles
+    partition: Partition
+    backward: TrainerConfig
+    forward: TrainerConfig
+    forward_layout: Layout
+    sequences: tuple[Sequence, Sequence]
+    """How the tensor ranks of a forward and of a backward stage hold one."""
+    slots: int
+    """Inputs that a backward stage takes ahead for each chunk."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, world_size: int) -> Plan:
+        """Raises UsageError for what can't be disaggregated, or not on so many ranks."""
+        config = TrainerConfig.of(args)
+        backward, forward = _grids(args, config)
+        _refuse(args, config, forward)
+        roles = Roles.of(world_size, forward, backward)
+        layout = Layout.of(config, backward.ranks * roles.replicas)
+        pipeline = placement.Layout(
+            stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
+        )
+        partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline)
+        tokens = config.training.seq_length // layout.context
+        own = _forward_config(config, forward)
+        return cls(
+            roles=roles,
+            partition=partition,
+            backward=config,
+            forward=own,
+            forward_layout=replace(
+                layout,
+                world=forward.ranks * roles.replicas,
+                tensor=forward.tensor,
+                pipeline=forward.pipeline,
+                virtual=None,
+                layers=partition.stage_layers,
+                head=False,
+            ),
+            sequences=(
+                Sequence(tokens=tokens, tensor=forward.tensor, split=own.parallel.sequence_parallel),
+                Sequence(tokens=tokens, tensor=backward.tensor, split=config.parallel.sequence_parallel),
+            ),
+            slots=_slots(args, pipeline),
+        )
+
+
+def refuse_without_switch(args: argparse.Namespace) -> None:
+    """Raises UsageError for a flag that would do nothing."""
+    given = {
+        IGNORE_TENSOR: args.ignore_forward_tensor_parallel,
+        FORWARD_TENSOR: args.forward_tensor_model_parallel_size is not None,
+        FORWARD_PIPELINE: args.forward_pipeline_model_parallel_size is not None,
+        SLOTS: args.fbd_slots is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{flag} does nothing without {SWITCH}: add it, or leave {flag} out")
+
+
+def _grids(args: argparse.Namespace, config: TrainerConfig) -> tuple[Grid, Grid]:
+    """Backward, forward."""
+    parallel = config.parallel
+    backward = Grid(
+        tensor=parallel.tensor_model_parallel_size,
+        pipeline=parallel.pipeline_model_parallel_size,
+        context=parallel.context_parallel_size,
+    )
+    tensor, pipeline = args.forward_tensor_model_parallel_size, args.forward_pipeline_model_parallel_size
+    for flag, size in ((FORWARD_TENSOR, tensor), (FORWARD_PIPELINE, pipeline)):
+        if size is not None and size < 1:
+            raise UsageError(f"{flag} {size} must be 1 or more")
+    if args.ignore_forward_tensor_parallel:
+        if tensor not in (None, 1):
+            raise UsageError(f"{IGNORE_TENSOR} means {FORWARD_TENSOR} 1, not {tensor}: give one of them")
+        tensor = 1
+    return backward, replace(backward, tensor=tensor or backward.tensor, pipeline=pipeline or backward.pipeline)
+
+
+def _refuse(args: argparse.Namespace, config: TrainerConfig, forward: Grid) -> None:
+    for plugin, flag in (("dpp", "--use-dpp"), ("scope", "--scope")):
+        if getattr(args, flag.removeprefix("--").replace("-", "_"), False):
+            raise UsageError(f"{SWITCH} can't run with {flag} of the plug-in {plugin} yet: leave one of them out")
+    if config.parallel.overlap_param_gather:
+        raise UsageError(
+            f"{SWITCH} sends weights before the next step begins, when --overlap-param-gather has not gathered them: "
+            "leave that out"
+        )
+    if forward.tensor != config.parallel.tensor_model_parallel_size:
+        _refuse_other_tensor_size(config, forward.tensor)
+
+
+def _refuse_other_tensor_size(config: TrainerConfig, tensor: int) -> None:
+    """What depends on how many tensor ranks there are."""
+    model, backward = config.model, config.parallel.tensor_model_parallel_size
+    if max(tensor, backward) % min(tensor, backward):
+        raise UsageError(
+            f"{FORWARD_TENSOR} {tensor} neither divides --tensor-model-parallel-size {backward} nor is a multiple of it"
+        )
+    groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads
+    if groups % tensor or model.num_attention_heads % tensor:
+        raise UsageError(
+            f"{model.num_attention_heads} attention heads in {groups} groups can't be split over {tensor} forward "
+            f"tensor ranks: give another {FORWARD_TENSOR}"
+        )
+    if model.num_experts is not None:
+        raise UsageError(f"experts need as many forward as backward tensor ranks: leave {FORWARD_TENSOR} out")
+    exact = f"with {tensor} forward and {backward} backward tensor ranks can't be drawn alike on both"
+    if model.attention_dropout > 0:
+        raise UsageError(f"attention dropout {exact}: give --attention-dropout 0, or as many of both")
+    if model.hidden_dropout > 0 and config.parallel.sequence_parallel:
+        raise UsageError(f"hidden dropout under --sequence-parallel {exact}: give --hidden-dropout 0")
+    if config.parallel.sequence_parallel and config.training.seq_length % tensor:
+        raise UsageError(f"--seq-length {config.training.seq_length} can't be split over {tensor} forward tensor ranks")
+
+
+def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
+    """Its own sizes; nothing of optimizer and checkpoints; the vocabulary padded as the backward world pads it."""
+    padding = math.lcm(config.model.make_vocab_size_divisible_by, config.parallel.tensor_model_parallel_size)
+    parallel = replace(
+        config.parallel,
+        tensor_model_parallel_size=grid.tensor,
+        pipeline_model_parallel_size=grid.pipeline,
+        num_layers_per_virtual_pipeline_stage=None,
+        num_virtual_stages_per_pipeline_rank=None,
+        sequence_parallel=config.parallel.sequence_parallel and grid.tensor > 1,
+        use_distributed_optimizer=False,
+        overlap_grad_reduce=False,
+    )
+    return replace(
+        config,
+        model=replace(config.model, make_vocab_size_divisible_by=padding),
+        parallel=parallel,
+        training=replace(config.training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None),
+        checkpoint=CheckpointConfig(),
+        logging=replace(config.logging, tensorboard_dir=None),
+    )
+
+
+def _slots(args: argparse.Namespace, pipeline: placement.Layout) -> int:
+    least = least_slots(pipeline)
+    if args.fbd_slots is None:
+        return max(least, 2 * pipeline.stages)
+    if args.fbd_slots < least:
+        raise UsageError(f"{SLOTS} {args.fbd_slots} is too few for this schedule to end: give {least} or more")
+    slots: int = args.fbd_slots
+    return slots

@@ -1,0 +1,230 @@
+"""The plug-in: flags, the two worlds, and what a rank of each does at the trainer's hooks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch._C._distributed_c10d import PrefixStore
+
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.values import Progress
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.keyed_dropout import KeyedDropout, KeyedStates
+from megatronapp.trainer.plugins.base import (
+    ForwardStep,
+    Plugin,
+    PluginContext,
+    Preparation,
+    Runner,
+    ScheduleFunction,
+    StepHooks,
+)
+from megatronapp.trainer.plugins.fbd import plan as flags
+from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
+from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
+from megatronapp.trainer.plugins.fbd.link import Go, Kind, Link
+from megatronapp.trainer.plugins.fbd.plan import Plan
+from megatronapp.trainer.plugins.fbd.roles import Role
+from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
+from megatronapp.trainer.worlds import World
+
+if TYPE_CHECKING:
+    from megatronapp import rdma
+    from megatronapp.trainer.batches import Batches
+
+log = get_logger(__name__)
+
+DATA_KEY = "fbd/data"
+"""Set when the backward world has built the indices of the data, which the forward world then finds."""
+
+
+class FbdPlugin(Plugin):
+    """Each rank is one of its two kinds."""
+
+    name: ClassVar[str] = "fbd"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        group = parser.add_argument_group("MegaFBD")
+        group.add_argument(
+            flags.SWITCH,
+            action="store_true",
+            help="run forward passes on some ranks and backward passes on others; all other flags speak of the "
+            "backward ones",
+        )
+        group.add_argument(
+            flags.IGNORE_TENSOR,
+            action="store_true",
+            help="one forward rank for each group of tensor-parallel backward ranks",
+        )
+        group.add_argument(
+            flags.FORWARD_TENSOR,
+            type=int,
+            metavar="N",
+            help="forward ranks that share each layer (default: as many as backward ranks)",
+        )
+        group.add_argument(
+            flags.FORWARD_PIPELINE,
+            type=int,
+            metavar="N",
+            help="pipeline stages of the forward ranks (default: as many as the backward ranks have)",
+        )
+        group.add_argument(
+            flags.SLOTS,
+            type=int,
+            metavar="N",
+            help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
+            "many as there are stages)",
+        )
+
+    @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        if not args.forward_backward_disaggregating:
+            flags.refuse_without_switch(args)
+            return preparation
+        environment = preparation.environment
+        plan = Plan.of(args, environment.world_size)
+        role = plan.roles.place(environment.rank).role
+        ranks = plan.roles.ranks(role)
+        prepared = replace(
+            preparation,
+            role=str(role),
+            world=World(ranks=ranks, rank=ranks.index(environment.rank), name=str(role)),
+            p2p_transport="native",
+        )
+        if role is Role.BACKWARD:
+            return prepared
+        return replace(
+            prepared,
+            environment=replace(environment, checkpoint_dir=""),  # checkpoints are the backward world's
+            config=plan.forward,
+            own_layout=plan.forward_layout,
+        )
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Plugin | None:  # type: ignore[override]
+        if not args.forward_backward_disaggregating:
+            return None
+        kind = ForwardPlugin if context.placement.role == Role.FORWARD else BackwardPlugin
+        return kind(args, context)
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        assert context.store is not None, "the trainer gives one"  # noqa: S101
+        identity, world_size = context.identity, context.placement.sizes.world
+        self._context = context
+        self._store = context.store
+        self._plan = plan = Plan.of(args, world_size)
+        self._link = Link(
+            plan.roles,
+            plan.backward.parallel,
+            Environment(rank=identity.rank, world_size=world_size, job=identity.job, attempt=identity.attempt),
+            PrefixStore("fbd", context.store),
+        )
+        drops = args.hidden_dropout > 0 or args.attention_dropout > 0
+        self._seed: int | None = args.seed if drops else None
+
+    def configure(self, config: TransformerConfig) -> None:
+        config.deallocate_pipeline_outputs = False  # they are still being sent
+        self._transformer = config
+
+    def close(self) -> None:
+        self._link.abort()
+
+
+class ForwardPlugin(FbdPlugin):
+    """Of a rank in the forward world."""
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        patience = timedelta(minutes=self._plan.backward.parallel.distributed_timeout_minutes)
+        self._store.wait([DATA_KEY], patience)
+
+    def runner(self, chunks: Sequence[torch.nn.Module], batches: Batches, hooks: StepHooks) -> Runner:
+        states = None if self._seed is None else KeyedStates(self._seed, self._context.device)
+        return ForwardLoop(
+            chunks,
+            batches,
+            hooks,
+            self._context,
+            self._transformer,
+            self._link,
+            self._plan,
+            states,
+        )
+
+    def training_end(self) -> None:
+        self._link.close()
+
+
+class BackwardPlugin(FbdPlugin):
+    """Of a rank in the backward world: the trainer's own loop with another schedule."""
+
+    def __init__(self, args: argparse.Namespace, context: PluginContext) -> None:
+        super().__init__(args, context)
+        self._leads = self._link.place == next(self._plan.roles.of_replica(Role.BACKWARD, self._link.place.replica))
+        self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
+        self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
+        self._sent: list[rdma.Handle] = []
+        self._weights_due = False
+        self._consumed_samples = 0
+
+    def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        self._chunks = chunks
+
+    def forward_step(self, function: ForwardStep) -> ForwardStep:
+        return function if self._dropout is None else self._dropout.wrap(function)
+
+    def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
+        self._store.set(DATA_KEY, "1")  # a schedule is made when the data is there
+        assert self._context.pipeline is not None, "prepare has refused a run without a pipeline"  # noqa: S101
+        recompute = RecomputeSchedule(function, self._context.pipeline, self._inputs)
+
+        def run(**kwargs: Any) -> Any:
+            losses = recompute(**kwargs)
+            self._link.check()
+            return losses
+
+        return run
+
+    def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
+        self._consumed_samples, self._weights_due = consumed_samples, loaded  # which the forward world begins with
+        # Now: the wrapped model has moved the parameters to where they stay.
+        parameters = shared_parameters(self._chunks, self._transformer, self._plan.partition)
+        self._sending = Sending(self._link, self._plan.partition, parameters)
+
+    def step_begin(self, step: int) -> None:
+        if self._dropout is not None:
+            self._dropout.begin_step(step)
+        self._link.begin_turn()
+        self._say(Go(step, self._consumed_samples, int(self._weights_due)))
+        if self._weights_due:
+            self._sent = self._sending.send()
+
+    def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            for handle in self._sent:
+                self._link.wait_sent(handle)
+            self._sent = []
+            return step()
+
+        return run
+
+    def step_end(self, step: int, progress: Progress | None) -> None:
+        self._weights_due = True
+        if self._context.world.rank == 0 and self._store.check([STOP_KEY]):
+            self._context.request_stop()
+
+    def training_end(self) -> None:
+        self._link.begin_turn()
+        self._say(Go(0, 0, 0))
+        self._link.close()
+
+    def _say(self, go: Go) -> None:
+        if self._leads:
+            for twin in self._link.twins:
+                self._link.send(go.tensor(), twin, Kind.GO)

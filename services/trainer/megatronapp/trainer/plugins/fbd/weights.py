@@ -1,0 +1,142 @@
+"""The weights' way from the backward world, which trains them, to the forward world, which uses them.
+
+Each parameter goes as messages of its own, without a copy where both hold the same part of it. Both ends name it alike:
+by its layer, 1 to all, the embedding being 0, and by its place among the layer's sorted names. A rank receives from
+those that hold a part of what it needs; what is not split over tensor ranks, from one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatronapp.trainer.initialize import shard_of, whole_name
+from megatronapp.trainer.plugins.fbd.link import Kind, Link, twins_of
+from megatronapp.trainer.plugins.fbd.partition import Partition
+from megatronapp.trainer.plugins.fbd.roles import Place
+from megatronapp.trainer.plugins.fbd.slices import nearest
+from megatronapp.trainer.sharding import Shard, pieces
+
+if TYPE_CHECKING:
+    from megatronapp import rdma
+
+EMBEDDING = 0
+MOST_OF_LAYER = 1024
+"""Parameters of a layer, on one rank."""
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
+
+
+class Parameter(NamedTuple):
+    """One that both worlds hold."""
+
+    layer: int
+    """From 1; EMBEDDING."""
+    number: int
+    """In messages' names."""
+    name: str
+    tensor: torch.Tensor
+    shard: Shard
+    split: bool
+    """Over the tensor ranks of a role, which the other one may have more or fewer of. Experts' are not: both split them
+    alike."""
+
+
+def shared_parameters(
+    chunks: Sequence[torch.nn.Module], config: TransformerConfig, partition: Partition
+) -> list[Parameter]:
+    """Those of this rank's chunks, in the order of their first use. A tied embedding's copy on the last stage is left
+    out, with all else of the last part."""
+    by_layer: defaultdict[int, list[tuple[str, torch.Tensor, bool]]] = defaultdict(list)
+    for chunk in chunks:
+        for local, parameter in chunk.named_parameters():
+            name = whole_name(local, chunk, config)
+            layer = int(found[1]) + 1 if (found := _LAYER.match(name)) else EMBEDDING
+            if layer > partition.forward_layers or (layer == EMBEDDING and not local.startswith("embedding.")):
+                continue
+            split = getattr(parameter, "tensor_model_parallel", False) and ".experts." not in name
+            by_layer[layer].append((name, parameter, split))
+    return [
+        Parameter(layer, layer * MOST_OF_LAYER + number, name, tensor.data, shard_of(name, tensor, config), split)
+        for layer in sorted(by_layer)
+        for number, (name, tensor, split) in enumerate(sorted(by_layer[layer], key=lambda each: each[0]))
+    ]
+
+
+@dataclass(frozen=True)
+class Sending:
+    """The backward rank's side."""
+
+    link: Link
+    partition: Partition
+    parameters: Sequence[Parameter]
+
+    def send(self) -> list[rdma.Handle]:
+        """Those to wait for before parameters may change."""
+        return [
+            self.link.send(rows.contiguous(), twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
+            for parameter in self.parameters
+            for twin in self._receivers(parameter)
+            for index, rows in enumerate(self._rows(parameter, twin))
+        ]
+
+    def _receivers(self, parameter: Parameter) -> Iterator[Place]:
+        here, size = self.link.place.tensor, self.link.roles.backward.tensor
+        twins = twins_of(self.link, stage=self.partition.forward_stage(max(parameter.layer - 1, 0)))
+        for twin in twins:
+            if parameter.split or nearest(twin.tensor, len(twins), size) == here:
+                yield twin
+
+    def _rows(self, parameter: Parameter, twin: Place) -> Iterator[torch.Tensor]:
+        shard = parameter.shard
+        theirs = other_split(parameter, self.link.roles.forward.tensor, twin.tensor)
+        for piece in pieces(shard, theirs):
+            yield parameter.tensor.narrow(shard.axis, piece.source, piece.length)
+
+
+class Receiving:
+    """The forward rank's side: a layer waits for its own."""
+
+    def __init__(self, link: Link, partition: Partition, parameters: Sequence[Parameter]) -> None:
+        self._link = link
+        self._partition = partition
+        self._parameters = parameters
+        self._coming: defaultdict[int, list[tuple[rdma.Handle, torch.Tensor, torch.Tensor]]] = defaultdict(list)
+
+    def post(self) -> None:
+        """Receive all. Nothing may use the weights before their layer has waited."""
+        for parameter in self._parameters:
+            for twin in self._senders(parameter):
+                for index, rows in enumerate(self._rows(parameter, twin)):
+                    into = rows if rows.is_contiguous() else rows.new_empty(rows.shape)
+                    handle = self._link.receive(into, twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
+                    self._coming[parameter.layer].append((handle, into, rows))
+
+    def wait(self, layer: int) -> None:
+        """For a layer's weights; at once when they are there."""
+        for handle, received, rows in self._coming.pop(layer, ()):
+            self._link.wait_received(handle)
+            if received is not rows:
+                rows.copy_(received)
+
+    def _senders(self, parameter: Parameter) -> Sequence[Place]:
+        stage, _ = self._partition.backward.place(self._partition.part(max(parameter.layer - 1, 0)))
+        twins = twins_of(self._link, stage=stage)
+        if parameter.split:
+            return twins
+        return [twins[nearest(self._link.place.tensor, self._link.roles.forward.tensor, len(twins))]]
+
+    def _rows(self, parameter: Parameter, twin: Place) -> Iterator[torch.Tensor]:
+        shard = parameter.shard
+        for piece in pieces(other_split(parameter, self._link.roles.backward.tensor, twin.tensor), shard):
+            yield parameter.tensor.narrow(shard.axis, piece.target, piece.length)
+
+
+def other_split(parameter: Parameter, size: int, rank: int) -> Shard:
+    """What a tensor rank of the other role holds of the parameter."""
+    return parameter.shard.resized(size, rank) if parameter.split else parameter.shard

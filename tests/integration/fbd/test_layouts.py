@@ -1,0 +1,60 @@
+"""MegaFBD trains as stock megatron-core with full recompute does, over many layouts of both worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.disaggregated import Case
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(500)]
+
+STEPS = 20
+DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
+MODERN = (
+    "--swiglu --normalization RMSNorm --group-query-attention --num-query-groups 2 --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --disable-bias-linear"
+)
+EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --disable-bias-linear"
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
+BITWISE = {
+    "TP 2, sequence parallel, dropout, a part over two forward stages": Case(
+        f"{DROPOUT} --sequence-parallel", tensor=2
+    ),
+    "DP 2, distributed optimizer, overlapped reduction": Case(
+        "--use-distributed-optimizer --overlap-grad-reduce --global-batch-size 16", data=2
+    ),
+    "PP 4, forward PP 3, dropout, untied": Case(
+        f"--num-layers 8 {DROPOUT} --untie-embeddings-and-output-weights", pipeline=4, forward_pipeline=3
+    ),
+    "VPP 2, one slot more than a group": Case(f"{VIRTUAL} {MODERN} --fbd-slots 3", forward_pipeline=2),
+    "experts over two ranks": Case(f"{EXPERTS} --global-batch-size 16", data=2),
+}
+CLOSE = {
+    "TP 1 : 2, gated, grouped queries, sequence parallel": Case(
+        f"{MODERN} --sequence-parallel", tensor=2, forward_tensor=1
+    ),
+    "TP 2 : 4, VPP 2": Case(f"{VIRTUAL} --swiglu", tensor=4, forward_tensor=2, forward_pipeline=1),
+    "TP 2 : 1, hidden dropout": Case("--hidden-dropout 0.1", forward_tensor=2, forward_pipeline=1),
+}
+
+
+@pytest.mark.parametrize("case", BITWISE.values(), ids=BITWISE)
+def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
+    stock = Case(case.flags.partition("--fbd")[0], case.tensor, case.pipeline, case.data).stock(STEPS)
+
+    chosen = case.disaggregated(STEPS)
+
+    assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    assert chosen[-1].losses == stock[-1].losses
+    assert len(chosen[-1].losses) == STEPS
+
+
+@pytest.mark.parametrize("case", CLOSE.values(), ids=CLOSE)
+def test_with_other_tensor_sizes_losses_are_stocks_but_for_rounding(case: Case) -> None:
+    stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
+
+    assert chosen[-1].losses == pytest.approx(stock[-1].losses, rel=1e-6)
+    assert len(chosen[-1].losses) == STEPS

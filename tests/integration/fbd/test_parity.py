@@ -1,0 +1,25 @@
+"""MegaFBD trains bit for bit as stock megatron-core with full recompute does. test_layouts.py has all layouts."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.disaggregated import Case
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+
+STEPS = 20
+
+
+@pytest.mark.timeout(300)
+def test_losses_and_gradients_are_bitwise_stocks_with_full_recompute() -> None:
+    case = Case(
+        "--num-virtual-stages-per-pipeline-rank 2 --hidden-dropout 0.1 --attention-dropout 0.1", forward_pipeline=1
+    )
+
+    stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
+
+    assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    assert chosen[-1].losses == stock[-1].losses
+    assert len(chosen[-1].losses) == len(set(chosen[-1].losses)) == STEPS

@@ -1,0 +1,64 @@
+"""Training runs whose ranks are forward or backward ones, beside stock's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from megatronapp.trainer.plugins.base import Plugin
+from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.plugins.fbd.roles import Grid, Role, Roles
+from tests.support.forked import run_forked
+from tests.support.varied_orders import StockUnderDpp, Trained, trained
+
+KEYED = "--use-dpp --dpp-policy interleaved"
+"""Stock's schedule with dropout under the keys that MegaFBD has too."""
+FBD = "--forward-backward-disaggregating"
+RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`flags` are stock's; `forward` those of the forward ranks."""
+
+    flags: str
+    tensor: int = 1
+    pipeline: int = 2
+    data: int = 1
+    forward_tensor: int | None = None
+    forward_pipeline: int | None = None
+
+    @property
+    def layout(self) -> str:
+        return f"--tensor-model-parallel-size {self.tensor} --pipeline-model-parallel-size {self.pipeline} {self.flags}"
+
+    @property
+    def forward(self) -> str:
+        sizes = {"tensor": self.forward_tensor, "pipeline": self.forward_pipeline}
+        return " ".join(f"--forward-{name}-model-parallel-size {size}" for name, size in sizes.items() if size)
+
+    @property
+    def roles(self) -> Roles:
+        forward = Grid(tensor=self.forward_tensor or self.tensor, pipeline=self.forward_pipeline or self.pipeline)
+        return Roles(forward=forward, backward=Grid(tensor=self.tensor, pipeline=self.pipeline), replicas=self.data)
+
+    @property
+    def ranks(self) -> int:
+        return sum(len(self.roles.ranks(role)) for role in Role)
+
+    def stock(self, steps: int) -> list[Trained]:
+        """megatron-core's own schedule with full recompute, by rank."""
+        keyed: tuple[type[Plugin], ...] = (StockUnderDpp,) if "dropout" in self.flags else ()
+        flags = f"{self.layout} {RECOMPUTE} {KEYED if keyed else ''}"
+        ranks = self.tensor * self.pipeline * self.data
+        return run_forked(ranks, partial(trained, steps=steps), flags, *keyed, timeout=200)
+
+    def disaggregated(self, steps: int, *plugins: type[Plugin], more: str = "") -> list[Trained]:
+        """The backward ranks, in the order of stock's; the forward ones have no loss and no gradient."""
+        flags = f"{self.layout} {FBD} {self.forward} {more}"
+        run = partial(trained, steps=steps)
+        every = run_forked(self.ranks, run, flags, FbdPlugin, *plugins, timeout=200)
+        for rank in self.roles.ranks(Role.FORWARD):
+            assert not every[rank].losses
+            assert not every[rank].gradients
+        return [every[rank] for rank in self.roles.ranks(Role.BACKWARD)]

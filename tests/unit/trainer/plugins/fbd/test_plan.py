@@ -1,0 +1,103 @@
+"""Flags to two worlds, and what can't run so."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer import arguments
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.plugins.base import Preparation
+from megatronapp.trainer.plugins.dpp import DppPlugin
+from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.worlds import World
+from tests.support.training import TINY
+
+ASKED = "--pipeline-model-parallel-size 2 --forward-backward-disaggregating"
+TWO = f"{ASKED} --tensor-model-parallel-size 2"
+ONE = "--ignore-forward-tensor-parallel"
+
+
+def prepared(flags: str, ranks: int, rank: int = 0) -> Preparation:
+    config, namespace = arguments.parse(f"{TINY} --train-iters 1 {flags}".split(), [DppPlugin, FbdPlugin])
+    environment = Environment(rank=rank, world_size=ranks, checkpoint_dir="/checkpoints")
+    world = World.whole(environment)
+    return FbdPlugin.prepare(namespace, Preparation(environment=environment, config=config, world=world))
+
+
+def test_without_its_flag_nothing_changes() -> None:
+    unchanged = prepared("", 2)
+
+    assert (unchanged.role, unchanged.world, unchanged.p2p_transport) == ("", World(ranks=(0, 1), rank=0), "torch")
+
+
+def test_ranks_are_cut_into_two_worlds_with_layouts_of_their_own() -> None:
+    both = [prepared(f"{TWO} {ONE} --sequence-parallel", 6, rank) for rank in range(6)]
+
+    assert [each.role for each in both] == ["forward", "backward", "backward"] * 2
+    forward, backward = both[3], both[4]
+    assert (forward.world.ranks, forward.world.rank) == ((0, 3), 1)
+    assert (backward.world.ranks, backward.world.rank) == ((1, 2, 4, 5), 2)
+    assert (forward.layout.tensor, forward.layout.ranks, backward.layout.tensor, backward.layout.ranks) == (1, 2, 2, 4)
+    assert forward.layout.microbatches == backward.layout.microbatches
+    assert not forward.config.parallel.sequence_parallel
+
+
+def test_checkpoints_are_the_backward_ranks_alone() -> None:
+    forward, backward = (prepared(f"{ASKED} --save here", 4, rank) for rank in range(2))
+
+    assert (backward.config.checkpoint.save, backward.environment.checkpoint_dir) == ("here", "/checkpoints")
+    assert (forward.config.checkpoint.save, forward.environment.checkpoint_dir) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "ranks"),
+    [
+        (ASKED, 4),
+        (f"{ASKED} --global-batch-size 16", 8),
+        (TWO, 8),
+        (f"{TWO} {ONE}", 6),
+        (f"{TWO} {ONE} --forward-pipeline-model-parallel-size 1", 5),
+        (f"{ASKED} --forward-tensor-model-parallel-size 2", 6),
+        (f"{ASKED} {ONE}", 4),
+    ],
+)
+def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
+    places = [prepared(flags, ranks, rank) for rank in range(ranks)]
+
+    assert {each.role for each in places} == {"forward", "backward"}
+    assert sum({each.role: each.layout.ranks for each in places}.values()) == ranks
+
+
+@pytest.mark.parametrize(
+    ("flags", "ranks", "said"),
+    [
+        (ASKED, 6, "an odd number: start 4 or 8 ranks"),
+        (f"{TWO} {ONE}", 8, "start 6 or 12 ranks"),
+        ("--forward-backward-disaggregating", 2, "--pipeline-model-parallel-size 2 or more"),
+        (f"{TWO} --forward-tensor-model-parallel-size 3", 10, "neither divides --tensor-model-parallel-size 2"),
+        (f"{ASKED} --forward-tensor-model-parallel-size 8", 18, "4 attention heads in 4 groups can't be split over 8"),
+        (f"{TWO} {ONE} --forward-tensor-model-parallel-size 2", 8, "means --forward-tensor-model-parallel-size 1"),
+        (f"{TWO} {ONE} --attention-dropout 0.1", 6, "attention dropout .* give --attention-dropout 0"),
+        (f"{TWO} {ONE} --sequence-parallel --hidden-dropout 0.1", 6, "hidden dropout under --sequence-parallel"),
+        (f"{ASKED} --forward-pipeline-model-parallel-size 0", 4, "must be 1 or more"),
+        (f"{ASKED} --forward-pipeline-model-parallel-size 3", 5, "--forward-pipeline-model-parallel-size 2 or less"),
+        (f"{ASKED} --use-dpp", 4, "can't run with --use-dpp"),
+        (f"{ASKED} --fbd-slots 1", 4, "give 2 or more"),
+        (
+            f"{ASKED} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            4,
+            "leave that out",
+        ),
+        (ONE, 2, "does nothing without --forward-backward-disaggregating"),
+        ("--fbd-slots 4", 2, "does nothing without --forward-backward-disaggregating"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(flags: str, ranks: int, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        prepared(flags, ranks)
+    assert "\n" not in str(raised.value)
+
+
+def test_hidden_dropout_is_the_same_on_any_number_of_tensor_ranks_without_sequence_parallelism() -> None:
+    assert prepared(f"{TWO} {ONE} --hidden-dropout 0.1", 6).role == "forward"
