@@ -33,6 +33,7 @@ from megatronapp.trainer.loop import Trainer
 from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
+from megatronapp.trainer.placement import identity
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
@@ -60,7 +61,6 @@ def run(
         parallel.be_deterministic()
     device, store = parallel.start(environment, config.parallel, layout)
     with Borders(store) as borders:
-        identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
         given = arguments.plugin_flags(kinds, namespace)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
@@ -68,8 +68,8 @@ def run(
         wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
         pipeline = schedule.open_pipeline(wanted, environment, store, prepared.p2p_lane)
         context = PluginContext(
-            identity=identity,
-            placement=parallel.placement(environment, layout, device, prepared.role),
+            identity=identity(environment, store),
+            placement=parallel.placement(environment, device, prepared.role),
             schedule=_schedule(config, layout, tokenizer, start.step + 1),
             device=device,
             timers=TimerHub(),

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from megatron.core.pipeline_parallel import schedules
-
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
@@ -25,6 +23,8 @@ class MicrobatchHooks:
         self._of_output: dict[int, tuple[int, int]] = {}
 
     def install(self) -> None:
+        from megatron.core.pipeline_parallel import schedules
+
         self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
         self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from megatron.core.pipeline_parallel import schedules
 
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
@@ -30,6 +29,8 @@ class ProcessorHooks:
         self._product = torch.empty_like(self._matrix)
 
     def install(self) -> None:
+        from megatron.core.pipeline_parallel import schedules
+
         for name in ("forward_step", "backward_step"):
             self._patches.set(schedules, name, self._after_probe(getattr(schedules, name)))
 
