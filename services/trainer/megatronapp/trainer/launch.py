@@ -38,7 +38,8 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation,
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
-from megatronapp.trainer.recipe import RunRecipe, library_versions
+from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.versions import library_versions
 
 log = get_logger(__name__)
 

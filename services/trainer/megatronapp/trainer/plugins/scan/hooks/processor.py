@@ -40,12 +40,12 @@ class ProcessorHooks:
     def _after_probe(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
             if self._probe.on:
-                self._work()
+                self.work()
             return function(*args, **kwargs)
 
         return step
 
-    def _work(self) -> None:
+    def work(self) -> None:
         self._probe.recorder.begin(Operation.PROCESSOR_PROBE)
         for _ in range(PRODUCTS):
             torch.mm(self._matrix, self._matrix, out=self._product)
