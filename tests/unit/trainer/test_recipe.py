@@ -22,6 +22,7 @@ from megatronapp.trainer.data.tokenizers import HuggingFaceTokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.plugins.base import Plugin
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.versions import library_versions
 
 NEEDED = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
@@ -43,7 +44,7 @@ class Widen(Plugin):
 
 def recipe_of(flags: str = "", world_size: int = 1) -> RunRecipe:
     config, namespace = arguments.parse(f"{NEEDED} {flags}".split(), [Widen])
-    versions = recipe.library_versions(torch.device("cpu"))
+    versions = library_versions(torch.device("cpu"))
     given = arguments.plugin_flags([Widen], namespace)
     return RunRecipe.of(config, Layout.of(config, world_size), build_tokenizer(config.data), versions, given)
 

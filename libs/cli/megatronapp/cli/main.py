@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from megatronapp.cli import analyze, doctor, quarantine, run, serve, token, trace, train, up
+from megatronapp.cli import analyze, attach, doctor, quarantine, run, serve, token, trace, train, up
 from megatronapp.cli.demo import command as demo
 from megatronapp.cli.pipeline import plan, simulate
 from megatronapp.core.errors import MegatronAppError
@@ -46,6 +46,7 @@ app.command("up")(up.up)
 app.command("token")(token.token)
 app.command("run")(run.run)
 app.command("train", **train.PASS_THROUGH)(train.train)
+app.command("attach", **train.PASS_THROUGH)(attach.attach)
 app.command("generate", **train.PASS_THROUGH)(train.generate)
 app.command("serve", **serve.PASS_THROUGH)(serve.serve)
 app.add_typer(train.data_app, name="data")

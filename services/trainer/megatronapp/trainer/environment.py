@@ -14,6 +14,7 @@ from megatronapp.core.errors import UsageError
 VARIABLE, MEANING = "variable", "meaning"
 GATEWAY_ADDRESS = "MEGATRONAPP_GATEWAY_ADDRESS"
 FURTHER_VARIABLES = {
+    "MEGATRONAPP_ATTACH": "flags of the plug-ins as a JSON list, for a script that is not ours; empty: not attached",
     "MEGATRONAPP_AGENT_SOCKET": "socket of the node's agent; empty: the ranks of a node start one",
     GATEWAY_ADDRESS: "host:port where the agent tells of models (`--scope`), and is told what to show; empty: nowhere",
 }

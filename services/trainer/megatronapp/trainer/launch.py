@@ -33,11 +33,13 @@ from megatronapp.trainer.loop import Trainer
 from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
+from megatronapp.trainer.placement import identity
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, Runner, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
-from megatronapp.trainer.recipe import RunRecipe, library_versions
+from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.worlds import World
 
 log = get_logger(__name__)
@@ -65,7 +67,6 @@ def run(
         parallel.be_deterministic()
     device, store = parallel.start(environment, config.parallel, layout, world)
     with Borders(world.store(store)) as borders:
-        identity = parallel.identity(environment, store)
         start = Start.find(config, environment)
         given = arguments.plugin_flags(kinds, namespace)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
@@ -73,8 +74,8 @@ def run(
         wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
         pipeline = schedule.open_pipeline(wanted, environment, world, store, prepared.p2p_lane)
         context = PluginContext(
-            identity=identity,
-            placement=parallel.placement(environment, layout, device, prepared.role),
+            identity=identity(environment, store),
+            placement=parallel.placement(environment, layout.sizes(environment.world_size), device, prepared.role),
             world=world,
             schedule=_schedule(config, layout, tokenizer, start.step + 1),
             device=device,

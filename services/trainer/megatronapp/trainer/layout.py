@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 
 
@@ -43,6 +44,18 @@ class Layout:
         if self.pipeline == 1:
             return "none"
         return "interleaved" if self.virtual else "1f1b"
+
+    def sizes(self, world: int) -> ParallelSizes:
+        """As they are told of a rank; world: the job's ranks, of all its worlds."""
+        return ParallelSizes(
+            world=world,
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            data=self.data,
+            context=self.context,
+            expert=self.expert,
+            virtual_pipeline=self.virtual or 1,
+        )
 
     @classmethod
     def of(cls, config: TrainerConfig, world_size: int) -> Layout:

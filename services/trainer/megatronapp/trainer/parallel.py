@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import random
-import secrets
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,10 +19,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from megatronapp.core.errors import MegatronAppError, TrainingError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Identity, ParallelSizes, Placement
+from megatronapp.core.trace.values import ParallelSizes, Placement
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.placement import placement as process_placement
 from megatronapp.trainer.worlds import World
 
 DEVICE_FILE = Path("/dev/nvidia0")
@@ -130,45 +129,14 @@ def be_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def identity(environment: Environment, store: Store) -> Identity:
-    """Who this process is. A run without a name gets a random one, the same on all ranks."""
-    if environment.rank == 0:
-        store.set("run", environment.run or secrets.token_hex(8))
-    return Identity(
-        run=store.get("run").decode(),
-        job=environment.job,
-        attempt=environment.attempt,
-        rank=environment.rank,
-        incarnation=secrets.randbits(64),
-    )
-
-
-def placement(environment: Environment, layout: Layout, device: torch.device, role: str = "") -> Placement:
-    """Where this rank stands in the grid and on the cluster, and its role there."""
-    on_gpu = device.type == "cuda"
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if on_gpu else ""
-    return Placement(
-        node=environment.node,
-        gpu_uuid=uuid,
+def placement(environment: Environment, sizes: ParallelSizes, device: torch.device, role: str = "") -> Placement:
+    """Where this rank runs, its place in the grid of its world, and its role."""
+    return replace(
+        process_placement(environment, device, role),
         tensor=parallel_state.get_tensor_model_parallel_rank(),
         pipeline=parallel_state.get_pipeline_model_parallel_rank(),
         data=parallel_state.get_data_parallel_rank(),
         context=parallel_state.get_context_parallel_rank(),
         expert=parallel_state.get_expert_model_parallel_rank(),
-        sizes=ParallelSizes(
-            world=environment.world_size,
-            tensor=layout.tensor,
-            pipeline=layout.pipeline,
-            data=layout.data,
-            context=layout.context,
-            expert=layout.expert,
-            virtual_pipeline=layout.virtual or 1,
-        ),
-        host_unix_ns=time.time_ns(),
-        host_clock_ns=time.monotonic_ns(),
-        local_rank=environment.local_rank,
-        pid=os.getpid(),
-        device_id=uuid or f"cpu:{environment.node}/{environment.local_rank}",
-        device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
-        role=role,
+        sizes=sizes,
     )

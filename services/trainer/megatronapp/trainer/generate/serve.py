@@ -31,6 +31,7 @@ from megatronapp.trainer.generate.generator import Generator
 from megatronapp.trainer.generate.lines import LinePort
 from megatronapp.trainer.generate.loaded import positions
 from megatronapp.trainer.generate.resident import ResidentGenerator
+from megatronapp.trainer.placement import identity
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
@@ -60,8 +61,8 @@ def run(argv: Sequence[str], *, plugins: Sequence[type[Plugin]] | None = None) -
     most = positions(source, saved)
     turns = Turns(store)
     context = PluginContext(
-        identity=parallel.identity(environment, store),
-        placement=parallel.placement(environment, layout, device, prepared.role),
+        identity=identity(environment, store),
+        placement=parallel.placement(environment, layout.sizes(environment.world_size), device, prepared.role),
         world=world,
         schedule=Schedule(name="none"),
         device=device,

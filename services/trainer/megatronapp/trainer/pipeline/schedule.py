@@ -13,7 +13,8 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
-from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.core.logging import get_logger
+from megatronapp.core.trace.message_id import MICROBATCH_BITS, Direction, MessageId
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline import native
@@ -21,6 +22,8 @@ from megatronapp.trainer.pipeline.identity import Pass
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
 from megatronapp.trainer.pipeline.torch_transport import TorchTransport, key_of
 from megatronapp.trainer.worlds import World
+
+log = get_logger(__name__)
 
 
 def open_pipeline(
@@ -64,6 +67,24 @@ class Names:
         for left in self._streams.values():
             if (name := next(left, None)) is not None:
                 raise TrainingError(f"the schedule has not posted {name}, which was derived from it")
+
+
+class GuestNames(Names):
+    """Of a schedule that nobody has proven them for: what was not derived goes on under names that nothing else has."""
+
+    _unnamed = 0
+
+    def take(self, *, sends: bool, direction: Direction) -> MessageId:
+        try:
+            return super().take(sends=sends, direction=direction)
+        except TrainingError as error:
+            if not self._unnamed:
+                log.warning("messages_unnamed", reason=str(error))
+            self._unnamed += 1
+            return MessageId(direction, (1 << MICROBATCH_BITS) - self._unnamed, 0)
+
+    def finish(self) -> None:
+        pass
 
 
 class PortCommunicator(P2PCommunicator):
@@ -126,8 +147,12 @@ class PipelineSchedule:
     Where torch carries them and nobody watches, megatron-core runs as it is.
     """
 
-    def __init__(self, stock: Callable[..., Any], config: TransformerConfig, messages: PipelineMessages) -> None:
+    def __init__(
+        self, stock: Callable[..., Any], config: TransformerConfig, messages: PipelineMessages, *, guest: bool = False
+    ) -> None:
+        """`guest`: in a script that is not ours, which goes on where its schedule posts other messages than derived."""
         self._stock = stock
+        self._names = GuestNames if guest else Names
         self._config = config
         self._messages = messages
         self._communicator = PortCommunicator(config, messages)
@@ -139,7 +164,9 @@ class PipelineSchedule:
         first = messages.begin_pass(microbatches)
         if messages.transport.ordered and not messages.observers:
             return self._stock(**kwargs)
-        self._communicator.names = names = Names(self._plan(microbatches, first, kwargs["forward_only"]), self._stage)
+        self._communicator.names = names = self._names(
+            self._plan(microbatches, first, kwargs["forward_only"]), self._stage
+        )
         try:
             outputs = self._stock(p2p_communicator=self._communicator, pg_collection=self._groups, **kwargs)
             messages.end_pass()

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
@@ -58,8 +59,18 @@ ScheduleFunction = Callable[..., Any]
 """What megatron.core.pipeline_parallel.get_forward_backward_func() returns."""
 
 
+class Degree(StrEnum):
+    """How much of a program is seen: all of one whose steps megatron-core's schedules run, as the trainer's; of any
+    other that trains, steps and collectives; of the rest collectives alone."""
+
+    FULL = "full"
+    STEPS = "steps and collectives"
+    COLLECTIVES = "collectives"
+
+
 class TimerListener(Protocol):
-    """Told of megatron-core's named timers (`forward-compute`, `backward-recv`, `all-grads-sync`, …)."""
+    """Told of megatron-core's named timers (`forward-compute`, `backward-recv`, `all-grads-sync`, …). Of a program
+    without its schedules, `forward-compute`, `backward-compute` and `optimizer` are told in its place."""
 
     def start(self, name: str) -> None: ...
 
@@ -149,6 +160,7 @@ class PluginContext:
     stopping: Callable[[], bool] = lambda: False
     """Whether this rank was asked to end: who holds the others at a border lets them go."""
     channel: AgentChannel = field(default_factory=AgentChannel)
+    degree: Degree = Degree.FULL
     serving: bool = False
     """A checkpoint answers requests; nothing is trained."""
     make_resident: MakeResident | None = None

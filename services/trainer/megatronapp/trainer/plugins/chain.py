@@ -1,4 +1,8 @@
-"""The plug-ins of a run as one, nested: the first is the outermost."""
+"""The plug-ins of a run as one, nested: the first is the outermost.
+
+This is all through which a training run, the trainer's own loop or a script that it is attached to, tells plug-ins what
+it does. Of megatron-core nothing is imported here: such a script may do without.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-from megatron.core.transformer.transformer_config import TransformerConfig
-
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
-from megatronapp.trainer.model_settings import model_settings
 from megatronapp.trainer.plugins.base import ForwardStep, Plugin, PluginContext, Preparation, Runner, ScheduleFunction
 from megatronapp.trainer.plugins.generating import TextGenerator
 
 if TYPE_CHECKING:
+    import torch
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
     from megatronapp.core.generation import Limits
     from megatronapp.core.generation_port import Port
     from megatronapp.trainer.batches import Batches
@@ -52,6 +55,8 @@ class PluginChain:
 
     def configure(self, config: TransformerConfig) -> dict[str, dict[str, str]]:
         """Let them change it; returns by plug-in what changed of the model, as a recipe keeps it."""
+        from megatronapp.trainer.model_settings import model_settings
+
         changes = {}
         for plugin in self.plugins:
             before = model_settings(config)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 
@@ -15,7 +15,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Device, Evaluation, Granularity, Hello, Phase, Progress, TraceControl
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
-from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.base import Degree, Plugin, PluginContext, TimerListener
 from megatronapp.trainer.plugins.scan import flags, operations
 from megatronapp.trainer.plugins.scan.agent_link import AgentLink, find_agent
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
@@ -28,6 +28,7 @@ from megatronapp.trainer.plugins.scan.hooks.garbage import GarbageHooks
 from megatronapp.trainer.plugins.scan.hooks.layers import LayerHooks
 from megatronapp.trainer.plugins.scan.hooks.microbatches import MicrobatchHooks
 from megatronapp.trainer.plugins.scan.hooks.p2p import P2PHooks
+from megatronapp.trainer.plugins.scan.hooks.passes import PassListener
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.hooks.processor import ProcessorHooks
 from megatronapp.trainer.plugins.scan.hooks.timers import GradSyncListener
@@ -45,6 +46,12 @@ OPERATION_OF_PHASE = {
     Phase.EVALUATION: Operation.EVALUATE,
     Phase.CHECKPOINT: Operation.CHECKPOINT,
 }
+
+
+class Hooks(Protocol):
+    def install(self) -> None: ...
+
+    def remove(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +98,18 @@ class ScanPlugin(Plugin):
         self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
         self._memory = MemoryGauge(context.device) if context.device.type == "cuda" else None
-        self._microbatches = MicrobatchHooks(self._probe)
+        on_cpu = context.device.type == "cpu"
+        processor = ProcessorHooks(self._probe) if on_cpu else None
         self._p2p = P2PHooks(self._probe, context.pipeline)
-        self._hooks = (
-            self._microbatches,
-            self._p2p,
-            CollectiveHooks(self._probe),
-            GarbageHooks(self._probe),
-            *((ProcessorHooks(self._probe),) if context.device.type == "cpu" else ()),
-        )
-        self._listeners = (GradSyncListener(self._probe), self._p2p)
+        self._passes: MicrobatchHooks | PassListener
+        self._hooks: tuple[Hooks, ...] = (CollectiveHooks(self._probe), GarbageHooks(self._probe))
+        if context.degree is Degree.FULL:
+            self._passes = MicrobatchHooks(self._probe)
+            self._hooks = (self._passes, self._p2p, *self._hooks, *((processor,) if processor else ()))
+            self._listeners: tuple[TimerListener, ...] = (GradSyncListener(self._probe), self._p2p)
+        else:
+            self._passes = PassListener(self._probe, before=processor.work if processor else lambda: None)
+            self._listeners = (self._passes,)
         self._layers = LayerHooks(self._probe)
         self._phases: list[Phase] = []
         self._current: _StepStart | None = None
@@ -127,7 +136,7 @@ class ScanPlugin(Plugin):
         window = self._controlled()
         traced = window.contains(step)
         self._layers.attach(traced and window.full)
-        self._microbatches.step_begin()
+        self._passes.step_begin()
         self._probe.works.clear()
         if self._first:
             self._phases.append(Phase.FIRST_STEP)

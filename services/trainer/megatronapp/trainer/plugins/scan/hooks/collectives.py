@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -186,6 +187,11 @@ class TracedWork:
         finally:
             call.end()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The operation's own: FSDP2 waits for what is an instance of torch's Work, and for nothing else."""
+        return type(self._work)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
 
@@ -202,20 +208,14 @@ def _is_group(argument: Any) -> bool:
 
 
 def rebind(patches: Patches, replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:
-    """Replace functions in torch.distributed and wherever a module of megatron-core holds them under any name."""
+    """Replace functions in torch.distributed and wherever a module outside of torch holds them under any name:
+    megatron-core, a script, a library. What torch's own modules call among themselves stays as it is."""
     for name, module in list(sys.modules.items()):
-        if module is None or not (name == "torch.distributed" or name.startswith("megatron.core")):
+        if not isinstance(module, ModuleType) or (name.startswith("torch.") and name != "torch.distributed"):
             continue
         for attribute, value in list(vars(module).items()):
-            if callable(value) and (wrapper := _lookup(replacements, value)) is not None:
+            if type(value) is FunctionType and (wrapper := replacements.get(value)) is not None:
                 patches.set(module, attribute, wrapper)
-
-
-def _lookup(replacements: dict[Callable[..., Any], Callable[..., Any]], value: Any) -> Callable[..., Any] | None:
-    try:
-        return replacements.get(value)
-    except TypeError:  # not hashable
-        return None
 
 
 def size_of(data: Any) -> int:

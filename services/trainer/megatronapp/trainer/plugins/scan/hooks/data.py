@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe, Work
@@ -18,6 +18,9 @@ class TracedData:
 
     def __iter__(self) -> TracedData:
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
 
     def __next__(self) -> dict[str, Any]:
         probe = self._probe
@@ -36,11 +39,16 @@ class TracedData:
         return batch
 
 
-def work_of(batch: dict[str, Any]) -> Work:
+def work_of(batch: Any) -> Work:
     """(tokens, sum of squared sequence lengths): what the batch says of itself under "work", or, without that, that of
-    one sequence per row. tokens: [batch, sequence]."""
+    one sequence per row. tokens, or input_ids: [batch, sequence]; (0, 0) for a batch that has neither."""
+    if not isinstance(batch, Mapping):
+        return 0, 0
     if "work" in batch:
         tokens, length_squares = batch["work"]
         return int(tokens), int(length_squares)
-    rows, length = batch["tokens"].shape
+    shape: Any = getattr(batch.get("tokens", batch.get("input_ids")), "shape", ())
+    if len(shape) != 2:
+        return 0, 0
+    rows, length = shape
     return rows * length, rows * length * length

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from megatron.core.transformer.identity_op import IdentityOp
 
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
@@ -149,6 +148,8 @@ class LayerHooks:
 
 def _find(module: Any, path: str) -> Any:
     """The submodule at a dotted path; None when it is missing or does nothing."""
+    from megatron.core.transformer.identity_op import IdentityOp
+
     for name in path.split("."):
         module = getattr(module, name, None)
     return None if isinstance(module, IdentityOp) else module

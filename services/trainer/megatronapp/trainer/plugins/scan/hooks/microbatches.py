@@ -8,15 +8,15 @@ the ids are right under every schedule, a plug-in's own included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from megatron.core.pipeline_parallel import schedules
-
-from megatronapp.trainer.pipeline.dynamic import Step
-from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
+
+if TYPE_CHECKING:
+    from megatronapp.trainer.pipeline.dynamic import Step
+    from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 NOWHERE = (-1, -1)
 
@@ -28,6 +28,11 @@ class MicrobatchHooks:
         self._of_output: dict[int, tuple[int, int]] = {}
 
     def install(self) -> None:
+        from megatron.core.pipeline_parallel import schedules
+
+        from megatronapp.trainer.pipeline.dynamic import Step
+        from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
+
         self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
         self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
         self._patches.set(DeferredWgrad, "run", self._wgrad(DeferredWgrad.run))

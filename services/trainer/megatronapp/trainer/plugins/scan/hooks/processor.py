@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from megatron.core.pipeline_parallel import schedules
 
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
@@ -30,6 +29,8 @@ class ProcessorHooks:
         self._product = torch.empty_like(self._matrix)
 
     def install(self) -> None:
+        from megatron.core.pipeline_parallel import schedules
+
         for name in ("forward_step", "backward_step"):
             self._patches.set(schedules, name, self._after_probe(getattr(schedules, name)))
 
@@ -39,12 +40,12 @@ class ProcessorHooks:
     def _after_probe(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
             if self._probe.on:
-                self._work()
+                self.work()
             return function(*args, **kwargs)
 
         return step
 
-    def _work(self) -> None:
+    def work(self) -> None:
         self._probe.recorder.begin(Operation.PROCESSOR_PROBE)
         for _ in range(PRODUCTS):
             torch.mm(self._matrix, self._matrix, out=self._product)

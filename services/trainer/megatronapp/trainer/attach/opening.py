@@ -1,0 +1,103 @@
+"""From process groups to a session: who this rank is, what it trains, and the plug-ins that its flags turn on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from megatronapp.core.trace.values import Identity, Recipe, Schedule, Setting
+from megatronapp.trainer.attach.session import Session
+from megatronapp.trainer.environment import Environment
+from megatronapp.trainer.placement import identity, placement
+from megatronapp.trainer.plugins.base import Degree, PluginContext, TimerHub
+from megatronapp.trainer.plugins.chain import PluginChain
+from megatronapp.trainer.plugins.faults import FaultsPlugin
+from megatronapp.trainer.plugins.scan.plugin import ScanPlugin
+from megatronapp.trainer.versions import library_versions
+from megatronapp.trainer.worlds import World
+
+KINDS = (ScanPlugin, FaultsPlugin)
+FIRST_RANK_SECONDS = 60.0
+"""The first rank says who the run is; one that is not attached never does."""
+SEEN = {
+    Degree.FULL: "microbatches, messages between stages, collectives, layers, the optimizer, data",
+    Degree.STEPS: "steps, forward and backward passes, collectives, the optimizer, data; "
+    "not what megatron-core's schedules would tell: messages between stages, layers",
+    Degree.COLLECTIVES: "collectives; not steps: nothing that trains was found",
+}
+
+
+def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
+    """None where no flag turns a plug-in on. Raises MegatronAppError, and what torch raises."""
+    environment = _environment()
+    world = World.whole(environment)
+    device = _device()
+    store = PrefixStore("megatronapp", dist.distributed_c10d._get_default_store())
+    whoever = _identity(environment, store)
+    timers = TimerHub()
+    full = degree is Degree.FULL
+    described = _megatron(environment, world, device) if full else None
+    messages = described.messages if described else None
+    context = PluginContext(
+        identity=whoever,
+        placement=described.placement if described else placement(environment, device),
+        schedule=described.schedule if described else Schedule(name="none", microbatches=1),
+        device=device,
+        timers=timers,
+        collector_address=environment.collector_address,
+        token_file=environment.token_file,
+        world=world,
+        request_stop=lambda: None,
+        request_border=lambda: None,
+        pipeline=messages,
+        recipe=_recipe(degree, described.settings if described else (), device),
+        store=store,
+        degree=degree,
+    )
+    chain = PluginChain.create(KINDS, flags, context)
+    if not chain.plugins:
+        return None
+    if whoever.rank == 0:
+        sys.stderr.write(f"megatronapp: attached to {whoever.job}, run {whoever.run[:8]}: {SEEN[degree]}\n")
+    return Session(chain, timers, degree, messages)
+
+
+def _environment() -> Environment:
+    """What the launcher said, and of ranks what torch knows: not every launcher sets torchrun's variables."""
+    said = Environment.read()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    local = said.local_rank if "LOCAL_RANK" in os.environ else int(os.environ.get("SLURM_LOCALID", rank))
+    return replace(said, rank=rank, world_size=world, local_rank=local)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _identity(environment: Environment, store: Store) -> Identity:
+    if environment.rank:
+        store.wait(["run"], timedelta(seconds=FIRST_RANK_SECONDS))
+    return identity(environment, store)
+
+
+def _megatron(environment: Environment, world: World, device: torch.device) -> Any:
+    from megatronapp.trainer.attach.described import describe
+
+    return describe(environment, world, device)
+
+
+def _recipe(degree: Degree, settings: tuple[Setting, ...], device: torch.device) -> Recipe:
+    named = (Setting(name="attached", value=str(degree)), *settings)
+    versions = (Setting(name=name, value=value) for name, value in library_versions(device).items())
+    return Recipe(
+        settings=tuple(sorted(named, key=lambda setting: setting.name)),
+        versions=tuple(sorted(versions, key=lambda setting: setting.name)),
+    )

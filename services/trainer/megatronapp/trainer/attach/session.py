@@ -1,0 +1,122 @@
+"""What a script does, told to the plug-ins as the trainer's loop tells it.
+
+Who knows where a step begins and ends says so: the script itself (`run.step()`), Megatron-LM's loop, or, without
+either, its optimizer's step. Where nobody begins a step, what happens first in it does: data, a pass, the optimizer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any
+
+from megatronapp.core.trace.values import Evaluation, Phase, Progress
+from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.plugins.base import Degree, TimerHub
+from megatronapp.trainer.plugins.chain import PluginChain
+
+
+class Bounds(IntEnum):
+    """Who says where steps end; the highest that has spoken counts."""
+
+    OPTIMIZER = 0
+    LOOP = 1
+    SCRIPT = 2
+
+
+class Session:
+    """One rank's, for its training thread."""
+
+    def __init__(
+        self, chain: PluginChain, timers: TimerHub, degree: Degree, messages: PipelineMessages | None = None
+    ) -> None:
+        self.chain = chain
+        self.timers = timers
+        self.degree = degree
+        self.messages = messages
+        self.models: list[Any] | None = None
+        """The model chunks, once the plug-ins have seen them."""
+        self.step = 0
+        """The one that runs, or the last one."""
+        self.bounds = Bounds.OPTIMIZER
+        self._open = False
+        self._phases: list[Phase] = []
+        self._closed = False
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is the training thread, and not one beside it or a process that was forked."""
+        return not self._closed and threading.get_ident() == self._thread and os.getpid() == self._pid
+
+    # ---- steps
+
+    def begin(self, by: Bounds, number: int | None = None) -> None:
+        """A step begins, if it has not, and if nobody who knows better says when. `number`: from 1."""
+        if by < self.bounds:
+            return
+        self.bounds = by
+        if self._open and number in (None, self.step):
+            return
+        if self._open:
+            self.end(by)
+        self.step = self.step + 1 if number is None else number
+        self._open = True
+        if self.messages is not None:
+            self.messages.begin_step(self.step)
+        self.chain.step_begin(self.step)
+
+    def end(self, by: Bounds, progress: Progress | None = None) -> None:
+        if by < self.bounds or not self._open:
+            return
+        self._open = False
+        self.chain.step_end(self.step, progress)
+
+    # ---- inside of steps, and between them
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Inside, the run is in this phase. Of one that it is in already nothing is said again."""
+        if phase in self._phases:
+            yield
+            return
+        self._phases.append(phase)
+        self.chain.phase_begin(phase)
+        try:
+            yield
+        finally:
+            self._phases.remove(phase)
+            if not self._closed:
+                self.chain.phase_end(phase)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Around what stands for one of megatron-core's timers."""
+        timer = self.timers(name)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.stop()
+
+    def optimizer(self, step: Callable[[], Any]) -> Any:
+        return self.chain.optimizer(step)()
+
+    def evaluation(self, split: str, loss: float | None, microbatches: int) -> None:
+        self.chain.evaluation(Evaluation(split=split, loss=loss, microbatches=microbatches, step=self.step))
+
+    # ---- the end
+
+    def pause(self) -> None:
+        """The training is over: what comes now is no step, and ranks wait for each other in it."""
+        self.chain.phase_begin(Phase.PAUSE)
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.chain.close()

@@ -1,0 +1,72 @@
+"""A plain loop on megatron-core, as its own quick start has it: no Megatron-LM, no loop of ours. On a CPU."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from megatron.core.transformer import TransformerConfig
+
+from megatronapp.trainer import cpu
+
+SEQUENCE, VOCABULARY, MICROBATCHES = 16, 128, 4
+
+
+def loss_of(labels, output):
+    return output.mean(), {"lm loss": output.mean().detach()}
+
+
+def forward_step(iterator, model):
+    tokens = next(iterator)["tokens"]
+    positions = torch.arange(SEQUENCE).expand_as(tokens)
+    return model(tokens, positions, None, labels=tokens), partial(loss_of, tokens)
+
+
+def batches():
+    while True:
+        yield {"tokens": torch.randint(VOCABULARY, (2, SEQUENCE))}
+
+
+def main(steps: int, stages: int) -> None:
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
+    cpu.install()
+    torch.manual_seed(1)
+    model_parallel_cuda_manual_seed(1)
+    config = TransformerConfig(
+        num_layers=4, hidden_size=32, num_attention_heads=4, pipeline_dtype=torch.float32, batch_p2p_comm=False
+    )
+    config.finalize_model_grads_func = finalize_model_grads
+    first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
+    module = GPTModel(config, get_gpt_layer_local_spec(), VOCABULARY, SEQUENCE, pre_process=first, post_process=last)
+    model = DistributedDataParallel(config, DistributedDataParallelConfig(), module)
+    optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3), [model])
+    data, schedule = batches(), get_forward_backward_func()
+    for _ in range(steps):
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        losses = schedule(
+            forward_step_func=forward_step,
+            data_iterator=data,
+            model=[model],
+            num_microbatches=MICROBATCHES,
+            seq_length=SEQUENCE,
+            micro_batch_size=2,
+        )
+        optimizer.step()
+        if last and parallel_state.get_data_parallel_rank() == 0:
+            print("loss", sum(each["lm loss"].item() for each in losses).hex(), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
