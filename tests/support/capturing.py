@@ -14,6 +14,7 @@ import torch
 from megatronapp.core.trace.values import Progress, Schedule
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.scope.perturb.activations import SiteChange
+from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.philox import Key, uniform, words_at
 from megatronapp.trainer.plugins.scope.perturb.plan import Plan
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
@@ -109,7 +110,7 @@ class Looker(Plugin):
         wanted = self.wanted
         if step == 1 and (wanted.sites or wanted.plan):
             plan = Plan.parse(wanted.plan) if wanted.plan else None
-            changes = [SiteChange(each, self.shard) for each in plan.perturbations] if plan else []
+            changes = [SiteChange(each, self.shard, Kept(self.shard)) for each in plan.perturbations] if plan else []
             self.held.set(plan.perturbations if plan else ())
             demands = []
             for spot in self.taps.spots:
@@ -141,7 +142,7 @@ class Looker(Plugin):
         self.found.trained = _copied(self.chunks)
 
     def _see(self, capture: Capture) -> None:
-        if capture.step > 1:
+        if capture.step > 1 or capture.key is not None:
             return
         spot, value = capture.spot, capture.value
         dims, at = spot.place.dims, replace(self.position, microbatch=capture.microbatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,72 +21,86 @@ class Shape:
     gated: bool = False
     """With RMSNorm and rotation, as Llama has it; else with LayerNorm, learned positions, and GELU, as GPT-2 has it."""
     eps: float = 1e-5
+    rotary_base: float = 10_000.0
+
+
+Change = Callable[[str, int | None, torch.Tensor], torch.Tensor]
+"""What the model goes on with in place of a site's value, which is [token, batch, …] or [batch, head, query, key]."""
 
 
 def plain_forward(
-    tokens: npt.NDArray[np.int64], weights: Mapping[str, Floats], shape: Shape, layers: int
+    tokens: npt.NDArray[np.int64],
+    weights: Mapping[str, Floats],
+    shape: Shape,
+    layers: int,
+    change: Change | None = None,
 ) -> dict[tuple[str, int | None], Floats]:
     """By (site, layer): values in the order of axes [token, batch, …], of scores and probabilities [batch, head, query,
     key]; masked scores are left as they are. tokens: [batch, token]."""
-    model = _Model({name: torch.from_numpy(value) for name, value in weights.items()}, shape)
+    model = _Model({name: torch.from_numpy(value) for name, value in weights.items()}, shape, change)
     with torch.no_grad():
         model.run(torch.from_numpy(tokens), layers)
     return {key: value.contiguous().numpy() for key, value in model.seen.items()}
 
 
 class _Model:
-    def __init__(self, weights: dict[str, torch.Tensor], shape: Shape) -> None:
-        self.w, self.shape = weights, shape
+    def __init__(self, weights: dict[str, torch.Tensor], shape: Shape, change: Change | None) -> None:
+        self.w, self.shape, self.change = weights, shape, change
         self.seen: dict[tuple[str, int | None], torch.Tensor] = {}
+
+    def see(self, site: str, layer: int | None, value: torch.Tensor) -> torch.Tensor:
+        if self.change is not None:
+            value = self.change(site, layer, value)
+        self.seen[site, layer] = value
+        return value
 
     def run(self, tokens: torch.Tensor, layers: int) -> None:
         embedding = self.w["embedding.word_embeddings.weight"]
         x = embedding[tokens].transpose(0, 1)
         if not self.shape.gated:
             x = x + self.w["embedding.position_embeddings.weight"][: len(x)].unsqueeze(1)
-        self.seen["embed", None] = x
+        x = self.see("embed", None, x)
         for layer in range(layers):
             x = self.layer(x, layer)
-        x = self.seen["final_norm", None] = self.norm(x, "final_layernorm")
-        self.seen["logits", None] = x @ self.w.get("output_layer.weight", embedding).T
+        x = self.see("final_norm", None, self.norm(x, "final_layernorm"))
+        self.see("logits", None, x @ self.w.get("output_layer.weight", embedding).T)
 
     def layer(self, x: torch.Tensor, layer: int) -> torch.Tensor:
         at = f"layers.{layer}."
-        self.seen["resid_pre", layer] = x
+        x = self.see("resid_pre", layer, x)
         x = x + self.attention(self.norm(x, at + "input_layernorm"), layer)
-        self.seen["resid_mid", layer] = x
+        x = self.see("resid_mid", layer, x)
         x = x + self.mlp(self.norm(x, at + "pre_mlp_layernorm"), layer)
-        self.seen["resid_post", layer] = x
-        return x
+        return self.see("resid_post", layer, x)
 
     def attention(self, x: torch.Tensor, layer: int) -> torch.Tensor:
-        at, shape, seen = f"layers.{layer}.self_attention.", self.shape, self.seen
+        at, shape, see = f"layers.{layer}.self_attention.", self.shape, self.see
         mixed = self.linear(x, at + "linear_qkv").unflatten(-1, (shape.groups, shape.heads // shape.groups + 2, -1))
         q, k, v = mixed[..., :-2, :].flatten(2, 3), mixed[..., -2, :], mixed[..., -1, :]
         if shape.gated:
-            q, k = _rotated(q), _rotated(k)
-        seen["attn.q", layer], seen["attn.k", layer], seen["attn.v", layer] = q, k, v
+            q, k = see("attn.q_pre", layer, q), see("attn.k_pre", layer, k)
+            q, k = (_rotated(each, shape.rotary_base) for each in (q, k))
+        q, k, v = see("attn.q", layer, q), see("attn.k", layer, k), see("attn.v", layer, v)
         k, v = (each.repeat_interleave(shape.heads // shape.groups, dim=2) for each in (k, v))
         scores = torch.einsum("qbhd,kbhd->bhqk", q, k) / math.sqrt(q.shape[-1])
         future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
-        probs = scores.masked_fill(future, -math.inf).softmax(-1)
-        seen["attn.scores", layer], seen["attn.probs", layer] = scores, probs
-        context = seen["attn.context", layer] = torch.einsum("bhqk,kbhd->qbhd", probs, v)
-        out = seen["attn.out", layer] = self.linear(context.flatten(2), at + "linear_proj")
-        return out
+        scores = see("attn.scores", layer, scores)
+        probs = see("attn.probs", layer, scores.masked_fill(future, -math.inf).softmax(-1))
+        context = see("attn.context", layer, torch.einsum("bhqk,kbhd->qbhd", probs, v))
+        projection = self.w[at + "linear_proj.weight"].unflatten(1, (shape.heads, -1))
+        see("attn.result", layer, torch.einsum("qbhd,nhd->qbhn", context, projection))
+        return see("attn.out", layer, self.linear(context.flatten(2), at + "linear_proj"))
 
     def mlp(self, x: torch.Tensor, layer: int) -> torch.Tensor:
-        at, seen = f"layers.{layer}.mlp.", self.seen
+        at, see = f"layers.{layer}.mlp.", self.see
         hidden = self.linear(x, at + "linear_fc1")
         if self.shape.gated:
-            gate, up = seen["mlp.gate", layer], seen["mlp.up", layer] = hidden.chunk(2, -1)
-            hidden = F.silu(gate) * up
+            gate, up = hidden.chunk(2, -1)
+            hidden = F.silu(see("mlp.gate", layer, gate)) * see("mlp.up", layer, up)
         else:
-            seen["mlp.fc1", layer] = hidden
-            hidden = F.gelu(hidden)
-        seen["mlp.act", layer] = hidden
-        out = seen["mlp.out", layer] = self.linear(hidden, at + "linear_fc2")
-        return out
+            hidden = F.gelu(see("mlp.fc1", layer, hidden))
+        hidden = see("mlp.act", layer, hidden)
+        return see("mlp.out", layer, self.linear(hidden, at + "linear_fc2"))
 
     def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return F.linear(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
@@ -98,9 +112,9 @@ class _Model:
         return F.layer_norm(x, weight.shape, weight, self.w[f"{name}.bias"], self.shape.eps)
 
 
-def _rotated(x: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding, base 10000, of pairs (i, i + half). x: [token, batch, head, chan]."""
+def _rotated(x: torch.Tensor, base: float) -> torch.Tensor:
+    """Rotary embedding of pairs (i, i + half). x: [token, batch, head, chan]."""
     half = x.shape[-1] // 2
-    angles = torch.outer(torch.arange(len(x)).float(), 10000.0 ** (-torch.arange(half).float() / half))
+    angles = torch.outer(torch.arange(len(x)).float(), base ** (-torch.arange(half).float() / half))
     cos, sin = (each.repeat(1, 2)[:, None, None] for each in (angles.cos(), angles.sin()))
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin

@@ -52,7 +52,7 @@ class ScopeHello(_message.Message):
     def __init__(self, identity: _Optional[_Union[_trace_pb2.Identity, _Mapping]] = ..., placement: _Optional[_Union[_trace_pb2.Placement, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ..., model: _Optional[_Union[ScopeModel, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[ScopeSite, _Mapping]]] = ..., state: _Optional[_Union[ScopeState, _Mapping]] = ..., confirms_demands: _Optional[bool] = ...) -> None: ...
 
 class ScopeModel(_message.Message):
-    __slots__ = ("name", "layers", "hidden", "heads", "query_groups", "head_channels", "mlp_channels", "experts", "vocabulary", "padded_vocabulary", "sequence_length", "micro_batch_size", "dtype", "sequence_parallel", "microbatches")
+    __slots__ = ("name", "layers", "hidden", "heads", "query_groups", "head_channels", "mlp_channels", "experts", "vocabulary", "padded_vocabulary", "sequence_length", "micro_batch_size", "dtype", "sequence_parallel", "microbatches", "position_embedding", "normalization", "norm_epsilon")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,9 @@ class ScopeModel(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_EMBEDDING_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZATION_FIELD_NUMBER: _ClassVar[int]
+    NORM_EPSILON_FIELD_NUMBER: _ClassVar[int]
     name: str
     layers: int
     hidden: int
@@ -83,7 +86,10 @@ class ScopeModel(_message.Message):
     dtype: str
     sequence_parallel: bool
     microbatches: int
-    def __init__(self, name: _Optional[str] = ..., layers: _Optional[int] = ..., hidden: _Optional[int] = ..., heads: _Optional[int] = ..., query_groups: _Optional[int] = ..., head_channels: _Optional[int] = ..., mlp_channels: _Optional[int] = ..., experts: _Optional[int] = ..., vocabulary: _Optional[int] = ..., padded_vocabulary: _Optional[int] = ..., sequence_length: _Optional[int] = ..., micro_batch_size: _Optional[int] = ..., dtype: _Optional[str] = ..., sequence_parallel: _Optional[bool] = ..., microbatches: _Optional[int] = ...) -> None: ...
+    position_embedding: str
+    normalization: str
+    norm_epsilon: float
+    def __init__(self, name: _Optional[str] = ..., layers: _Optional[int] = ..., hidden: _Optional[int] = ..., heads: _Optional[int] = ..., query_groups: _Optional[int] = ..., head_channels: _Optional[int] = ..., mlp_channels: _Optional[int] = ..., experts: _Optional[int] = ..., vocabulary: _Optional[int] = ..., padded_vocabulary: _Optional[int] = ..., sequence_length: _Optional[int] = ..., micro_batch_size: _Optional[int] = ..., dtype: _Optional[str] = ..., sequence_parallel: _Optional[bool] = ..., microbatches: _Optional[int] = ..., position_embedding: _Optional[str] = ..., normalization: _Optional[str] = ..., norm_epsilon: _Optional[float] = ...) -> None: ...
 
 class ScopeSites(_message.Message):
     __slots__ = ("sites",)
@@ -246,7 +252,7 @@ class ScopePerturb(_message.Message):
     def __init__(self, plan: _Optional[str] = ..., perturbations: _Optional[_Iterable[_Union[ScopePerturbation, _Mapping]]] = ..., seed: _Optional[int] = ..., replica: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class ScopePerturbation(_message.Message):
-    __slots__ = ("place", "site", "kind", "coefficient", "layers", "heads", "tokens", "channels", "steps", "bits", "with_heads", "redraw", "off", "source", "keep_in_checkpoints")
+    __slots__ = ("place", "site", "kind", "coefficient", "layers", "heads", "tokens", "channels", "steps", "bits", "with_heads", "redraw", "off", "source", "keep_in_checkpoints", "rows", "baseline", "vector")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +268,9 @@ class ScopePerturbation(_message.Message):
     OFF_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     KEEP_IN_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     place: str
     site: str
     kind: str
@@ -277,7 +286,10 @@ class ScopePerturbation(_message.Message):
     off: bool
     source: str
     keep_in_checkpoints: bool
-    def __init__(self, place: _Optional[str] = ..., site: _Optional[str] = ..., kind: _Optional[str] = ..., coefficient: _Optional[float] = ..., layers: _Optional[str] = ..., heads: _Optional[str] = ..., tokens: _Optional[str] = ..., channels: _Optional[str] = ..., steps: _Optional[str] = ..., bits: _Optional[str] = ..., with_heads: _Optional[str] = ..., redraw: _Optional[bool] = ..., off: _Optional[bool] = ..., source: _Optional[str] = ..., keep_in_checkpoints: _Optional[bool] = ...) -> None: ...
+    rows: str
+    baseline: str
+    vector: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, place: _Optional[str] = ..., site: _Optional[str] = ..., kind: _Optional[str] = ..., coefficient: _Optional[float] = ..., layers: _Optional[str] = ..., heads: _Optional[str] = ..., tokens: _Optional[str] = ..., channels: _Optional[str] = ..., steps: _Optional[str] = ..., bits: _Optional[str] = ..., with_heads: _Optional[str] = ..., redraw: _Optional[bool] = ..., off: _Optional[bool] = ..., source: _Optional[str] = ..., keep_in_checkpoints: _Optional[bool] = ..., rows: _Optional[str] = ..., baseline: _Optional[str] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScopePerturbClear(_message.Message):
     __slots__ = ("plan",)

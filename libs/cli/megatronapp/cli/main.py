@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from megatronapp.cli import analyze, attach, doctor, quarantine, run, serve, token, trace, train, up
+from megatronapp.cli import analyze, attach, doctor, quarantine, run, scope, serve, token, trace, train, up
 from megatronapp.cli.demo import command as demo
 from megatronapp.cli.pipeline import plan, simulate
 from megatronapp.core.errors import MegatronAppError
@@ -51,6 +51,7 @@ app.command("generate", **train.PASS_THROUGH)(train.generate)
 app.command("serve", **serve.PASS_THROUGH)(serve.serve)
 app.add_typer(train.data_app, name="data")
 app.add_typer(trace.trace_app, name="trace")
+app.add_typer(scope.scope_app, name="scope")
 app.command("analyze", **train.PASS_THROUGH)(analyze.analyze)
 app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)

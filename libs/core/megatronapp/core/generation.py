@@ -13,7 +13,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.scope.expression import parse
+from megatronapp.core.scope.intervention import MAX_INTERVENTIONS, MAX_KEPT, Intervention
 
 Prompt = str | tuple[int, ...]
 """Text, or token ids."""
@@ -96,6 +98,18 @@ class GenerationRequest:
     """Take over what an earlier request has computed of the same tokens: for branches. Hooks don't see these again."""
     paused: bool = False
     """Wait for `step` or `resume` before the first step."""
+    interventions: tuple[Intervention, ...] = ()
+    """What is done to this request's forward passes (MegaScope)."""
+    intervention_seed: int = 0
+    """Of their noise."""
+    keep: tuple[str, ...] = ()
+    """Selectors (`layers[*].resid_post`) of values that stay on the ranks under this request's id, for interventions of
+    later ones."""
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether it needs MegaScope on the ranks."""
+        return bool(self.interventions or self.keep)
 
     def __post_init__(self) -> None:
         _check(bool(self.prompts), "no prompts: give one at least")
@@ -109,6 +123,7 @@ class GenerationRequest:
         _check(self.top_candidates >= 0, f"top_candidates {self.top_candidates} must be 0 or more")
         self._check_stops()
         self._check_beams()
+        self._check_interventions()
 
     def _check_stops(self) -> None:
         words = self.stop_words
@@ -117,6 +132,18 @@ class GenerationRequest:
         _check(fits, f"a stop word has 1 to {MAX_STOP_WORD_CHARACTERS} characters")
         tokens = self.stop_tokens
         _check(len(tokens) <= MAX_STOP_TOKENS, f"{len(tokens)} stop tokens: at most {MAX_STOP_TOKENS}")
+
+    def _check_interventions(self) -> None:
+        _check(len(self.interventions) <= MAX_INTERVENTIONS, f"at most {MAX_INTERVENTIONS} interventions")
+        _check(0 <= self.intervention_seed <= MAX_SEED, f"intervention_seed must be 0 to {MAX_SEED}")
+        _check(len(self.keep) <= MAX_KEPT, f"{len(self.keep)} selectors to keep: at most {MAX_KEPT}")
+        _check(not (self.reuse_prefix and self.looks_inside), "interventions and keep can't reuse a prefix")
+        for text in self.keep:
+            try:
+                bare = not parse(text).operations
+            except DataError as error:
+                raise UsageError(f"keep: {error}") from error
+            _check(bare, f"keep {text[:80]!r}: a selector alone, such as layers[*].resid_post")
 
     def _check_beams(self) -> None:
         _check(self.beam_width >= 0, f"beam_width {self.beam_width} must be 1 or more, or 0 for sampling")

@@ -14,10 +14,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from megatronapp.core import generation
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.generation import Command, Control, Event, GenerationRequest
+from megatronapp.core.scope.intervention import Intervention
 
 _COMMANDS: dict[str, type[Command]] = {"request": GenerationRequest, "control": Control}
 _STRICT = ConfigDict(extra="forbid", strict=True)
-for _class in (generation.Sampling, *_COMMANDS.values()):
+for _class in (generation.Sampling, Intervention, *_COMMANDS.values()):
     _class.__pydantic_config__ = _STRICT  # type: ignore[union-attr]
 _EVENTS: tuple[type[Event], ...] = typing.get_args(Event)
 _LENIENT = ConfigDict(extra="ignore", strict=True, val_json_bytes="base64")
@@ -68,6 +69,9 @@ def event_from_json(text: str | bytes) -> Event:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Intervention):  # of many fields few are given, and there may be many of them
+        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: _plain(each) for name, each in given.items() if each not in ("", (), False)}
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):

@@ -346,6 +346,16 @@ class ScopeTicket(Model):
     expires_unix_seconds: float
 
 
+class ScopeModel(Model):
+    """A model that MegaScope sees: its ranks are connected."""
+
+    run: str
+    job: str
+    roles: list[str] = Field(description="what can be asked of it: generate, perturb, train")
+    layers: int
+    ranks: int
+
+
 class AuditEntry(Model):
     """What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`."""
 

@@ -17,6 +17,7 @@ from megatronapp.gateway.routes import (
     alerts,
     completions,
     events,
+    experiments,
     findings,
     history,
     incidents,
@@ -96,7 +97,7 @@ def _api() -> APIRouter:
     api = APIRouter()
     api.include_router(session.router)
     api.include_router(alerts.router)
-    for module in (jobs, history, timeline, traces, findings, incidents, scope, recordings):
+    for module in (jobs, history, timeline, traces, findings, incidents, scope, experiments, recordings):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)
     api.include_router(scope.socket_router)

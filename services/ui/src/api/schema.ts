@@ -566,6 +566,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/scope/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Models
+         * @description Runs whose ranks are connected, by job.
+         */
+        get: operations["list_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/scope/audit": {
         parameters: {
             query?: never;
@@ -580,6 +600,106 @@ export interface paths {
         get: operations["list_audit"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/surprisal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Surprisal
+         * @description How little the model expects each token of prompts.
+         */
+        post: operations["surprisal"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/causal-trace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Causal Trace
+         * @description Where values of one prompt, in place of another's, bring its answer back: a grid of layers and tokens.
+         */
+        post: operations["causal_trace"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/comparison": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compare
+         * @description A prompt without and with interventions: how far predictions and a site's values are apart.
+         */
+        post: operations["compare"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/sweep": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sweep
+         * @description How far predictions go as an intervention grows, over several seeds of its noise.
+         */
+        post: operations["sweep"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/attribution": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attribute
+         * @description Direct logit attribution: what each head and MLP adds to the answer at the prompt's end.
+         */
+        post: operations["attribute"];
         delete?: never;
         options?: never;
         head?: never;
@@ -788,6 +908,21 @@ export interface components {
             /** Evaluations */
             evaluations: components["schemas"]["Evaluation"][];
         };
+        /** AttributionRequest */
+        AttributionRequest: {
+            /** Prompt */
+            prompt: string | number[];
+            /**
+             * Answer
+             * @description an id, or a text of one token
+             */
+            answer: number | string;
+            /**
+             * Against
+             * @description attribute the answer's lead over this one
+             */
+            against?: number | string | null;
+        };
         /**
          * AuditEntry
          * @description What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`.
@@ -811,6 +946,68 @@ export interface components {
          * @enum {string}
          */
         Axis: "step" | "time";
+        /**
+         * CausalTrace
+         * @description The answer's log-probability with one cell of the clean prompt in the corrupted one.
+         */
+        CausalTrace: {
+            /** Tokens */
+            tokens: string[];
+            /** Layers */
+            layers: number[];
+            /** Clean */
+            clean: number;
+            /** Corrupted */
+            corrupted: number;
+            /**
+             * Patched
+             * @description [layer][token or head]
+             */
+            patched: (number | null)[][];
+            /**
+             * Effect
+             * @description the same, 0: as corrupted, 1: as clean
+             */
+            effect: (number | null)[][];
+        };
+        /**
+         * CausalTraceRequest
+         * @description Prompts of as many tokens each, such as "The Eiffel Tower is in" and "The Colosseum is in".
+         */
+        CausalTraceRequest: {
+            /** Clean */
+            clean: string | number[];
+            /** Corrupted */
+            corrupted: string | number[];
+            /**
+             * Answer
+             * @description what the clean prompt is to be followed by
+             */
+            answer: string | number[];
+            /**
+             * Site
+             * @default resid_post
+             */
+            site: string;
+            /**
+             * Layers
+             * @description none: all
+             * @default []
+             */
+            layers: number[];
+            /**
+             * By Head
+             * @description heads in place of tokens, of a site that has heads
+             * @default false
+             */
+            by_head: boolean;
+            /**
+             * Reason
+             * @description why, kept in the audit; needed where a pass is changed
+             * @default causal trace
+             */
+            reason: string;
+        };
         /**
          * Cause
          * @enum {string}
@@ -877,6 +1074,50 @@ export interface components {
             fitted: boolean;
             /** Anchors */
             anchors: number;
+        };
+        /** ComparisonRequest */
+        ComparisonRequest: {
+            /** Prompt */
+            prompt: string | number[];
+            /** Interventions */
+            interventions: components["schemas"]["ScopeIntervention"][];
+            /**
+             * Free
+             * @description B goes its own way; else it is given A's tokens
+             * @default false
+             */
+            free: boolean;
+            /**
+             * Site
+             * @default resid_post
+             */
+            site: string;
+            /**
+             * Max New Tokens
+             * @default 16
+             */
+            max_new_tokens: number;
+            /**
+             * Temperature
+             * @default 0
+             */
+            temperature: number;
+            /**
+             * Seed
+             * @default 0
+             */
+            seed: number;
+            /**
+             * Intervention Seed
+             * @default 0
+             */
+            intervention_seed: number;
+            /**
+             * Reason
+             * @description why, kept in the audit; needed where a pass is changed
+             * @default
+             */
+            reason: string;
         };
         /** Completion */
         Completion: {
@@ -1544,6 +1785,31 @@ export interface components {
             mean_seconds_to_resolve: number | null;
         };
         /**
+         * LogitAttribution
+         * @description What each part adds to the logit at the prompt's end, with the final norm's scale as it is.
+         */
+        LogitAttribution: {
+            /** Total */
+            total: number;
+            /** Embed */
+            embed: number;
+            /**
+             * Heads
+             * @description [layer][head]
+             */
+            heads: (number | null)[][];
+            /**
+             * Biases
+             * @description [layer]: of the attention's projection
+             */
+            biases: (number | null)[];
+            /**
+             * Mlps
+             * @description [layer]
+             */
+            mlps: (number | null)[];
+        };
+        /**
          * MegatronGeneration
          * @description `text` has the prompts; `scores` only of a beam search, which takes one prompt.
          */
@@ -1729,6 +1995,57 @@ export interface components {
              * @description since when a trace-collector has not answered; null: all do
              */
             collector_lost_unix_seconds: number | null;
+        };
+        /**
+         * PromptComparison
+         * @description A prompt without (A) and with (B) interventions, as far as both have the same tokens.
+         */
+        PromptComparison: {
+            /** Clean Text */
+            clean_text: string;
+            /** Other Text */
+            other_text: string;
+            /**
+             * First Different Position
+             * @description of a token that B draws otherwise; null: none. Of given tokens: that B would have drawn otherwise
+             */
+            first_different_position: number | null;
+            /** Edit Distance */
+            edit_distance: number;
+            /**
+             * Kl
+             * @description [token]: KL(A ‖ B) of what is predicted after it
+             */
+            kl: (number | null)[];
+            /**
+             * Log Probability Difference
+             * @description [token]: of A's next token, B − A
+             */
+            log_probability_difference: (number | null)[];
+            /** Layers */
+            layers: number[];
+            /**
+             * Cosine
+             * @description [layer][token], of the site
+             */
+            cosine: (number | null)[][];
+            /**
+             * Relative L2
+             * @description [layer][token]: ‖B − A‖ ÷ ‖A‖
+             */
+            relative_l2: (number | null)[][];
+        };
+        /**
+         * PromptSurprisal
+         * @description −ln p of each token given those before it; of the first nobody knows.
+         */
+        PromptSurprisal: {
+            /** Ids */
+            ids: number[];
+            /** Texts */
+            texts: string[];
+            /** Nats */
+            nats: (number | null)[];
         };
         /** Rank */
         Rank: {
@@ -1948,6 +2265,118 @@ export interface components {
              * @default
              */
             text: string;
+        };
+        /**
+         * ScopeIntervention
+         * @description What is done to a forward pass: core's `Intervention`. Selections are ranges ("10:20", "0,3"); empty: all.
+         */
+        ScopeIntervention: {
+            /**
+             * Place
+             * @default calculation
+             * @enum {string}
+             */
+            place: "storage" | "calculation" | "system";
+            /**
+             * Site
+             * @default
+             */
+            site: string;
+            /**
+             * Kind
+             * @description zero, mean, steer, scale, noise1, … (docs/scope.md#perturbation)
+             */
+            kind: string;
+            /**
+             * Coefficient
+             * @default 0
+             */
+            coefficient: number;
+            /**
+             * Layers
+             * @default
+             */
+            layers: string;
+            /**
+             * Heads
+             * @default
+             */
+            heads: string;
+            /**
+             * Tokens
+             * @default
+             */
+            tokens: string;
+            /**
+             * Channels
+             * @default
+             */
+            channels: string;
+            /**
+             * Steps
+             * @default
+             */
+            steps: string;
+            /**
+             * Rows
+             * @default
+             */
+            rows: string;
+            /**
+             * Bits
+             * @default
+             */
+            bits: string;
+            /**
+             * With Heads
+             * @default
+             */
+            with_heads: string;
+            /**
+             * Redraw
+             * @default false
+             */
+            redraw: boolean;
+            /**
+             * Off
+             * @default false
+             */
+            off: boolean;
+            /**
+             * Source
+             * @description the generation that kept the values
+             * @default
+             */
+            source: string;
+            /**
+             * Baseline
+             * @default
+             */
+            baseline: string;
+            /**
+             * Vector
+             * @default []
+             */
+            vector: number[];
+        };
+        /**
+         * ScopeModel
+         * @description A model that MegaScope sees: its ranks are connected.
+         */
+        ScopeModel: {
+            /** Run */
+            run: string;
+            /** Job */
+            job: string;
+            /**
+             * Roles
+             * @description what can be asked of it: generate, perturb, train
+             */
+            roles: string[];
+            /** Layers */
+            layers: number;
+            /** Ranks */
+            ranks: number;
         };
         /**
          * ScopeTicket
@@ -2171,6 +2600,50 @@ export interface components {
             tokens_per_second: number | null;
             /** Tflops Per Gpu */
             tflops_per_gpu: number | null;
+        };
+        /** SurprisalRequest */
+        SurprisalRequest: {
+            /** Prompts */
+            prompts: (string | number[])[];
+        };
+        /** SweepRequest */
+        SweepRequest: {
+            /** Prompt */
+            prompt: string | number[];
+            intervention: components["schemas"]["ScopeIntervention"];
+            /** Coefficients */
+            coefficients: number[];
+            /**
+             * Seeds
+             * @default 1
+             */
+            seeds: number;
+            /**
+             * Reason
+             * @description why, kept in the audit; needed where a pass is changed
+             * @default
+             */
+            reason: string;
+        };
+        /**
+         * SweptPoint
+         * @description Mean KL of a token from the clean model.
+         */
+        SweptPoint: {
+            /** Coefficient */
+            coefficient: number;
+            /**
+             * Kl
+             * @description by seed
+             */
+            kl: (number | null)[];
+            /** Mean */
+            mean: number;
+            /**
+             * Half Width
+             * @description of the mean's 95 % interval over the seeds; null with one
+             */
+            half_width: number | null;
         };
         /**
          * TimeSpent
@@ -3428,6 +3901,35 @@ export interface operations {
             };
         };
     };
+    list_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScopeModel"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     list_audit: {
         parameters: {
             query: {
@@ -3447,6 +3949,186 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditEntry"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    surprisal: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SurprisalRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PromptSurprisal"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    causal_trace: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CausalTraceRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CausalTrace"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    compare: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ComparisonRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PromptComparison"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    sweep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SweepRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SweptPoint"][];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    attribute: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AttributionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogitAttribution"];
                 };
             };
             /** @description what went wrong, and what to do */

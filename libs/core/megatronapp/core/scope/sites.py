@@ -174,12 +174,15 @@ class Coordinates:
 
 _LAYER_SITES: Mapping[str, tuple[str, ...]] = {
     "resid_pre": ("batch", "token/sequence", "chan:hidden"),
+    "attn.q_pre": ("batch", "token", "head/tensor", "chan:head"),
+    "attn.k_pre": ("batch", "token", "group/tensor", "chan:head"),
     "attn.q": ("batch", "token", "head/tensor", "chan:head"),
     "attn.k": ("batch", "token", "group/tensor", "chan:head"),
     "attn.v": ("batch", "token", "group/tensor", "chan:head"),
     "attn.scores": ("batch", "head/tensor", "query", "key"),
     "attn.probs": ("batch", "head/tensor", "query", "key"),
     "attn.context": ("batch", "token", "head/tensor", "chan:head"),
+    "attn.result": ("batch", "token", "head/tensor", "chan:hidden"),
     "attn.out": ("batch", "token/sequence", "chan:hidden"),
     "resid_mid": ("batch", "token/sequence", "chan:hidden"),
     "mlp.fc1": ("batch", "token", "chan:fc1/tensor"),
@@ -201,6 +204,8 @@ _LAST_SITES = {
     "final_norm": ("batch", "token/sequence", "chan:hidden"),
     "logits": ("batch", "token", "vocab/tensor"),
     "loss": ("batch", "token"),
+    "weight.final_norm": ("chan:hidden",),
+    "weight.unembed": ("vocab/tensor", "chan:hidden"),
 }
 
 
@@ -216,7 +221,7 @@ def standard_sites(model: Model, at: Coordinates, dtype: str = "f32") -> list[Si
     if at.last_stage:
         named += [(name, axes, ()) for name, axes in _LAST_SITES.items()]
     sites = [Site(name, tuple(_axis(axis, model, at) for axis in axes), layers, dtype) for name, axes, layers in named]
-    without_gradient = ("loss", "router.load")
+    without_gradient = ("loss", "router.load", "attn.result", "weight.final_norm", "weight.unembed")
     gradients = [
         replace(site, name=f"grad.{site.name}", passes=(Pass.BACKWARD,))
         for site in sites

@@ -5,11 +5,9 @@ Both need the operator role: a generation takes the model's time.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Awaitable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import StreamingResponse
@@ -17,6 +15,7 @@ from starlette.responses import StreamingResponse
 from megatronapp.core.auth import Role
 from megatronapp.core.errors import ForbiddenError, NotFoundError, UsageError
 from megatronapp.core.generation import GenerationRequest, Prompt, Sampling, Token
+from megatronapp.core.generation_rows import Row
 from megatronapp.gateway.completion_models import (
     Completion,
     CompletionChoice,
@@ -26,14 +25,11 @@ from megatronapp.gateway.completion_models import (
     MegatronRequest,
 )
 from megatronapp.gateway.deps import Caller, GatewayParts, caller
-from megatronapp.gateway.errors import GoneError
+from megatronapp.gateway.leaving import unless_gone
 from megatronapp.gateway.routes.completion_stream import EVENT_STREAM, Streamed, logprobs_of, streamed
-from megatronapp.gateway.scope.generating import Row, events_of, generate
+from megatronapp.gateway.scope.generating import events_of, generate
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.sessions import Session
-
-LOOK_SECONDS = 0.5
-T = TypeVar("T")
 
 router = APIRouter(tags=["generation"])
 Asking = Annotated[Caller, Depends(caller)]
@@ -46,7 +42,7 @@ async def megatron_generate(
     """As Megatron-LM's text-generation server has it: prompts in, prompts with their continuations out."""
     by = _operator(asking)
     session = _serving(gateway.scope, "")
-    rows = await _unless_gone(request, generate(session, _of_megatron(body), by))
+    rows = await unless_gone(request, generate(session, _of_megatron(body), by))
     if body.beam_width:
         beams = rows[0].beams[: body.beam_width]
         texts = [str(body.prompts[0]) + beam.text for beam in beams]
@@ -72,10 +68,10 @@ async def complete(
     session = _serving(gateway.scope, body.model)
     if body.stream:
         events = events_of(session, _of_completion(body), by)
-        first = await _unless_gone(request, anext(events))  # what is refused has a status of its own
+        first = await unless_gone(request, anext(events))  # what is refused has a status of its own
         about = Streamed(id=_new_id(), created=int(time.time()), model=body.model or session.identity.job)
         return StreamingResponse(streamed(about, body, first, events), media_type=EVENT_STREAM)
-    rows = await _unless_gone(request, generate(session, _of_completion(body), by))
+    rows = await unless_gone(request, generate(session, _of_completion(body), by))
     choices = [_choice(number, row, body) for number, row in enumerate(rows)]
     prompt_tokens, tokens = sum(len(row.prompt) for row in rows), sum(len(row.tokens) for row in rows)
     return Completion(
@@ -110,20 +106,6 @@ def _serving(scope: Scope, model: str) -> Session:
         names = ", ".join(session.identity.job for session in able[:5])
         raise UsageError(f"{len(able)} models are served: say which by /v1/completions' model, such as {names}")
     return able[0]
-
-
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result, unless who asked leaves before: then it is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait({task}, timeout=LOOK_SECONDS)
-            if not task.done() and await request.is_disconnected():
-                raise GoneError("who asked has left")
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _of_megatron(body: MegatronRequest) -> GenerationRequest:

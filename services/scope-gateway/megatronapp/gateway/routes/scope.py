@@ -11,7 +11,7 @@ from megatronapp.core.errors import AuthError, MegatronAppError, NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.deps import Caller, GatewayParts, caller, parts
 from megatronapp.gateway.errors import respond_to
-from megatronapp.gateway.models import AuditEntry, ScopeTicket
+from megatronapp.gateway.models import AuditEntry, ScopeModel, ScopeTicket
 from megatronapp.gateway.scope.connection import Connection
 from megatronapp.gateway.scope.limits import Close
 from megatronapp.gateway.scope.service import Scope
@@ -34,6 +34,22 @@ async def new_ticket(gateway: GatewayParts, asking: Annotated[Caller, Depends(ca
     `ticket.<ticket>` beside `mscope.v1`."""
     ticket = gateway.scope.tickets.issue(_admission(asking))
     return ScopeTicket(ticket=ticket, expires_unix_seconds=round(time.time() + TICKET_SECONDS, 3))
+
+
+@router.get("/models")
+async def list_models(gateway: GatewayParts) -> list[ScopeModel]:
+    """Runs whose ranks are connected, by job."""
+    found = [session for session in gateway.scope.sessions() if session.producers]
+    return [
+        ScopeModel(
+            run=session.identity.run,
+            job=session.identity.job,
+            roles=session.structure.roles,
+            layers=session.structure.layers(),
+            ranks=len(session.producers),
+        )
+        for session in sorted(found, key=lambda session: session.identity.job)
+    ]
 
 
 @router.get("/audit")

@@ -7,6 +7,8 @@ from collections import deque
 
 from google.protobuf import json_format
 
+from megatronapp.core.generation import GenerationRequest
+from megatronapp.core.generation_json import command_from_json
 from megatronapp.core.logging import get_logger
 from megatronapp.v1 import scope_pb2
 
@@ -14,6 +16,13 @@ log = get_logger(__name__)
 
 KEPT = 1000
 MAX_DETAIL = 2000
+
+
+def _interventions(text: str) -> str:
+    """Of a request, what is done to its passes; of others nothing."""
+    command = command_from_json(text)
+    changes = command.interventions if isinstance(command, GenerationRequest) else ()
+    return ", ".join(f"{each.kind} at layers[{each.layers or '*'}].{each.site}" for each in changes)
 
 
 class Audit:
@@ -25,7 +34,7 @@ class Audit:
         shown = scope_pb2.ScopeCommand()
         shown.CopyFrom(command)
         if action == "generation":
-            shown.generation.command = ""
+            shown.generation.command = _interventions(shown.generation.command)
         elif action == "compare":
             shown.compare.generation = ""
         detail = json_format.MessageToJson(getattr(shown, action), indent=None)[:MAX_DETAIL]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from megatronapp.core.errors import UsageError
-from megatronapp.core.generation import Control
+from megatronapp.core.generation import Command, Control, GenerationRequest
 from megatronapp.core.generation_json import command_from_json
 from megatronapp.gateway.scope.limits import MAX_NAME, MAX_REASON, RefusedError
 from megatronapp.gateway.scope.producers import Producer
@@ -93,11 +93,13 @@ def check(command: scope_pb2.ScopeCommand, *, operates: bool) -> str:
         )
     if action in ("generation", "compare"):
         document = command.generation.command if action == "generation" else command.compare.generation
-        _check_generation(document)
+        asked = _check_generation(document)
+        if isinstance(asked, GenerationRequest) and asked.interventions and not command.reason.strip():
+            raise RefusedError("invalid", "interventions need a reason", "say why; it is kept in the audit")
     return action
 
 
-def _check_generation(text: str) -> None:
+def _check_generation(text: str) -> Command:
     """What depends on the model, the ranks say in an event."""
     try:
         command = command_from_json(text)
@@ -106,6 +108,7 @@ def _check_generation(text: str) -> None:
     name = command.request if isinstance(command, Control) else command.id
     if not 1 <= len(name) <= MAX_NAME:
         raise RefusedError("invalid", f"a generation has an id of 1 to {MAX_NAME} characters, a control its request")
+    return command
 
 
 def able(action: str, producers: Iterable[Producer]) -> list[Producer]:

@@ -6,21 +6,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from megatronapp.core.errors import DataError, UnavailableError, UsageError
-from megatronapp.core.generation import (
-    Beam,
-    Control,
-    Event,
-    Finished,
-    GenerationRequest,
-    RowFinished,
-    Started,
-    Stepped,
-    Token,
-)
+from megatronapp.core.generation import Control, Event, Finished, GenerationRequest
 from megatronapp.core.generation_json import event_from_json, to_json
+from megatronapp.core.generation_rows import Row, take
 from megatronapp.gateway.scope.limits import RefusedError
 from megatronapp.gateway.scope.sessions import Session
 from megatronapp.v1 import scope_pb2
@@ -28,26 +19,15 @@ from megatronapp.v1 import scope_pb2
 MAX_WAITING_EVENTS = 100_000
 
 
-@dataclass
-class Row:
-    """`prompt` are its tokens as given, with what the model says of them where that was asked for."""
-
-    prompt: list[Token] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
-    text: str = ""
-    reason: str = ""
-    beams: tuple[Beam, ...] = ()
-
-
-async def events_of(session: Session, request: GenerationRequest, by: str) -> AsyncIterator[Event]:
+async def events_of(session: Session, request: GenerationRequest, by: str, reason: str = "") -> AsyncIterator[Event]:
     """Ask the run's ranks and yield what comes, to the end. Closed before it, the generation is cancelled. Raises
     UsageError for what the model refuses, UnavailableError where nobody can generate or it fails."""
-    asked = replace(request, id=f"api-{secrets.token_hex(8)}")
+    asked = replace(request, id=request.id or f"api-{secrets.token_hex(8)}")
     queue: asyncio.Queue[Event | Exception] = asyncio.Queue(MAX_WAITING_EVENTS)
     stop_listening = session.listen(lambda event: _queue(queue, asked.id, event))
     ended = False
     try:
-        _send(session, by, to_json(asked), queue)
+        _send(session, by, to_json(asked), queue, reason)
         while not ended:
             event = await queue.get()
             if isinstance(event, Exception):
@@ -63,35 +43,13 @@ async def events_of(session: Session, request: GenerationRequest, by: str) -> As
             _cancel(session, by, asked.id)
 
 
-async def generate(session: Session, request: GenerationRequest, by: str) -> list[Row]:
+async def generate(session: Session, request: GenerationRequest, by: str, reason: str = "") -> list[Row]:
     """All of it, a row a prompt. Raises as `events_of`."""
     rows = [Row() for _ in request.prompts]
-    async with aclosing(events_of(session, request, by)) as events:  # type: ignore[type-var]
+    async with aclosing(events_of(session, request, by, reason)) as events:  # type: ignore[type-var]
         async for event in events:
             take(rows, event)
     return rows
-
-
-def take(rows: list[Row], event: Event) -> None:
-    """What an event adds. A row that was not asked for is none."""
-    match event:
-        case Started(rows=prompts):
-            for row, prompt in zip(rows, prompts, strict=False):
-                row.prompt = list(prompt)
-        case Stepped(tokens=tokens):
-            for token in tokens:
-                if 0 <= token.row < len(rows):
-                    _add(rows[token.row], token)
-        case RowFinished(row=number) if 0 <= number < len(rows):
-            rows[number].text, rows[number].reason, rows[number].beams = event.text, event.reason, event.beams
-
-
-def _add(row: Row, token: Token) -> None:
-    """A scored token of the prompt takes the place of the same one unscored."""
-    if token.origin != "prompt":
-        row.tokens.append(token)
-    elif 0 <= token.position < len(row.prompt):
-        row.prompt[token.position] = token
 
 
 def _queue(queue: asyncio.Queue[Event | Exception], request: str, event: scope_pb2.ScopeEvent) -> None:
@@ -105,13 +63,16 @@ def _queue(queue: asyncio.Queue[Event | Exception], request: str, event: scope_p
         pass  # whoever waits has long stopped to read
 
 
-def _send(session: Session, by: str, document: str, queue: asyncio.Queue[Event | Exception] | None) -> None:
+def _send(
+    session: Session, by: str, document: str, queue: asyncio.Queue[Event | Exception] | None, reason: str = ""
+) -> None:
     def on_result(result: scope_pb2.ScopeResult) -> None:
         if result.ack.code and queue is not None:
             text = f"the model's ranks say {result.ack.code}: {result.ack.hint}"
             queue.put_nowait(UsageError(text) if result.ack.code == "invalid" else UnavailableError(text))
 
-    command = scope_pb2.ScopeCommand(id=secrets.token_hex(8), generation=scope_pb2.ScopeGeneration(command=document))
+    generation = scope_pb2.ScopeGeneration(command=document)
+    command = scope_pb2.ScopeCommand(id=secrets.token_hex(8), reason=reason, generation=generation)
     try:
         session.dispatch("api", by, "generation", command, on_result)
     except RefusedError as error:

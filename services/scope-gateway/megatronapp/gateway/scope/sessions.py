@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from megatronapp.core.errors import DataError, ForbiddenError, UnavailableError
 from megatronapp.core.scope.frame import addressed
+from megatronapp.core.scope.plan import Plan
 from megatronapp.core.scope.wire import site_to_proto
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope import commands
@@ -20,6 +21,7 @@ from megatronapp.gateway.scope.limits import RefusedError
 from megatronapp.gateway.scope.pictures import Pictures
 from megatronapp.gateway.scope.producers import Producer
 from megatronapp.gateway.scope.streams import Recipient, Watcher
+from megatronapp.gateway.scope.structure import Structure
 from megatronapp.gateway.scope.viewers import Viewer
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.v1 import scope_pb2
@@ -165,8 +167,8 @@ class Session:
         self._presence(viewer, "left")
         self._pictures.update()
 
-    def subscribe(self, viewer: Viewer, asked: scope_pb2.ScopeSubscribe) -> None:
-        """Raises RefusedError."""
+    def subscribe(self, viewer: Viewer, asked: scope_pb2.ScopeSubscribe) -> Plan:
+        """What it will see. Raises RefusedError."""
         if asked.id < 1:
             raise RefusedError("invalid", "a subscription's id counts from 1")
         if asked.id not in viewer.subscriptions and len(viewer.subscriptions) >= self._settings.scope_max_subscriptions:
@@ -181,6 +183,7 @@ class Session:
         viewer.send(Server(subscribed=self._pictures.subscribed(asked.id, stream, planned)))
         self._pictures.add(stream, Watcher(viewer.id, asked.id), Recipient(viewer.slots, max_fps))
         self._pictures.update()
+        return planned
 
     def shown(self, viewer: Viewer) -> tuple[list[scope_pb2.ScopeSubscribe], list[str | bytes]]:
         """What a viewer looks at, and all that somebody who comes now is sent: texts and the newest frames."""
@@ -250,6 +253,11 @@ class Session:
         until = now + commands.TIMEOUT_SECONDS
         self._pending[number] = commands.Pending(viewer, command.id, action, by, asked, until, on_result)
         self.publish(scope_pb2.ScopeEvent(audit=self._audit.record(self.identity.run, by, action, sent)))
+
+    @property
+    def structure(self) -> Structure:
+        """The model that its ranks are together."""
+        return self._pictures.structure
 
     @property
     def generates(self) -> bool:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatronapp.core.errors import UsageError
 from megatronapp.core.generation import Event, Finished, GenerationRequest, Limits
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.generate.beam_session import BeamSession
@@ -78,21 +79,38 @@ class Generator:
         rows = rows_of(request, self.engine.tokenizer, self.limits)
         positions = max(len(row.ids) for row in rows) + request.max_new_tokens
         self.limits.check_cache(request.beam_width or len(rows), positions)
+        self._look_inside(request, request.beam_width or len(rows), positions)
         session: AnySession
         if request.beam_width:
             session = BeamSession(self.engine, request, rows, Cache(1, positions))
         else:
             cache = self._computed(request, rows, positions) if request.reuse_prefix else None
             session = Session(self.engine, request, rows, cache or Cache(len(rows), positions))
-        self._kept.append(session)
+        if not request.interventions:
+            self._kept.append(session)
         return session
+
+    def ended(self, request: str) -> None:
+        """Its session is not stepped any more, or never began."""
+        if self.engine.observer is not None:
+            self.engine.observer.request_end(request)
+
+    def _look_inside(self, request: GenerationRequest, rows: int, positions: int) -> None:
+        observer = self.engine.observer
+        if observer is not None:
+            observer.request_begin(request, rows, positions)
+        elif request.looks_inside:
+            raise UsageError("interventions and keep need MegaScope: start the ranks with --scope")
 
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """To its end; the last event is Finished. Raises MegatronAppError for what this model does not take."""
         session = self.session(request)
         yield from session.start()
-        while not session.done:
-            yield from session.step()
+        try:
+            while not session.done:
+                yield from session.step()
+        finally:
+            self.ended(request.id)
         yield Finished(request=request.id, reason="done")
 
     def forget(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from megatronapp.core.errors import MegatronAppError
-from megatronapp.core.generation import Command, Control, Event, Finished, GenerationRequest, StateChanged
+from megatronapp.core.generation import Command, Control, Event, Finished, GenerationRequest, RequestEnd, StateChanged
 from megatronapp.core.generation_json import command_from_json, to_json
 from megatronapp.core.generation_port import Port, PortClosedError
 from megatronapp.trainer.generate.generator import LIVE, AnySession, Generator
@@ -172,12 +172,12 @@ class ResidentGenerator:
             events = live.session.step() if not live.session.done else []
         except MegatronAppError as error:
             self.generator.forget()
-            self._emit([Finished(request=name, reason="failed", message=str(error))])
+            self._end(name, "failed", str(error))
             return
         self._emit(events)
         live.steps = max(0, live.steps - 1)
         if live.session.done:
-            self._emit([Finished(request=name, reason="done")])
+            self._end(name, "done")
         else:
             self._live[name] = live
 
@@ -185,7 +185,8 @@ class ResidentGenerator:
 
     def _cancel(self, name: str) -> None:
         if (live := self._live.pop(name, None)) is not None:
-            self._emit([*live.session.cancel(), Finished(request=name, reason="cancelled")])
+            self._emit(live.session.cancel())
+            self._end(name, "cancelled")
         elif any(request.id == name for request in self._waiting):
             self._waiting = deque(request for request in self._waiting if request.id != name)
             self._emit([Finished(request=name, reason="cancelled")])
@@ -195,7 +196,12 @@ class ResidentGenerator:
             self._cancel(name)
 
     def _refuse(self, request: GenerationRequest, message: str) -> None:
-        self._emit([Finished(request=request.id, reason="refused", message=message)])
+        self._end(request.id, "refused", message)
+
+    def _end(self, name: str, reason: RequestEnd, message: str = "") -> None:
+        """On all ranks; of a request whose id no other one has."""
+        self.generator.ended(name)
+        self._emit([Finished(request=name, reason=reason, message=message)])
 
     def _give_up(self, message: str) -> None:
         names = [*self._live, *(request.id for request in self._waiting)]

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from megatronapp.core.generation import GenerationRequest
     from megatronapp.core.generation_port import Port
 
 
 class PassObserver(Protocol):
     """Is told of each forward pass of a session, on every rank, so that it knows what its hooks see."""
+
+    def request_begin(self, request: GenerationRequest, rows: int, positions: int) -> None:
+        """A session of so many rows and positions at most begins; on all ranks, between two passes. Raises DataError,
+        on all ranks alike, for interventions that can't be: then it does not begin, and `request_end` follows."""
+
+    def request_end(self, request: str) -> None:
+        """It has ended, however."""
 
     def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
         """`rows` rows of this request are computed from position `start` up to `end`."""

@@ -48,6 +48,8 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
     }
 
     for where, values in expected.items():
+        if where[0] == "attn.result":  # is computed where it is asked for: gateway/scope/test_with_client.py
+            continue
         shown = seen[where]
         if where[0] == "attn.scores":  # before their mask: what is masked has no meaning
             past = np.tril(np.ones(values.shape[-2:], bool))

@@ -18,6 +18,10 @@ INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
 Dims = tuple[tuple[str, ...], ...]
 """The axes of each dimension as the model has it; the last one of `context` holds heads and their channels."""
 
+QKV = "get_query_key_value_tensors"
+"""Of an attention: queries, keys and values as they come from the projection, before rotation."""
+RESULT = "attn.result"
+"""What each head adds to the residual stream."""
 LOGITS = "logits"
 LOSS = "loss"
 """The losses of the tokens, which a chunk returns where it was given labels."""
@@ -41,7 +45,8 @@ class Place:
     """Of the last dimension: a gated MLP's fc1 holds the gate's and the linear one's channels of this rank."""
     computed: bool = False
     """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
-    and keys, as far as somebody asks for them. They can be shown, not changed, and have no gradient."""
+    and keys, what a head adds from its context and the projection, as far as somebody asks for them. They can be shown,
+    not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -49,9 +54,12 @@ OF_LAYER: dict[str, Place] = {
     "attn.q": Place("self_attention.core_attention", INPUT, HEADS, argument=0),
     "attn.k": Place("self_attention.core_attention", INPUT, GROUPS, argument=1),
     "attn.v": Place("self_attention.core_attention", INPUT, GROUPS, argument=2),
+    "attn.q_pre": Place("self_attention", OUTPUT, HEADS, argument=0, method=QKV),
+    "attn.k_pre": Place("self_attention", OUTPUT, GROUPS, argument=1, method=QKV),
     "attn.scores": Place("self_attention.core_attention.scale_mask_softmax", INPUT, MATRIX),
     "attn.probs": Place("self_attention.core_attention.scale_mask_softmax", OUTPUT, MATRIX),
     "attn.context": Place("self_attention.core_attention", OUTPUT, (("token",), ("batch",), ("head", "chan"))),
+    "attn.result": Place("self_attention.linear_proj", INPUT, HEADS, computed=True),
     "attn.out": Place("self_attention", BIASED, STREAM),
     "resid_mid": Place("", INPUT, STREAM, method="_forward_mlp"),
     "mlp.fc1": Place("mlp.linear_fc1", BIASED, STREAM),
@@ -71,6 +79,10 @@ OF_CHUNK: dict[str, Place] = {
     LOGITS: Place("output_layer", OUTPUT, (("token",), ("batch",), ("vocab",))),
     LOSS: Place("", OUTPUT, (("batch",), ("token",))),
 }
+
+
+OF_WEIGHTS: dict[str, Dims] = {"weight.final_norm": (("chan",),), "weight.unembed": (("vocab",), ("chan",))}
+"""Of the last stage; no hook shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,10 @@ def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
         layers: Any = chunk.decoder.layers  # type: ignore[union-attr]
         for layer in layers:
             gated = bool(layer.config.gated_linear_unit)
+            rotated = getattr(chunk, "position_embedding_type", "") == "rope"
             for site, place in OF_LAYER.items():
+                if place.method == QKV and not rotated:
+                    continue  # the same as attn.q and attn.k
                 if site in OF_FUSED and find(layer, place.path) is None:
                     place = OF_FUSED[site]
                 if place.half is None or gated:
@@ -108,6 +123,21 @@ def _spot(site: str, layer: int | None, place: Place, root: Any, chunk: torch.nn
     module = find(root, place.path)
     if module is not None and (not place.method or hasattr(module, place.method)):
         yield Spot(site, layer, place, module, chunk)
+
+
+def weight_spots(chunks: Sequence[torch.nn.Module]) -> Iterator[tuple[Spot, torch.Tensor]]:
+    """Those of the last stage, with this rank's part."""
+    for chunk in chunks:
+        if not chunk.post_process:
+            continue
+        held: Any = chunk
+        shared = held.share_embeddings_and_output_weights
+        values = {
+            "weight.final_norm": held.decoder.final_layernorm.weight,
+            "weight.unembed": held.shared_embedding_or_output_weight() if shared else held.output_layer.weight,
+        }
+        for site, dims in OF_WEIGHTS.items():
+            yield Spot(site, None, Place("", "weight", dims), chunk, chunk), values[site]
 
 
 def find(root: Any, path: str) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,21 +19,24 @@ from typing import Any, ClassVar, Self
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatronapp.core.errors import DataError, UsageError
-from megatronapp.core.generation import Limits
+from megatronapp.core.errors import DataError
+from megatronapp.core.generation import GenerationRequest, Limits
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Phase, Progress
-from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
 from megatronapp.trainer.plugins.generating import TextGenerator
+from megatronapp.trainer.plugins.scope import flags
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
 from megatronapp.trainer.plugins.scope.lens import Lens
+from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
+from megatronapp.trainer.plugins.scope.places import weight_spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
+from megatronapp.trainer.plugins.scope.telling import Teller
 from megatronapp.trainer.plugins.scope.training import TrainControl, hold
 from megatronapp.trainer.plugins.scope.viewer import Viewer
 from megatronapp.trainer.plugins.scope.weights import weights
@@ -55,27 +57,21 @@ class ScopePlugin(Plugin):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("scope", "look into the model, disturb it, pause the training (MegaScope)")
-        group.add_argument("--scope", action="store_true", help="let the platform's page look into this training")
-        group.add_argument("--enable-ws-server", action="store_true", help="as --scope; no port is opened")
-        group.add_argument(
-            "--training-ws-port", type=int, metavar="PORT", help="as --scope; the port is that of the platform's page"
-        )
+        flags.add_flags(parser)
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
-        if not wanted(args):
+        if not flags.wanted(args):
             return preparation
         return replace(preparation, frame_bytes=max(preparation.frame_bytes, FRAME_BYTES))
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        if not wanted(args):
+        if not flags.wanted(args):
             return None
-        if args.training_ws_port is not None and not 0 < args.training_ws_port < 65536:
-            raise UsageError(f"--training-ws-port {args.training_ws_port} is no port")
+        flags.check(args)
         if context.identity.rank == 0:
-            _report_where(args)
+            flags.report_where(args)
         return cls(context, weights_stay=not getattr(args, "overlap_param_gather", False))
 
     def __init__(self, context: PluginContext, *, weights_stay: bool) -> None:
@@ -99,8 +95,8 @@ class ScopePlugin(Plugin):
         self._weights_stay = weights_stay
         self._built = False
         self._serving = context.serving
-        self._text = Text(context, self._say, self._listen)
-        self._state = "idle" if self._serving else "training"
+        self._teller = Teller(context, self._state_document)
+        self._text = Text(context, self._teller.say, self._listen)
 
     # -- what the trainer calls --
 
@@ -122,12 +118,20 @@ class ScopePlugin(Plugin):
         self._position = Position()
         self._taps = Taps(chunks, shard, self._position)
         held = HeldWeights(list(weights(chunks)), shard.data)
-        self._disturber = Disturber(held, shard, first.config.params_dtype, storage=self._weights_stay)
-        self._viewer = Viewer(self._taps.spots, shard, self._context.channel, self._say, self._rank)
+        self._kept = Kept(shard)
+        self._disturber = Disturber(held, shard, first.config.params_dtype, self._kept, storage=self._weights_stay)
+        self._viewer = Viewer(
+            self._taps.spots,
+            shard,
+            self._context.channel,
+            self._teller.say,
+            self._rank,
+            weights=weight_spots(chunks),
+        )
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._hello
         self._built = True
-        self._say(self._hello()[1])  # to an agent that is connected already
+        self._teller.say(self._hello()[1])  # to an agent that is connected already
 
     def step_begin(self, step: int) -> None:
         self._listen()
@@ -140,7 +144,7 @@ class ScopePlugin(Plugin):
         if disturbed:
             self._disturber.hold(step)
         if shown or disturbed:
-            self._mark()
+            self._teller.mark_step()
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def with_true_weights() -> Any:
@@ -177,7 +181,7 @@ class ScopePlugin(Plugin):
         self._control.after(step)
         if self._control.paused:
             self._viewer.flush()
-            self._report_state("paused")
+            self._teller.report_state("paused")
             hold(
                 self._control,
                 self._agreement,
@@ -187,7 +191,7 @@ class ScopePlugin(Plugin):
                 take_up=self._take_up,
                 settle=self._settle,
             )
-            self._report_state("training")
+            self._teller.report_state("training")
         return False
 
     def close(self) -> None:
@@ -196,7 +200,7 @@ class ScopePlugin(Plugin):
         self._disturber.release()
         self._taps.clear()
         self._viewer.flush()
-        self._report_state("ending")
+        self._teller.report_state("ending")
 
     # -- text --
 
@@ -218,12 +222,24 @@ class ScopePlugin(Plugin):
             self._take_up(document)
         self._settle()
 
+    def request_begin(self, request: GenerationRequest, rows: int, positions: int) -> None:
+        """What a request has done to its passes, and what it keeps of them (plugins.generating.PassObserver)."""
+        if request.looks_inside:
+            self._disturber.begin(request, rows)
+            self._kept.begin(request, rows, positions, in_use=self._disturber.sources)
+            self._attach()
+
+    def request_end(self, request: str) -> None:
+        if self._disturber.end(request):
+            self._attach()
+
     def pass_begin(self, request: str, start: int, end: int, rows: int) -> None:
         """A generation's pass (plugins.generating.PassObserver)."""
         self._position.generate(request, start, end)
         step = self._position.step
         shown = self._viewer.pass_begin(request, step)
         shown |= self._lens.pass_begin(request, start, end, rows)
+        shown |= self._kept.pass_begin(request)
         disturbed = self._disturber.disturbs(step, request)
         self._position.active = shown or disturbed
         if disturbed:
@@ -306,15 +322,15 @@ class ScopePlugin(Plugin):
             self._confirms.append(demand.get("revision", 0))
         self._attach()
         if self._confirms and self._agreement.settled:
-            self._say({"in_force": {"revision": self._confirms[-1]}})
+            self._teller.say({"in_force": {"revision": self._confirms[-1]}})
             self._confirms.clear()
-        if self._text.asked and self._state != "generating":
+        if self._text.asked and self._teller.state != "generating":
             self._text.asked = False
-            state = self._state
-            self._report_state("generating")
+            state = self._teller.state
+            self._teller.report_state("generating")
             self._text.generate(self._chunks, self._config, self)
             self._viewer.flush()
-            self._report_state(state)
+            self._teller.report_state(state)
 
     def _done(self, command: Mapping[str, Any]) -> tuple[str, str]:
         """(code, hint) of its acknowledgement; an empty code: it is in force."""
@@ -322,7 +338,7 @@ class ScopePlugin(Plugin):
             if isinstance(train := command.get("train"), dict) and not self._serving:
                 self._control.apply(train, self._step)
             elif isinstance(plan := command.get("perturb"), dict):
-                self._disturber.set(plan)
+                self._disturber.put(plan)
                 self._text.forget()
             elif isinstance(clear := command.get("perturb_clear"), dict):
                 self._disturber.remove(str(clear.get("plan", "")))
@@ -341,32 +357,14 @@ class ScopePlugin(Plugin):
         demands = []
         for spot in self._taps.spots:
             values, gradients = self._viewer.wanted(spot)
-            values += self._lens.wanted(spot)
+            values += self._lens.wanted(spot) + self._kept.wanted(spot)
             demands.append((spot, Demand(self._disturber.changes(spot), values, gradients)))
         self._taps.set(demands)
 
     # -- what is told --
 
-    def _mark(self) -> None:
-        line = self._context.channel.line
-        if line is not None:
-            line.mark_step(Phase.WATCHED)
-
-    def _say(self, value: Document) -> None:
-        line = self._context.channel.line
-        if line is not None:
-            line.say("scope", value)
-
     def _acknowledge(self, command: Mapping[str, Any], code: str, hint: str) -> None:
-        identifier = str(command.get("id", ""))
-        self._say({"ack": {"command": identifier, "code": code, "hint": hint, "effective_step": self._step + 1}})
-
-    def _report_state(self, state: str) -> None:
-        """By rank 0, for all: they are in it together."""
-        if state != self._state:
-            self._state = state
-            if self._rank == 0:
-                self._say({"event": {"state": self._state_document()}})
+        self._teller.acknowledge(command, code, hint, self._step + 1)
 
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
@@ -374,7 +372,7 @@ class ScopePlugin(Plugin):
         described = {
             # One rank is asked, and asks the others.
             "roles": [*roles, *(("generate",) if self._text.here else ())],
-            "state": self._state_document(),
+            "state": self._teller.described_state(),
             "confirms_demands": True,
             **self._viewer.described(trains=not self._serving, generates=self._text.possible),
         }
@@ -382,13 +380,15 @@ class ScopePlugin(Plugin):
         model["microbatches"] = self._context.schedule.microbatches
         if self._context.tokenizer is not None:
             model["vocabulary"] = self._context.tokenizer.vocab_size
+        model["position_embedding"] = str(getattr(self._chunks[0], "position_embedding_type", ""))
+        model["normalization"] = str(self._config.normalization)
+        model["norm_epsilon"] = float(self._config.layernorm_epsilon)
         if self._serving:
             model["sequence_length"] = self._context.max_positions
         return "scope", {"hello": described}
 
     def _state_document(self) -> Document:
         return {
-            "state": self._state,
             "step": self._step,
             "total_steps": self._context.schedule.total_steps,
             "overhead_ratio": self._viewer.overhead_ratio,
@@ -403,18 +403,3 @@ def lens_documents(demand: Document) -> list[Any]:
     taps = demand.get("taps")
     found = [each for each in taps if isinstance(each, dict)] if isinstance(taps, list) else []
     return [each for each in found if "logitlens(" in str(each.get("expression", ""))]
-
-
-def wanted(args: argparse.Namespace) -> bool:
-    return bool(args.scope or args.enable_ws_server or args.training_ws_port is not None)
-
-
-def _report_where(args: argparse.Namespace) -> None:
-    gateway = os.environ.get(GATEWAY_ADDRESS, "")
-    if not gateway:
-        hint = f"set {GATEWAY_ADDRESS}, or start the job with megatronapp run"
-        log.warning("scope_without_gateway", reason="nobody can look: no gateway is known", hint=hint)
-        return
-    flags = [name for name in ("enable_ws_server", "training_ws_port") if getattr(args, name)]
-    instead = {"instead_of": ", ".join(f"--{name.replace('_', '-')}" for name in flags)} if flags else {}
-    log.info("scope", page="/jobs/<run>/scope of the gateway", gateway=gateway, **instead)

@@ -36,6 +36,7 @@ from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope import distributions, patterns
 
+MAX_RESULTS = 1 << 24
 Arrays = Sequence[Any]
 """NumPy arrays of `Reduced.tensors`, in their order."""
 
@@ -153,6 +154,38 @@ def reduce_attention(
     values = scores.masked_fill(future, -math.inf).softmax(-1) if softmax else scores
     shard = _Shard(values, (~future).expand(values.shape), (*asked.axes[:3], columns))
     return _reduced(shard, left, partial=partial)
+
+
+def reduce_head_results(
+    context: torch.Tensor,
+    weight: torch.Tensor,
+    axes: Sequence[Axis],
+    operations: Sequence[Operation],
+    *,
+    partial: bool = False,
+) -> Reduced | None:
+    """As `reduce_shard` of what each head adds to the residual stream, context · weight, without the bias, made of no
+    more batch entries, tokens and heads than the first slices leave. context: [batch, token, head, chan], weight:
+    [hidden, head, chan] of this rank; `axes` are the site's: batch, token, head, chan (hidden)."""
+    batch, token, head, hidden = (_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
+    inner = _Local("inner", context.shape[-1], np.arange(context.shape[-1]))
+    valid = torch.ones((), dtype=torch.bool, device=context.device)
+    asked = _Shard(context, valid.expand(context.shape), (batch, token, head, inner), whole=True)
+    left, heads = list(operations), np.arange(context.shape[2])
+    while left and isinstance(take := left[0], Take) and take.axis in {"batch", "token", "head"}:
+        left.pop(0)
+        if take.axis == "head":
+            axis = asked.axes[asked.index("head")]
+            heads = heads[picked(axis.positions, axis.size, take)[0]]
+        asked = _take(asked, take)
+    values = asked.array.shape[:3].numel() * weight.shape[0]
+    if not values:
+        return None
+    if values > MAX_RESULTS:
+        raise DataError(f"{values} values of heads; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
+    result = torch.einsum("bthc,dhc->bthd", asked.array.float(), _selected(weight, 1, heads).float())
+    valid = torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape)
+    return _reduced(_Shard(result, valid, (*asked.axes[:3], hidden), whole=True), left, partial=partial)
 
 
 def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -> Reduced | None:

@@ -17,7 +17,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.scope.layout import piece_index, pieces
 from megatronapp.core.scope.sites import Axis, Coordinates, Model, Pass, Rule, Site, standard_sites
-from megatronapp.trainer.plugins.scope.places import LOSS, Dims, Place
+from megatronapp.trainer.plugins.scope.places import LOSS, OF_WEIGHTS, Dims, Place
 from megatronapp.trainer.plugins.scope.position import Position
 
 Index = dict[str, torch.Tensor]
@@ -78,7 +78,9 @@ class Shard:
             replace(
                 site,
                 passes=(Pass.GENERATE,),
-                axes=tuple(axis.whole if axis.name == "vocab" else axis for axis in site.axes),
+                axes=self.sites[site.name].axes
+                if site.name in OF_WEIGHTS
+                else tuple(axis.whole if axis.name == "vocab" else axis for axis in site.axes),
             )
             for site in standard_sites(model, at, dtype)
             if Pass.FORWARD in site.passes and site.name != LOSS

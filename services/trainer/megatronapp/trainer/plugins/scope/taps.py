@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from megatronapp.trainer.plugins.patches import Patches
-from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Spot, spots
+from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Place, Spot, spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
 
@@ -46,7 +46,7 @@ class Capture:
     """Of a generation."""
     key: torch.Tensor | None = None
     """Of scores and probabilities that are to be computed: the value is the query, and this the key, both as core
-    attention is given them."""
+    attention is given them. Of what heads add: the value is the context, this the projection's weight."""
 
 
 Reader = Callable[[Capture], None]
@@ -98,7 +98,7 @@ class Taps:
     def _hook(self, spot: Spot, tap: _Tap) -> None:
         place, module = spot.place, spot.module
         if place.method:
-            self._patches.set(module, place.method, _around(getattr(module, place.method), place.take, tap))
+            self._patches.set(module, place.method, _around(getattr(module, place.method), place, tap))
         elif place.computed:
             self._handles.append(module.register_forward_pre_hook(_computed(tap)))
         elif place.take == INPUT:
@@ -213,8 +213,8 @@ class _Tap:
 
 
 def _computed(tap: _Tap) -> Callable[..., Any]:
-    def hook(_: Any, args: tuple[Any, ...]) -> None:
-        tap.show_inputs(args[0], args[1])
+    def hook(module: Any, args: tuple[Any, ...]) -> None:
+        tap.show_inputs(args[0], args[1] if len(args) > 1 else module.weight)
 
     return hook
 
@@ -249,8 +249,13 @@ def _after(tap: _Tap, *, biased: bool) -> Callable[..., Any]:
     return hook
 
 
-def _around(method: Callable[..., Any], take: str, tap: _Tap) -> Callable[..., Any]:
+def _around(method: Callable[..., Any], place: Place, tap: _Tap) -> Callable[..., Any]:
     def wrapped(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return method(tap(value), *args, **kwargs) if take == INPUT else tap(method(value, *args, **kwargs))
+        if place.take == INPUT:
+            return method(tap(value), *args, **kwargs)
+        output = method(value, *args, **kwargs)
+        if not isinstance(output, tuple):
+            return tap(output)
+        return (*output[: place.argument], tap(output[place.argument]), *output[place.argument + 1 :])
 
     return wrapped

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+
+import torch
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
@@ -32,9 +34,13 @@ class Viewer:
         channel: AgentChannel,
         say: Callable[[dict[str, Any]], None],
         rank: int,
+        *,
+        weights: Iterable[tuple[Spot, torch.Tensor]] = (),
     ) -> None:
         self._spots = spots
-        self._order = {(spot.site, spot.layer): number for number, spot in enumerate(spots)}
+        self._weights = tuple(weights)
+        every = (*spots, *(spot for spot, _ in self._weights))
+        self._order = {(spot.site, spot.layer): number for number, spot in enumerate(every)}
         self._shard = shard
         self._channel = channel
         self._say = say
@@ -77,6 +83,7 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(None) and reader.tap.due(step, unlimited=before_pause)
+        self._show_weights(self._shard, step)
         return any(reader.due for reader in self.readers)
 
     def pass_begin(self, request: str, position: int) -> bool:
@@ -84,7 +91,16 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(request) and reader.tap.due(position, unlimited=True)
+        self._show_weights(self._shard.generating, position, request)
         return any(reader.due for reader in self.readers)
+
+    @torch.no_grad()
+    def _show_weights(self, shard: Shard, step: int, request: str | None = None) -> None:
+        """As they are when the step, or the pass, begins; a storage perturbation comes after it."""
+        for reader in self.readers:
+            for spot, value in self._weights if reader.due else ():
+                if reader.tap.chooses(spot, shard.model.layers):
+                    reader.read(Capture(spot, value.detach(), shard, step, request=request))
 
     def step_end(self) -> bool:
         """Write what has come. Returns whether a tap was turned off: it takes too long."""
@@ -111,6 +127,7 @@ class Viewer:
     def described(self, *, trains: bool, generates: bool) -> dict[str, Any]:
         """What can be looked at here (`ScopeHello`), as plain values."""
         here = {spot.site for spot in self._spots}
+        here |= {spot.site for spot, _ in self._weights}
         here |= {GRADIENT + spot.site for spot in self._spots if not spot.place.computed}
         shards = [*((self._shard,) if trains else ()), *((self._shard.generating,) if generates else ())]
         sites = [site for shard in shards for name, site in shard.sites.items() if name in here]

@@ -16,8 +16,8 @@ from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, 
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
-from megatronapp.trainer.plugins.scope.places import Spot
-from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_shard
+from megatronapp.trainer.plugins.scope.places import RESULT, Spot
+from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_head_results, reduce_shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
 
@@ -145,7 +145,8 @@ class TapReader:
 
     def _reduce(self, capture: Capture) -> None:
         if capture.key is not None:
-            axes, reduced = self._attention(capture, capture.key)
+            of = self._results if capture.spot.site == RESULT else self._attention
+            axes, reduced = of(capture, capture.key)
         else:
             values, axes = in_axes(capture)
             operations = resolved(self.tap.operations, axes)
@@ -166,6 +167,21 @@ class TapReader:
             resolved(self.tap.operations, axes),
             scale=float(scale),
             softmax=spot.site == "attn.probs",
+            partial=self.tap.partial,
+        )
+        return axes, reduced
+
+    def _results(self, capture: Capture, weight: torch.Tensor) -> tuple[tuple[Axis, ...], Reduced | None]:
+        """What each head adds: contexts [token, batch, heads · chan] times the projection [hidden, heads · chan]."""
+        tokens, batch, width = capture.value.shape
+        heads, channels = capture.shard.counts(("head", "chan"), width)
+        shape = (tokens, batch, heads, weight.shape[0])
+        axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
+        reduced = reduce_head_results(
+            capture.value.view(tokens, batch, heads, channels).permute(1, 0, 2, 3),
+            weight.view(-1, heads, channels),
+            axes,
+            resolved(self.tap.operations, axes),
             partial=self.tap.partial,
         )
         return axes, reduced

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.generation import GenerationRequest
+from megatronapp.core.scope.intervention import Intervention
 from megatronapp.trainer.plugins.scope.perturb.plan import Plan
 
 NOISE = {"place": "calculation", "site": "mlp.out", "kind": "noise1", "coefficient": 0.1}
@@ -107,3 +109,34 @@ def test_whatever_comes_is_a_plan_or_refused(document: dict[str, Any]) -> None:
     except DataError:
         return
     assert isinstance(plan, Plan)
+
+
+@pytest.mark.parametrize(
+    ("wish", "word"),
+    [
+        ({"kind": "patch", "source": "a"}, "name it as request"),
+        ({"kind": "mean"}, "needs the id"),
+        ({"kind": "steer", "source": "a", "vector": [1.0]}, "needs the id"),
+        ({"kind": "steer", "vector": [1.0], "baseline": "b"}, "belongs to a steering source"),
+        ({"kind": "mean", "source": "a", "baseline": "b"}, "belongs to a steering source"),
+        ({"kind": "steer", "vector": [float("nan")]}, "finite"),
+        ({"kind": "steer", "vector": ["x"]}, "numbers"),
+        ({"kind": "zero", "source": "a"}, "takes no values"),
+        ({"kind": "steer", "place": "storage", "vector": [1.0]}, "weights have neither"),
+    ],
+)
+def test_values_come_from_one_place(wish: dict[str, Any], word: str) -> None:
+    with pytest.raises(DataError, match=word):
+        Plan.parse({"perturbations": [wish]})
+
+
+def test_a_request_s_interventions_are_a_plan_of_its_own() -> None:
+    asked = Intervention(kind="patch", site="resid_post", source="a", rows="1")
+    request = GenerationRequest(prompts=("x",), id="r", interventions=(asked,), intervention_seed=3)
+
+    plan = Plan.of_request(request)
+
+    [made] = plan.perturbations
+    assert (plan.request, made.request, made.source, made.seed) == ("r", "r", "a", 3)
+    assert 1 in made.rows
+    assert 0 not in made.rows

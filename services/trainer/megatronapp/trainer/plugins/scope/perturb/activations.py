@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 import torch
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 
+from megatronapp.core.scope.intervention import FROM_VALUES, MEAN, PATCH
 from megatronapp.trainer.plugins.scope.perturb import kinds
+from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.philox import Key, Words, words_at
 from megatronapp.trainer.plugins.scope.perturb.plan import SWAP_HEADS, Perturbation
 from megatronapp.trainer.plugins.scope.places import LOSS, Place, Spot
@@ -24,9 +26,11 @@ _ROWS, _HEADS, _COLUMNS = ("token", "query"), ("head", "group"), ("chan", "key",
 class SiteChange:
     """A `taps.Change`: one perturbation at the spots that it chooses."""
 
-    def __init__(self, perturbation: Perturbation, shard: Shard) -> None:
+    def __init__(self, perturbation: Perturbation, shard: Shard, kept: Kept) -> None:
+        """`kept`: what earlier generations have left of themselves."""
         self._wish = perturbation
         self._shard = shard
+        self._kept = kept
 
     def chooses(self, spot: Spot) -> bool:
         """Whether it does something there."""
@@ -35,9 +39,9 @@ class SiteChange:
             return False
         return self._fits(spot.site, spot.place)
 
-    def known(self, places: Mapping[str, Place]) -> bool:
-        """Whether it could be done at any of these sites."""
-        return any(self._fits(site, place) for site, place in places.items())
+    def known(self, places: Mapping[str, Place]) -> list[str]:
+        """At which of these sites it could be done."""
+        return [site for site, place in places.items() if self._fits(site, place)]
 
     def _fits(self, site: str, place: Place) -> bool:
         wish = self._wish
@@ -56,6 +60,8 @@ class SiteChange:
             return value
         if wish.kind == SWAP_HEADS:
             changed = self._swapped(value, spot)
+        elif wish.kind in FROM_VALUES:
+            changed = self._from_values(value, index, spot, position)
         else:
             changed = kinds.apply(
                 wish.kind, value, wish.coefficient, wish.bits, lambda: self._words(index, spot, position)
@@ -69,7 +75,7 @@ class SiteChange:
     def _mask(self, index: Index) -> torch.Tensor | None:
         """What is chosen; None: all."""
         wish = self._wish
-        chosen = [(wish.tokens, _ROWS), (wish.channels, _COLUMNS)]
+        chosen = [(wish.tokens, _ROWS), (wish.channels, _COLUMNS), (wish.rows, ("batch",))]
         if wish.kind != SWAP_HEADS:
             chosen.append((wish.heads, _HEADS))
         mask: torch.Tensor | None = None
@@ -94,6 +100,20 @@ class SiteChange:
         if not wish.redraw:
             return words_at(place, torch.zeros_like(sample), 0, key)
         return words_at(place, sample, position.step, key)
+
+    def _from_values(self, value: torch.Tensor, index: Index, spot: Spot, position: Position) -> torch.Tensor:
+        wish = self._wish
+        if wish.kind == PATCH:
+            return self._kept.patched(value, spot, wish.source, position.end)
+        if wish.vector:
+            along = index[next(axis for axis in _COLUMNS if axis in index)]
+            vector = torch.tensor(wish.vector, dtype=value.dtype, device=value.device)[along]
+        else:
+            vector = self._kept.mean(spot, wish.source)
+            if wish.baseline:
+                vector = vector - self._kept.mean(spot, wish.baseline)
+        vector = vector.to(value.dtype)
+        return torch.zeros_like(value) + vector if wish.kind == MEAN else value + wish.coefficient * vector
 
     def _swapped(self, value: torch.Tensor, spot: Spot) -> torch.Tensor:
         """Heads in each other's place, also those of other tensor ranks, of which all come here together."""

@@ -3,57 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from megatronapp.core.errors import DataError
+from megatronapp.core.generation import GenerationRequest
+from megatronapp.core.scope.intervention import FROM_VALUES, PATCH, STEER, Intervention
 from megatronapp.trainer.plugins.scope.perturb import kinds
 from megatronapp.trainer.plugins.scope.perturb.ranges import Ranges
 
 PLACES = ("storage", "calculation", "system")
 SWAP_HEADS = "swap_heads"
-OF_SITES = (*kinds.ELEMENTWISE, SWAP_HEADS)
+OF_SITES = (*kinds.ELEMENTWISE, SWAP_HEADS, *FROM_VALUES)
 SITES_BETWEEN_LAYERS = ("resid_pre", "resid_post", "embed")
 DEFAULT_SITE = {"storage": "*.linear_*.weight", "calculation": "mlp.out", "system": "resid_post"}
 MAX_PERTURBATIONS = 64
 SHARE_OF_CHANNELS = 8
 """A constant that no channels were named for goes to one in so many: added to all of them it would be taken away again
 by the next layer's norm."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A perturbation's fields as they come (`ScopePerturbation`)."""
-
-    place: str = "calculation"
-    site: str = ""
-    kind: str = "noise1"
-    coefficient: float = 0.0
-    layers: str = ""
-    heads: str = ""
-    tokens: str = ""
-    channels: str = ""
-    steps: str = ""
-    bits: str = ""
-    with_heads: str = ""
-    redraw: bool = False
-    off: bool = False
-    source: str = ""
-    keep_in_checkpoints: bool = False
-
-    @classmethod
-    def parse(cls, document: Any) -> Wish:
-        """Raises DataError. A field that is not known is left out."""
-        if not isinstance(document, Mapping):
-            raise DataError("a perturbation must be an object")
-        given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
-        if type(given.get("coefficient")) is int:
-            given["coefficient"] = float(given["coefficient"])
-        for field in fields(cls):
-            if field.name in given and type(given[field.name]) is not type(field.default):
-                raise DataError(f"{field.name} of a perturbation can't be {given[field.name]!r:.40}")
-        return cls(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +37,12 @@ class Perturbation:
     tokens: Ranges
     channels: Ranges
     steps: Ranges
+    rows: Ranges
     bits: str
     with_heads: Ranges
+    source: str
+    baseline: str
+    vector: tuple[float, ...]
     redraw: bool
     """Noise of each forward its own; else each element's is the same in all steps and samples."""
     keep_in_checkpoints: bool
@@ -99,10 +71,17 @@ class Plan:
         if not isinstance(wishes, list) or not 0 < len(wishes) <= MAX_PERTURBATIONS:
             raise DataError(f"a plan holds 1 to {MAX_PERTURBATIONS} perturbations")
         seed, replica = _whole(document, "seed") or 0, _whole(document, "replica")
-        parsed = [Wish.parse(wish) for wish in wishes]
+        parsed = [Intervention.parse(wish) for wish in wishes]
         request = str(document.get("request", ""))
-        made = [_checked(wish, seed, number, replica, request) for number, wish in enumerate(parsed) if not wish.off]
-        return cls(str(document.get("plan", "")), tuple(made), request)
+        if not request and any(wish.kind == PATCH for wish in parsed):
+            raise DataError("patch belongs to one generation: name it as request")
+        return cls(str(document.get("plan", "")), _all_checked(parsed, seed, replica, request), request)
+
+    @classmethod
+    def of_request(cls, request: GenerationRequest) -> Plan:
+        """Of the interventions that it carries. Raises DataError."""
+        made = _all_checked(request.interventions, request.intervention_seed, None, request.id)
+        return cls(request.id, made, request.id)
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
@@ -114,7 +93,13 @@ def _whole(document: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
-def _checked(wish: Wish, seed: int, number: int, replica: int | None, request: str) -> Perturbation:
+def _all_checked(
+    wishes: Iterable[Intervention], seed: int, replica: int | None, request: str
+) -> tuple[Perturbation, ...]:
+    return tuple(_checked(wish, seed, number, replica, request) for number, wish in enumerate(wishes) if not wish.off)
+
+
+def _checked(wish: Intervention, seed: int, number: int, replica: int | None, request: str) -> Perturbation:
     _check_kind(wish)
     made = Perturbation(
         place=wish.place,
@@ -126,8 +111,12 @@ def _checked(wish: Wish, seed: int, number: int, replica: int | None, request: s
         tokens=Ranges.parse(wish.tokens),
         channels=Ranges.parse(wish.channels or (f"::{SHARE_OF_CHANNELS}" if wish.kind == "constant" else "")),
         steps=Ranges.parse(wish.steps),
+        rows=Ranges.parse(wish.rows),
         bits=wish.bits,
         with_heads=Ranges.parse(wish.with_heads),
+        source=wish.source,
+        baseline=wish.baseline,
+        vector=wish.vector,
         redraw=wish.redraw,
         keep_in_checkpoints=wish.keep_in_checkpoints,
         seed=seed,
@@ -140,7 +129,7 @@ def _checked(wish: Wish, seed: int, number: int, replica: int | None, request: s
     return made
 
 
-def _check_kind(wish: Wish) -> None:
+def _check_kind(wish: Intervention) -> None:
     if wish.place not in PLACES:
         raise DataError(f"place {wish.place!r:.40}: write one of {', '.join(PLACES)}")
     if wish.kind not in OF_SITES:
@@ -148,10 +137,26 @@ def _check_kind(wish: Wish) -> None:
     if not math.isfinite(wish.coefficient):
         raise DataError("a coefficient must be a finite number")
     kinds.check(wish.kind, wish.coefficient, wish.bits)
-    if wish.place == "storage" and (wish.kind == SWAP_HEADS or wish.heads or wish.tokens):
-        raise DataError("weights have neither heads nor tokens: choose them by name, layers, and channels")
+    _check_source(wish)
+    of_values = wish.kind in (SWAP_HEADS, *FROM_VALUES)
+    if wish.place == "storage" and (of_values or wish.heads or wish.tokens or wish.rows):
+        raise DataError("weights have neither heads, tokens nor rows: choose them by name, layers, and channels")
     if wish.place == "system" and wish.site and wish.site not in SITES_BETWEEN_LAYERS:
         raise DataError(f"between layers are the sites {', '.join(SITES_BETWEEN_LAYERS)}, not {wish.site!r:.40}")
+
+
+def _check_source(wish: Intervention) -> None:
+    if wish.kind not in FROM_VALUES:
+        if wish.source or wish.baseline or wish.vector:
+            raise DataError(f"{wish.kind} takes no values from elsewhere: leave source, baseline and vector away")
+        return
+    if bool(wish.source) == bool(wish.vector) or (wish.kind == PATCH and wish.vector):
+        other = "" if wish.kind == PATCH else ", or a vector"
+        raise DataError(f"{wish.kind} needs the id of a generation that kept the site as its source{other}")
+    if wish.baseline and (wish.kind != STEER or not wish.source):
+        raise DataError("a baseline belongs to a steering source")
+    if not all(map(math.isfinite, wish.vector)):
+        raise DataError(f"the vector of a {wish.kind} must hold finite numbers")
 
 
 def _check_swap(made: Perturbation) -> None:
