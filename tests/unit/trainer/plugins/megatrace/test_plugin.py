@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import pytest
 
 from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.trainer.environment import Environment
-from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.plugins.base import PluginContext, Preparation
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.megatrace import MegatracePlugin, plugin
@@ -31,8 +31,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def prepare(*flags: str) -> Preparation:
     parser = argparse.ArgumentParser()
     MegatracePlugin.add_arguments(parser)
-    layout = Layout.__new__(Layout)
-    return MegatracePlugin.prepare(parser.parse_args(flags), Preparation(environment=Environment.read(), layout=layout))
+    unread: Any = None
+    preparation = Preparation(environment=Environment.read(), config=unread, world=unread)
+    return MegatracePlugin.prepare(parser.parse_args(flags), preparation)
 
 
 @pytest.mark.parametrize(
