@@ -38,6 +38,7 @@ class RankWriter:
         place: AgentPlace | None = None,
         timebase: Timebase | None = None,
         communicators: Sequence[Communicator] = (),
+        operations_fd: int = -1,
     ) -> None:
         self.recorder = PythonRecorder(timebase or CpuTimebase(), ring)
         self.hello: dict[str, Any] = {
@@ -53,7 +54,8 @@ class RankWriter:
             "collector_address": collector,
             "trace_dir": str(folder) if folder else "",
         }
-        self.link = AgentLink(place or AgentPlace(socket, own, own), self.recorder.fd, lambda: self.hello)
+        where = place or AgentPlace(socket, own, own)
+        self.link = AgentLink(where, self.recorder.fd, lambda: self.hello, operations_fd)
         self.link.border()
 
     def step(self, number: int, spans: int = 3, *, traced: bool = True) -> None:

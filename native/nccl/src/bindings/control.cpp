@@ -29,12 +29,18 @@ void in_parent() {
     making.unlock();
 }
 
+// The segment has one writer: a child has none until it makes one of its own.
 void in_child() {
-    if (Recorder* there = recorder.load(std::memory_order_acquire)) {
+    if (Recorder* there = recorder.exchange(nullptr, std::memory_order_acq_rel)) {
         there->leave_to_parent();
         there->unlock();
     }
     making.unlock();
+}
+
+void watch_forks() {
+    static const int once = pthread_atfork(before_fork, in_parent, in_child);
+    static_cast<void>(once);
 }
 
 }  // namespace
@@ -48,7 +54,7 @@ EXPORTED int megatronapp_nccl_open(unsigned long ring_bytes, unsigned lanes, cha
     try {
         if (recorder.load(std::memory_order_acquire) == nullptr) {
             recorder.store(new Recorder(ring_bytes, lanes), std::memory_order_release);
-            pthread_atfork(before_fork, in_parent, in_child);
+            watch_forks();
         }
         return recorder.load(std::memory_order_acquire)->descriptor();
     } catch (const std::exception& failure) {

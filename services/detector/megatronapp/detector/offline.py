@@ -33,6 +33,7 @@ from megatronapp.detector.report import Culprit, Hang, Job, Report
 from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Frontier, blame
+from megatronapp.detector.signals.program import Calls, disagreements
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
@@ -206,6 +207,10 @@ class Halted(Protocol):
     def hangs(self) -> bool:
         """Whether any operation is not complete."""
 
+    @property
+    def calls(self) -> Calls:
+        """What each rank called that is not known to be through everywhere."""
+
 
 WITHOUT_HASH = (
     "slow ranks are not judged, and only a rank that is behind all others is named: the logs have no groupHash, and "
@@ -251,7 +256,7 @@ def _megatrace_hang(name: str, logs: Logs) -> Report:
 
 
 def _nobody_is_clear(logs: Logs) -> bool:
-    if not logs.hangs or not (logs.messages_unmatched or logs.stopped is not None):
+    if not logs.hangs or disagreements(logs.calls) or not (logs.messages_unmatched or logs.stopped is not None):
         return False
     blamed = [each.rank for each in blame(logs.frontiers, logs.members, unclear=logs.unclear)]
     return len(blamed) > 1 or (logs.stopped is not None and not logs.stopped.issuperset(blamed))
@@ -259,7 +264,7 @@ def _nobody_is_clear(logs: Logs) -> bool:
 
 def hung_job(name: str, dumps: Halted, source: str = "flight recorder") -> Report:
     """Name the ranks that hold the others up. A job whose operations are all complete does not hang."""
-    blamed = blame(dumps.frontiers, dumps.members, unclear=dumps.unclear) if dumps.hangs else []
+    blamed = _blamed(dumps) if dumps.hangs else []
     suspicions = list(hang.detect(_Stall(tuple(blamed)), link_is_known=GPU.link_is_known)) if dumps.hangs else []
     if suspicions and all(dumps.unclear.intersection(suspicion.ranks) for suspicion in suspicions):
         suspicions += hang.detect(_Stall(()), link_is_known=GPU.link_is_known)
@@ -268,6 +273,12 @@ def hung_job(name: str, dumps: Halted, source: str = "flight recorder") -> Repor
         findings=in_order(_unclear(finding, dumps) for finding in without_steps(name, suspicions)),
         hang=_hang(blamed, dumps.unclear) if dumps.hangs else None,
     )
+
+
+def _blamed(dumps: Halted) -> list[Blame]:
+    """Whose programs differ; else who holds the others up."""
+    differing = disagreements(dumps.calls)
+    return differing or blame(dumps.frontiers, dumps.members, unclear=dumps.unclear)
 
 
 def _hang(blamed: Sequence[Blame], unclear: frozenset[int]) -> Hang:

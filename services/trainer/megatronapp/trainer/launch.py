@@ -90,7 +90,7 @@ def run(
             pipeline=pipeline,
             store=store,
             stopping=borders.stopping,
-            channel=AgentChannel(prepared.frame_bytes),
+            channel=AgentChannel(prepared.frame_bytes, prepared.operations_fd),
             make_resident=_resident_maker(config, tokenizer, device),
         )
         chain = PluginChain.create(kinds, namespace, context)

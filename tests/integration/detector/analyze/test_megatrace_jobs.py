@@ -192,3 +192,15 @@ def test_what_is_none_of_its_logs_is_refused_in_one_line(tmp_path, content, erro
 
     with pytest.raises(DataError, match=error):
         analyze(tmp_path)
+
+
+def test_a_rank_that_skips_a_collective_is_named_for_its_program(tmp_path):
+    programs = [[("tp0.0", "AllGather" if place % 3 else "AllReduce") for place in range(30)] for _ in range(4)]
+    del programs[2][7]
+    write_logs(tmp_path, programs, [20, 20, 19, 20])
+
+    report = analyze(tmp_path)
+
+    assert report.hang is not None
+    assert (report.hang.ranks, report.hang.side, report.hang.communicator) == ((2,), "program", "tp0.0")
+    assert "where others call" in report.findings[0].summary

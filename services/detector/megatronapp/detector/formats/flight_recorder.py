@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import re
 import resource
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from megatronapp.core.errors import DataError
 from megatronapp.detector.formats.understood import one_line
 from megatronapp.detector.signals.frontier import Position, stopped_inside
+from megatronapp.detector.signals.program import Called, Calls
 
 MAX_DUMP_BYTES = 256 << 20
 SPARE_BYTES, GROWTH = 256 << 20, 64
@@ -30,6 +32,8 @@ SPARE_BYTES, GROWTH = 256 << 20, 64
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
 _MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
 _PICKLE = b"\x80"
+_ALIKE = {"all_reduce", "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce"}
+"""Operations whose inputs have one size and type on all members."""
 _KEYS = {"entries", "pg_config", "version"}
 
 
@@ -41,6 +45,13 @@ class Dumps:
     """Global ranks of each communicator; of a message its sender and receiver."""
     cut: frozenset[int] = frozenset()
     """Ranks whose ring no longer holds what they are in."""
+    called: Calls = field(default_factory=dict)
+    """All collectives that are in the dumps."""
+
+    @property
+    def calls(self) -> Calls:
+        """Those that are not through on all who left a dump."""
+        return {name: _not_through(name, of, self.frontiers) for name, of in self.called.items()}
 
     @property
     def hangs(self) -> bool:
@@ -80,11 +91,14 @@ def read(dumps: dict[int, Path]) -> Dumps:
     frontiers: dict[int, dict[str, Position]] = {}
     members: dict[str, tuple[int, ...]] = {}
     cut: set[int] = set()
+    calls: defaultdict[str, dict[int, dict[int, Called]]] = defaultdict(dict)
     for rank, path in dumps.items():
         dump = _load(path)
         try:
             groups = {name: _ranks(group) or tuple(dumps) for name, group in dump["pg_config"].items()}
             frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
+            for name, own in _calls(dump["entries"], groups).items():
+                calls[name][rank] = own
             completed = _completed(dump)
             if _is_cut(dump["entries"], completed):
                 cut.add(rank)
@@ -95,7 +109,14 @@ def read(dumps: dict[int, Path]) -> Dumps:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DataError(f"{path}: not a flight-recorder dump that can be understood: {error!r}") from error
         members.update((_id(name, ranks), ranks) for name, ranks in groups.items())
-    return Dumps(frontiers, members, frozenset(cut))
+    return Dumps(frontiers, members, frozenset(cut), calls)
+
+
+def _not_through(
+    name: str, of: Mapping[int, Mapping[int, Called]], frontiers: dict[int, dict[str, Position]]
+) -> dict[int, dict[int, Called]]:
+    through = min(frontiers[rank][name].completed for rank in of)
+    return {rank: {number: own[number] for number in own if number > through} for rank, own in of.items()}
 
 
 class _Refusing(pickle.Unpickler):
@@ -173,6 +194,25 @@ def _communicator(
     communicator = f"p2p:{pair[0]}-{pair[1]}"
     members[communicator] = pair
     return communicator
+
+
+def _calls(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) -> defaultdict[str, dict[int, Called]]:
+    """The collectives of each communicator by their number; what was coalesced has one number and is left out."""
+    found: defaultdict[str, dict[int, Called]] = defaultdict(dict)
+    several = Counter((str(e["process_group"][0]), e["collective_seq_id"]) for e in entries if not e["is_p2p"])
+    for entry in entries:
+        name = str(entry["process_group"][0])
+        if not entry["is_p2p"] and several[name, entry["collective_seq_id"]] == 1:
+            found[_id(name, groups[name])][int(entry["collective_seq_id"])] = _called(entry)
+    return found
+
+
+def _called(entry: dict[str, Any]) -> Called:
+    operation = _operation(entry)
+    if operation not in _ALIKE:
+        return Called(operation)
+    count = sum(math.prod(map(int, size)) for size in entry.get("input_sizes") or ())
+    return Called(operation, count, ", ".join(sorted({str(each) for each in entry.get("input_dtypes") or ()})))
 
 
 def _incomplete(entry: dict[str, Any]) -> bool:

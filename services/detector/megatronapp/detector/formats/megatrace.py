@@ -26,6 +26,7 @@ from megatronapp.detector.formats import megatrace_streams
 from megatronapp.detector.formats.layout import Traffic
 from megatronapp.detector.formats.megatrace_log import RECV, SEND, Call, RankLog, read_log
 from megatronapp.detector.signals.frontier import Frontier, Position
+from megatronapp.detector.signals.program import Called, Calls
 
 MAX_AHEAD = 1024
 """Operations that a host can be ahead of its device: so many launches wait in a stream's queue before one blocks. Who
@@ -50,6 +51,15 @@ class Logs:
     """Some rank sends or receives messages whose peer is not known, and may wait for any of them."""
     stopped: frozenset[int] | None = None
     """Ranks that have stopped for sure, of logs whose communicators are not known (megatrace_streams); else None."""
+
+    @property
+    def calls(self) -> Calls:
+        """Of communicators that are known."""
+        found: defaultdict[str, dict[int, dict[int, Called]]] = defaultdict(dict)
+        for rank, log in self.ranks.items() if self.stopped is None else ():
+            for group, calls in log.calls.items():
+                found[group][rank] = {call.number: Called(call.operation, call.count) for call in calls}
+        return found
 
     @property
     def hangs(self) -> bool:

@@ -17,6 +17,7 @@ _CAUSE = {
     Side.HOST: Cause.HOST_CPU,
     Side.DEVICE: Cause.COMPUTE,
     Side.NETWORK: Cause.NIC,
+    Side.PROGRAM: Cause.DEADLOCK,
     Side.DEADLOCK: Cause.DEADLOCK,
     Side.CIRCULAR: Cause.UNKNOWN,
 }
@@ -24,17 +25,20 @@ _DOES = {
     Side.HOST: "has not entered {operation} of {communicator}",
     Side.DEVICE: "has {operation} of {communicator} enqueued, and its device does not come to it",
     Side.NETWORK: "is in {operation} of {communicator}, as all its members are, and it does not end",
+    Side.PROGRAM: "calls {operation} of {communicator}, where others call {instead}",
 }
 _ADVICE = {
     Side.HOST: "Take the rank's Python stacks (py-spy dump); restart the job without its node if it can't continue.",
     Side.DEVICE: "Look for XID errors and uncorrectable ECC errors of the rank's device; restart without its node.",
     Side.NETWORK: "Check the links between the members of this communicator.",
+    Side.PROGRAM: "Take the rank's Python stack (py-spy dump): its program skips an operation, or calls it in another "
+    "order or size, which a restart alone does not change.",
     Side.DEADLOCK: "Take these ranks' Python stacks (py-spy dump): they run these operations in different orders, "
     "which a restart alone does not change. Make the order the same on all of them.",
     Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
     "these operations in different orders.",
 }
-_CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK}
+_CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM}
 TOLD_RANKS = 16
 TOLD_EDGES = 4
 """Of a circle; the others are alike."""
@@ -97,6 +101,8 @@ def _pause(stall: Stalled) -> str:
 
 def _operation(b: Blame) -> str:
     operation = b.operation or "an operation"
+    if b.side is Side.PROGRAM:
+        return f"{operation} as operation {b.sequence}"
     if b.message is None:
         return f"{operation} {b.sequence}"
     step, name = b.message
@@ -124,7 +130,7 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
-    does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator)
+    does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
     return _described(stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.")
 

@@ -42,6 +42,8 @@ class Side(StrEnum):
     """It has enqueued the operation, and its device does not come to it."""
     NETWORK = "network"
     """All members are in it, and it does not end."""
+    PROGRAM = "program"
+    """It calls another operation than the others, or one of another size, type or root (signals/program.py)."""
     DEADLOCK = "deadlock"
     """Threads wait for each other: each in an operation that another one of them has not begun."""
     CIRCULAR = "circular"
@@ -99,6 +101,8 @@ class Blame:
     """What is missing, of a pair that names its messages; `sequence` says nothing then."""
     circle: tuple[int, ...] = ()
     """All who wait for one another, where the edges run in a circle; `waiting` is the one whose edge this is."""
+    instead: str = ""
+    """What the others call, of a program that differs."""
 
 
 Frontier = Mapping[str, Position]

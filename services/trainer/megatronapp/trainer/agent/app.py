@@ -24,6 +24,7 @@ from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.encode import StepMessages, encode_all
 from megatronapp.trainer.agent.hello import RankHello
+from megatronapp.trainer.agent.kept_operations import KeptOperations
 from megatronapp.trainer.agent.rank import FLUSH_SECONDS, IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.steps import Step
@@ -200,12 +201,16 @@ class Agent:
         fd = connection.take_segment()
         if fd is None:
             raise DataError("a hello without a segment")
-        segment = Segment(fd)
-        try:
-            return Rank(connection, hello, segment, self._streams, self._access)
-        except BaseException:
-            segment.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            segment = Segment(fd)
+            opened.callback(segment.close)
+            kept: KeptOperations | None = None
+            if (operations := connection.take_operations()) is not None:
+                kept = KeptOperations(Segment(operations))
+                opened.callback(kept.close)
+            rank = Rank(connection, hello, segment, self._streams, self._access, kept)
+            opened.pop_all()
+            return rank
 
     def _end(self, peer: _Peer) -> None:
         """The rank has said goodbye, is gone, or was refused. Its socket is closed when all it has left was read."""

@@ -19,6 +19,7 @@ READ_BYTES = 1 << 20
 LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 _MAX_DESCRIPTORS = 8
+_SEGMENTS = (1, 2)
 
 
 class Connection:
@@ -34,6 +35,7 @@ class Connection:
         self._buffer = bytearray()
         self._unsent = bytearray()
         self._segment: int | None = None
+        self._operations: int | None = None
         self._has_segment = False
         self.ended = False
         """The rank has said all, or is gone."""
@@ -78,9 +80,15 @@ class Connection:
         fd, self._segment = self._segment, None
         return fd
 
+    def take_operations(self) -> int | None:
+        """The descriptor of the segment with NCCL's operations, likewise; None where the rank has none."""
+        fd, self._operations = self._operations, None
+        return fd
+
     def close(self) -> None:
-        if (fd := self.take_segment()) is not None:
-            os.close(fd)
+        for fd in (self.take_segment(), self.take_operations()):
+            if fd is not None:
+                os.close(fd)
         self._socket.close()
 
     def _take_segment(self) -> bool:
@@ -92,15 +100,18 @@ class Connection:
             return False
         except OSError:
             data, descriptors = b"", []
-        if len(descriptors) == 1:
+        if len(descriptors) in _SEGMENTS:
             self._segment, self._has_segment = descriptors[0], True
+            self._operations = descriptors[1] if len(descriptors) > 1 else None
             return True
         for fd in descriptors:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self.ended = not data
         if data:
-            raise DataError(f"a rank sent {len(descriptors)} descriptors; its first byte carries that of the segment")
+            raise DataError(
+                f"a rank sent {len(descriptors)} descriptors; its first byte carries those of one or two segments"
+            )
         return False
 
     def _frame(self) -> bytes | None:

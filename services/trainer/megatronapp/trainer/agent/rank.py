@@ -23,6 +23,7 @@ from megatronapp.trainer.agent.encode import StepMessages, encode_all, memory_of
 from megatronapp.trainer.agent.files import TraceFile
 from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
 from megatronapp.trainer.agent.hello import RankHello
+from megatronapp.trainer.agent.kept_operations import KeptOperations
 from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.ring import Record
@@ -49,12 +50,19 @@ class Rank:
     """From its hello on. All methods are for the agent's thread."""
 
     def __init__(
-        self, connection: Connection, hello: RankHello, segment: Segment, streams: StreamLoop, access: Access
+        self,
+        connection: Connection,
+        hello: RankHello,
+        segment: Segment,
+        streams: StreamLoop,
+        access: Access,
+        operations: KeptOperations | None = None,
     ) -> None:
-        """Takes the segment over."""
+        """Takes the segment over, and NCCL's operations."""
         self._connection = connection
         self._rank_hello = hello
         self._segment = segment
+        self._operations = operations
         self._names = hello.names
         self._steps = Steps()
         self._process = RankProcess(connection.pid, segment.thread)
@@ -128,6 +136,8 @@ class Rank:
     def tick(self) -> None:
         """Relay what the collector asks for; beat when it is time, or a phase has begun."""
         self._control.relay()
+        if self._operations is not None:
+            self._operations.read()
         phase, due = self._segment.state.phase, self._beats.due(time.monotonic())
         if due or phase != self._phase:
             self._phase = phase
@@ -148,10 +158,20 @@ class Rank:
             self._guarded(self._send_heartbeat, closing=True)
         if self._telemetry is not None:
             self._telemetry.close()
+        self._end_operations(in_order=bool(self._closing or self._segment.state.closing))
         self._segment.close()
         flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
         flushing.start()
         return flushing
+
+    def _end_operations(self, *, in_order: bool) -> None:
+        """NCCL's; of a rank that has died what it was in."""
+        if self._operations is None:
+            return
+        self._guarded(self._operations.read)
+        if not in_order and (left := self._operations.open()):
+            log.warning("rank_died_in", rank=self.identity.rank, operations=left, lost=self._operations.lost)
+        self._operations.close()
 
     def _flush(self) -> None:
         deadline = time.monotonic() + FLUSH_SECONDS
@@ -187,7 +207,11 @@ class Rank:
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
-            self._segment.state.lost + self._segment.ring.lost + self._steps.lost + self._refused
+            self._segment.state.lost
+            + self._segment.ring.lost
+            + self._steps.lost
+            + self._refused
+            + (self._operations.lost if self._operations is not None else 0)
         ) % limits.MAX_DROPPED
 
     def _send_heartbeat(self, *, closing: bool) -> None:

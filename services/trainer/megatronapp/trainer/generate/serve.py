@@ -76,7 +76,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[type[Plugin]] | None = None) -
         max_positions=most,
         store=store,
         stopping=turns.stopping,
-        channel=AgentChannel(prepared.frame_bytes),
+        channel=AgentChannel(prepared.frame_bytes, prepared.operations_fd),
         serving=True,
     )
     chain = turns.chain = PluginChain.create(kinds, options, context)

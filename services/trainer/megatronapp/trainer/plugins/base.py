@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from megatronapp.trainer.pipeline.port import PipelineMessages
 
 ENTRY_POINT_GROUP = "megatronapp.trainer.plugins"
-ORDER = ("scan", "scope", "dpp", "fbd", "faults")
+ORDER = ("scan", "megatrace", "scope", "dpp", "fbd", "faults")
 
 ForwardStep = Callable[..., Any]
 """forward_step(data_iterator, model_chunk) -> (output, loss function), as megatron-core's schedules call it."""
@@ -125,6 +125,8 @@ class Preparation:
     frame_bytes: int = 0
     """Of the ring through which frames go to the agent (`PluginContext.channel`): a power of two from 4 KiB to 256 MiB;
     0: there is none."""
+    operations_fd: int = -1
+    """Of a second segment, with operations of NCCL, that the agent gets; -1: there is none."""
 
     @property
     def layout(self) -> Layout:

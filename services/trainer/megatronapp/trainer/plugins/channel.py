@@ -28,6 +28,9 @@ class Line(Protocol):
     def received(self) -> list[tuple[str, Any]]:
         """What the agent has said since the last call, never waiting."""
 
+    def enabled(self) -> bool:
+        """Whether the trace control in force lets steps be traced."""
+
     def mark_step(self, phase: Phase) -> None:
         """The step now running, or the next one, is no ordinary one: its summary says so."""
 
@@ -38,6 +41,8 @@ class AgentChannel:
 
     frame_bytes: int = 0
     """Of the ring of frames, a power of two; 0: nobody writes frames."""
+    operations_fd: int = -1
+    """Of the segment with operations of NCCL; -1: none."""
     line: Line | None = None
     introduce: Callable[[], tuple[str, Any]] | None = None
     """What a plug-in has to say in the hello of each connection: a key and its value."""

@@ -72,13 +72,16 @@ def _start(path: Path) -> bool:
 
 
 class AgentLink:
-    def __init__(self, place: AgentPlace, segment: int, hello: Callable[[], dict[str, Any]]) -> None:
-        """`segment`: the descriptor that the agent shall read; `hello` makes the first frame of each connection."""
+    def __init__(
+        self, place: AgentPlace, segment: int, hello: Callable[[], dict[str, Any]], operations: int = -1
+    ) -> None:
+        """`segment`: the descriptor that the agent shall read, and `operations` that of NCCL's, -1: none; `hello` makes
+        the first frame of each connection."""
         self._path, self._own, started = place
         self._began_at = time.monotonic()
         self._started_at = self._began_at if started else -START_AGAIN_SECONDS
         self._met = False
-        self._segment = segment
+        self._segments = [segment, operations] if operations >= 0 else [segment]
         self._hello = hello
         self._socket: socket.socket | None = None
         self._waiting: deque[memoryview] = deque()
@@ -146,7 +149,7 @@ class AgentLink:
         link.setblocking(False)
         try:
             link.connect(str(self._path))
-            socket.send_fds(link, [b"\0"], [self._segment])
+            socket.send_fds(link, [b"\0"], self._segments)
         except OSError as error:
             link.close()
             if self._replace_agent():

@@ -77,7 +77,8 @@ class ScanPlugin(Plugin):
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        settings = flags.parse(args, context.collector_address, asked_for=context.channel.frame_bytes > 0)
+        asked_for = context.channel.frame_bytes > 0 or context.channel.operations_fd >= 0
+        settings = flags.parse(args, context.collector_address, asked_for=asked_for)
         return cls(settings, context) if settings else None
 
     def __init__(self, settings: ScanSettings, context: PluginContext) -> None:
@@ -93,7 +94,7 @@ class ScanPlugin(Plugin):
         )
         self._recorder.set_phase(self._position.phase)
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
-        self._link = AgentLink(place, self._recorder.fd, self._hello)
+        self._link = AgentLink(place, self._recorder.fd, self._hello, context.channel.operations_fd)
         self._communicators = Communicators(lambda new: self._link.communicators([new]), context.world.ranks)
         self._frontiers = Frontiers(self._recorder)
         self._probe = Probe(self._recorder, self._communicators, self._frontiers)
@@ -117,7 +118,7 @@ class ScanPlugin(Plugin):
         self._closed = self._attached = False
         self.attach()
         self._link.border()
-        if context.channel.frame_bytes:
+        if context.channel.frame_bytes or context.channel.operations_fd >= 0:
             context.channel.line = _Line(self)
 
     # -- what the trainer calls --
@@ -293,6 +294,7 @@ class _Line:
         self.say = plugin._link.say
         self.received = plugin._link.received
         self.mark_step = plugin._phases.append
+        self.enabled = lambda: plugin._window.enabled
 
 
 def _end_of(step: _StepStart, phases: Iterable[Phase], progress: Progress | None) -> StepEnd:

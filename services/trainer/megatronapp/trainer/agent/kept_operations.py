@@ -1,0 +1,48 @@
+"""What the agent keeps of a rank's NCCL operations: it drains their ring, counts what was lost, and knows what each
+communicator is in when the rank has died."""
+
+from __future__ import annotations
+
+from megatronapp.trainer.agent.operations import Direction, Enqueued, Lane, OperationsReader, open_operations
+from megatronapp.trainer.agent.segment import Segment
+
+SHOWN = 8
+"""Operations that a line tells of."""
+
+
+class KeptOperations:
+    """Takes the segment over. All methods are for the agent's thread."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._reader = OperationsReader(segment)
+        self.enqueued = self.completed = 0
+        """How many have been read."""
+
+    @property
+    def lost(self) -> int:
+        """Records that nobody has read, and operations of which there is none."""
+        return self._reader.lost + self._reader.implausible + self._reader.without_lane
+
+    def read(self) -> None:
+        """Take what was recorded since the last call. Raises SegmentError."""
+        while records := self._reader.records():
+            enqueued = sum(isinstance(record, Enqueued) for record in records)
+            self.enqueued += enqueued
+            self.completed += len(records) - enqueued
+
+    def open(self) -> list[str]:
+        """What the rank's communicators are in, in words, the oldest first."""
+        found = sorted(open_operations(self._reader.lanes()), key=lambda pair: pair[1].at_ns)
+        return [_in_words(lane, operation) for lane, operation in found[:SHOWN]]
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+def _in_words(lane: Lane, operation: Enqueued) -> str:
+    name = lane.name or f"{lane.communicator:#x}"
+    where = f"rank {lane.rank} of {lane.ranks} in {name}"
+    peer = "" if lane.direction is Direction.NONE else f" with rank {lane.peer}"
+    state = "begun on the device" if lane.started >= operation.number else "not begun on the device"
+    return f"{operation.operation} {operation.number}{peer} ({where}): enqueued, {state}, not ended"

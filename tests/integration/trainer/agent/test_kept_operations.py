@@ -1,0 +1,115 @@
+"""A rank's NCCL operations at its agent: two segments in one connection, drained while the rank runs, and told when it
+was killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from megatronapp.trainer.agent.access import Access
+from megatronapp.trainer.agent.app import Agent
+from megatronapp.trainer.agent.kept_operations import KeptOperations
+from megatronapp.trainer.agent.rendezvous import listen
+from tests.support.rank_writer import RankWriter
+from tests.unit.nccl.stand_in import Nccl
+
+nccl = pytest.importorskip("megatronapp.nccl", reason="the plug-in's wheel is not installed: pip install native/nccl")
+fork = multiprocessing.get_context("fork")
+
+
+def play(path: Path, *, closes: bool, ready: Event) -> None:
+    """A rank: a hundred collectives that end, then one of which a channel has begun, and a message."""
+    segment = nccl.open_segment(1 << 16, 8)
+    nccl.ask_for(nccl.Level.TIMES)
+    writer = RankWriter(path, rank=3, operations_fd=segment)
+    communicator = Nccl(nccl.LIBRARY, 5).communicator(77, ranks=2, rank=1, name=b"data")
+    for _ in range(100):
+        communicator.run(communicator.enqueue(b"AllGather"), 1, 2)
+    communicator.channel(communicator.enqueue(b"AllReduce", 123), 0, 5)
+    communicator.message(b"Send", 0)
+    ready.set()
+    if closes:
+        writer.close()
+    time.sleep(60)
+
+
+@contextmanager
+def watched(path: Path, *, closes: bool) -> Iterator[BaseProcess]:
+    """A rank in a process of its own, and an agent that listens at `path`."""
+    listener = listen(path)
+    assert listener is not None
+    ready = fork.Event()
+    process = fork.Process(target=play, args=(path,), kwargs={"closes": closes, "ready": ready})
+    process.start()
+    with agent(listener, path):
+        assert ready.wait(20)
+        yield process
+    process.kill()
+    process.join()
+
+
+@contextmanager
+def agent(listener: socket.socket, path: Path) -> Iterator[None]:
+    running = Agent(listener, path, Access())
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        running.stop()
+        thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, monkeypatch):
+    kept: list[KeptOperations] = []
+    init = KeptOperations.__init__
+    monkeypatch.setattr(KeptOperations, "__init__", lambda self, segment: (init(self, segment), kept.append(self))[0])
+    with watched(tmp_path / "agent.sock", closes=False) as process:
+        until(lambda: bool(kept) and kept[0].enqueued == 102)
+        assert (kept[0].completed, kept[0].lost) == (100, 0)
+        process.kill()
+        process.join()
+
+    said = capsys.readouterr().out
+    assert "rank_died_in" in said
+    assert "AllReduce 101 (rank 1 of 2 in data): enqueued, begun on the device, not ended" in said
+    assert "Send 1 with rank 0 (rank 1 of 2 in data): enqueued, not begun on the device, not ended" in said
+
+
+def test_of_a_rank_that_ends_in_good_order_nothing_is_told(tmp_path, capsys):
+    with watched(tmp_path / "agent.sock", closes=True):
+        pass
+
+    assert "rank_died_in" not in capsys.readouterr().out
+
+
+def test_a_second_segment_that_is_none_is_refused(tmp_path, capsys):
+    path = tmp_path / "agent.sock"
+    listener = listen(path)
+    assert listener is not None
+    with agent(listener, path), (tmp_path / "file").open("w+b") as file:
+        file.truncate(1 << 16)
+        RankWriter(path, operations_fd=file.fileno())
+        said = ""
+        deadline = time.monotonic() + 10
+        while "rank_left" not in said and time.monotonic() < deadline:
+            time.sleep(0.05)
+            said += capsys.readouterr().out
+
+    assert "a segment that can" in said

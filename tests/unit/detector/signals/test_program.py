@@ -1,0 +1,50 @@
+"""Members of a communicator that call different operations under one number."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.detector.signals.frontier import Side
+from megatronapp.detector.signals.program import Called, disagreements
+
+REDUCE, GATHER = Called("AllReduce", 8, "bf16"), Called("AllGather", 8, "bf16")
+
+
+def named(*members: list[Called]) -> dict[int, tuple[int, str]]:
+    """Rank: the number, and what the others call."""
+    calls = {"tp": {rank: dict(enumerate(own, 1)) for rank, own in enumerate(members)}}
+    blamed = disagreements(calls)
+    assert {each.side for each in blamed} <= {Side.PROGRAM}
+    return {each.rank: (each.sequence, each.instead) for each in blamed}
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_who_is_only_behind_calls_nothing_else(behind):
+    whole = [REDUCE, GATHER, REDUCE]
+
+    assert named(whole, whole, whole[:behind]) == {}
+
+
+def test_who_skips_an_operation_is_named_at_the_first_that_differs():
+    usual = [REDUCE, GATHER, REDUCE]
+
+    assert named(usual, usual, [REDUCE, REDUCE]) == {2: (2, "AllGather of 8 bf16")}
+
+
+@pytest.mark.parametrize("other", [GATHER, REDUCE._replace(elements=9), REDUCE._replace(type="f32")])
+def test_another_operation_size_or_type_differs(other):
+    assert named([REDUCE], [other], [REDUCE]) == {1: (1, "AllReduce of 8 bf16")}
+
+
+def test_another_root_differs():
+    one, other = Called("Broadcast", 1, "i8", 0), Called("Broadcast", 1, "i8", 2)
+
+    assert named([one], [one], [other]) == {2: (1, "Broadcast of 1 i8 from rank 0")}
+
+
+def test_of_two_neither_is_right_alone():
+    assert named([REDUCE], [GATHER]) == {0: (1, "AllGather of 8 bf16"), 1: (1, "AllReduce of 8 bf16")}
+
+
+def test_what_is_not_known_is_no_difference():
+    assert named([REDUCE], [Called("AllReduce")], [REDUCE]) == {}
