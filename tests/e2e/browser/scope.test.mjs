@@ -103,8 +103,58 @@ test('training goes on when it is resumed', async () => {
   await page.waitForFunction((step) => Number(/step ([\d,]+)/.exec(document.querySelector('.facts')?.textContent ?? '')?.[1].replaceAll(',', '')) > step + 2, before, PATIENCE)
 })
 
+test('a session is recorded, and shown again without the model', async () => {
+  await page.goto(`${origin}/jobs/${run}/scope?p=${encodeURIComponent('layers[1].attn.probs | batch(0) | head(1)')}`)
+  const attention = card(/attn\.probs/)
+  await attention.getByRole('application').waitFor(PATIENCE)
+  await page.getByRole('button', { name: 'Record', exact: true }).click(PATIENCE)
+  const from = await stepOf(attention)
+  await page.waitForFunction((step) => Number(/step ([\d,]+)/.exec(document.querySelector('.facts')?.textContent ?? '')?.[1].replaceAll(',', '')) > step + 10, from, PATIENCE)
+  await page.getByRole('button', { name: /^Stop/ }).click(PATIENCE)
+  await page.getByText('Recorded.').waitFor(PATIENCE)
+  await page.getByRole('link', { name: 'Open', exact: true }).click()
+  await page.waitForURL(/recording=[0-9a-f]{16}/)
+  const slider = page.getByRole('slider', { name: 'Moment' })
+  await slider.waitFor(PATIENCE)
+  await page.waitForFunction((step) => Number(/step ([\d,]+)/.exec(document.querySelector('.facts')?.textContent ?? '')?.[1].replaceAll(',', '')) > step + 5, from, PATIENCE)
+  assert.ok((await colours(attention.locator('.map canvas').first())) > 12)
+  const later = await stepOf(attention)
+  await page.keyboard.press(' ')
+  await page.getByRole('button', { name: 'Play' }).waitFor(PATIENCE)
+  await slider.fill('0')
+  await page.waitForFunction((step) => {
+    const shown = Number(/step ([\d,]+)/.exec(document.querySelector('.facts')?.textContent ?? '')?.[1].replaceAll(',', ''))
+    return shown > 0 && shown < step
+  }, later, PATIENCE)
+  await shoot('replay-real')
+})
+
+test('a snapshot’s link shows the same to somebody else, and its file can be carried', async () => {
+  await page.goto(`${origin}/jobs/${run}/scope?p=${encodeURIComponent('layers[1].attn.probs | batch(0) | head(1)')}`)
+  await card(/attn\.probs/).getByRole('application').waitFor(PATIENCE)
+  await page.getByRole('button', { name: 'Snapshot' }).click(PATIENCE)
+  await page.getByText('Kept; its link is copied.').waitFor(PATIENCE)
+  const link = await page.getByRole('link', { name: 'Open', exact: true }).getAttribute('href')
+  const { page: other, context, problems: troubles } = await signIn(browser, origin + link, { storageState, theme: 'dark' })
+  await other.getByRole('application').first().waitFor(PATIENCE)
+  const step = await stepOf(other.getByRole('region', { name: /attn\.probs/ }))
+  await other.goto(origin + link)
+  await other.getByRole('application').first().waitFor(PATIENCE)
+  assert.equal(await stepOf(other.getByRole('region', { name: /attn\.probs/ })), step)
+  await other.goto(`${origin}/recordings`)
+  const before = await other.getByRole('row').count().then(async () => (await other.locator('tbody tr').first().waitFor(PATIENCE), other.locator('tbody tr').count()))
+  const file = Buffer.from(await other.evaluate(async (id) => [...new Uint8Array(await (await fetch(`/api/v1/scope/recordings/${id}/file`)).arrayBuffer())], link.replace('/r/', '')))
+  await other.locator('input[type=file]').setInputFiles({ name: 'a.mscope', mimeType: 'application/octet-stream', buffer: file })
+  await other.waitForFunction((count) => document.querySelectorAll('tbody tr').length === count + 1, before, PATIENCE)
+  await other.locator('input[type=file]').setInputFiles({ name: 'a.mscope', mimeType: 'application/octet-stream', buffer: Buffer.from('no recording') })
+  await other.getByRole('alert').getByText('this is no recording').waitFor(PATIENCE)
+  assert.deepEqual(troubles.filter((text) => !text.includes('422')), [])
+  await context.close()
+})
+
 test('a plan disturbs it with a reason, is seen by all, and is cleared by a click', async () => {
-  await page.getByRole('link', { name: 'Perturb' }).click()
+  await page.goto(`${origin}/jobs/${run}/scope`)
+  await page.getByRole('link', { name: 'Perturb' }).click(PATIENCE)
   await page.waitForURL('**/perturb')
   await page.getByRole('button', { name: 'Zeroed heads' }).click(PATIENCE)
   const apply = page.getByRole('button', { name: 'Disturb the run' })
@@ -121,12 +171,12 @@ test('a plan disturbs it with a reason, is seen by all, and is cleared by a clic
   await page.getByText('Nothing disturbs this run.').waitFor(PATIENCE)
 })
 
-test('both pages are accessible in both themes', async () => {
+test('the pages are accessible in both themes', async () => {
   for (const theme of THEMES) {
     const { page: own, problems: troubles, context } = await signIn(browser, `${origin}/jobs`, { theme, storageState, viewport: SIZES.small })
-    for (const path of [`/jobs/${run}/scope`, `/jobs/${run}/perturb`]) {
+    for (const path of [`/jobs/${run}/scope`, `/jobs/${run}/perturb`, '/recordings']) {
       await own.goto(origin + path)
-      await own.getByText(/\d viewers?/).waitFor(PATIENCE)
+      await own.getByText(path === '/recordings' ? /\d kept/ : /\d viewers?/).first().waitFor(PATIENCE)
       await own.waitForTimeout(2000)
       await own.evaluate(AXE)
       const { violations } = await own.evaluate(() => window.axe.run())

@@ -357,7 +357,8 @@ class ScopeModel(Model):
 
 
 class AuditEntry(Model):
-    """What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`."""
+    """What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`; both bear
+    one `command`."""
 
     unix_seconds: float
     by: str
@@ -365,6 +366,7 @@ class AuditEntry(Model):
     detail: str
     reason: str
     outcome: str
+    command: str
 
 
 class Recording(Model):

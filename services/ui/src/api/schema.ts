@@ -925,7 +925,8 @@ export interface components {
         };
         /**
          * AuditEntry
-         * @description What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`.
+         * @description What somebody did to a model. `outcome` is empty where it is only asked for, else `done` or `refused`; both bear
+         *     one `command`.
          */
         AuditEntry: {
             /** Unix Seconds */
@@ -940,6 +941,8 @@ export interface components {
             reason: string;
             /** Outcome */
             outcome: string;
+            /** Command */
+            command: string;
         };
         /**
          * Axis

@@ -23,7 +23,7 @@ export function plansInForce(audit: readonly AuditRecord[], told: readonly strin
       asked.push(entry)
       continue
     }
-    const at = asked.findIndex(({ by, action }) => by === entry.by && action === entry.action)
+    const at = asked.findIndex(({ command }) => command === entry.command)
     const [request] = at < 0 ? [] : asked.splice(at, 1)
     if (request && entry.outcome === 'done') apply(found, request)
   }
@@ -58,7 +58,7 @@ export function withOutcomes(audit: readonly AuditRecord[]): AuditRecord[] {
       outcomes.push(entry)
       continue
     }
-    const at = outcomes.findLastIndex(({ by, action }) => by === entry.by && action === entry.action)
+    const at = outcomes.findLastIndex(({ command }) => command === entry.command)
     const [outcome] = at < 0 ? [] : outcomes.splice(at, 1)
     found.push(outcome ? { ...entry, outcome: outcome.outcome, detail: [entry.detail, outcome.detail].filter(Boolean).join(' – ') } : entry)
   }

@@ -240,7 +240,7 @@ const CRC = Uint32Array.from({ length: 256 }, (_, byte) => {
   return value
 })
 
-function crc32(bytes: Uint8Array): number {
+export function crc32(bytes: Uint8Array): number {
   let value = 0xffffffff
   for (const byte of bytes) value = CRC[(value ^ byte) & 255] ^ (value >>> 8)
   return ~value >>> 0

@@ -29,7 +29,7 @@ export function grouped(sites: readonly Site[]): { readonly group: SiteGroup; re
 }
 
 /** What can be shown of a site. */
-export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'lens', 'pca'] as const
+export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'lens', 'pca', 'wall'] as const
 export type SiteView = (typeof VIEWS)[number]
 
 const names = (site: Site): string[] => (site.axes ?? []).map(({ name }) => name)
@@ -45,6 +45,7 @@ export function viewsOf(site: Site): SiteView[] {
     candidates: site.name === 'logits',
     lens: plain && site.name.startsWith('resid_'),
     pca: plain && axes.at(-1) === 'chan',
+    wall: site.name === 'attn.probs',
   }
   return VIEWS.filter((view) => fits[view])
 }
@@ -74,6 +75,8 @@ export function expressionOf(site: Site, view: SiteView, layer: number, together
       return `${site.name} | batch(0) | last(4) | topk(20)`
     case 'lens':
       return `${at('*')} | batch(0) | last(${LENS_ROWS}) | logitlens(5)`
+    case 'wall':
+      return `${at('*')} | batch(0)`
     case 'pca':
       return `${plane} | pca(2)`
   }

@@ -3,25 +3,25 @@ import type { AuditRecord } from '@/api/scope'
 import { describePerturbation, isRange, trimmed } from '@/lib/perturbations'
 import { plansInForce } from '@/lib/plans'
 
-const entry = (action: string, outcome: string, detail: object | string = '', by = 'ann'): AuditRecord => ({
-  unix_seconds: 5, by, action, outcome, reason: outcome ? '' : 'why', detail: typeof detail === 'string' ? detail : JSON.stringify(detail),
+const entry = (action: string, outcome: string, detail: object | string = '', command = 'ann:1', by = 'ann'): AuditRecord => ({
+  unix_seconds: 5, by, action, outcome, command, reason: outcome ? '' : 'why', detail: typeof detail === 'string' ? detail : JSON.stringify(detail),
 })
 
 describe('plans in force', () => {
   it('are those that were done and not cleared', () => {
     const audit = [
       entry('perturb', '', { plan: 'a', perturbations: [] }), entry('perturb', 'done'),
-      entry('perturb', '', { plan: 'b' }), entry('perturb', 'refused', 'no such site'),
-      entry('perturb', '', { plan: 'c' }), entry('train', ''), entry('perturb', 'done'),
-      entry('perturb_clear', '', { plan: 'a' }), entry('perturb_clear', 'done'),
+      entry('perturb', '', { plan: 'b' }, 'ann:2'), entry('perturb', '', { plan: 'c' }, 'ann:3'), entry('train', '', {}, 'ann:4'),
+      entry('perturb', 'done', '', 'ann:3'), entry('perturb', 'refused', 'no such site', 'ann:2'),
+      entry('perturb_clear', '', { plan: 'a' }, 'ann:5'), entry('perturb_clear', 'done', '', 'ann:5'),
     ]
     expect(plansInForce(audit, null).map(({ name, by, reason }) => [name, by, reason])).toEqual([['c', 'ann', 'why']])
-    expect(plansInForce([...audit, entry('perturb_clear', '', {}), entry('perturb_clear', 'done')], null)).toEqual([])
+    expect(plansInForce([...audit, entry('perturb_clear', '', {}, 'ann:6'), entry('perturb_clear', 'done', '', 'ann:6')], null)).toEqual([])
   })
 
-  it('answer whom they belong to, when two ask at once', () => {
-    const audit = [entry('perturb', '', { plan: 'a' }, 'ann'), entry('perturb', '', { plan: 'b' }, 'bob'), entry('perturb', 'done', '', 'bob'), entry('perturb', 'refused', '', 'ann')]
-    expect(plansInForce(audit, null).map(({ name, by }) => [name, by])).toEqual([['b', 'bob']])
+  it('are told apart by their commands, also of two who bear one name', () => {
+    const audit = [entry('perturb', '', { plan: 'a' }, 'x:1'), entry('perturb', '', { plan: 'b' }, 'y:1'), entry('perturb', 'done', '', 'y:1'), entry('perturb', 'refused', '', 'x:1')]
+    expect(plansInForce(audit, null).map(({ name }) => name)).toEqual(['b'])
   })
 
   it('that only the ranks know of are shown too, and a detail that was cut off keeps its name', () => {

@@ -86,7 +86,7 @@ export class FakeScope {
   }
 
   records(): Record<string, unknown>[] {
-    return this.audit.map(({ at, by = '', action = '', detail = '', reason = '', outcome = '' }) => ({ unix_seconds: at, by, action, detail, reason, outcome }))
+    return this.audit.map(({ at, by = '', action = '', detail = '', reason = '', outcome = '', command = '' }) => ({ unix_seconds: at, by, action, detail, reason, outcome, command }))
   }
 
   description(): Description {
@@ -220,7 +220,7 @@ export class FakeScope {
     const action = ['train', 'perturb', 'perturbClear', 'generation'].find((one) => one in command) ?? ''
     if (action === 'perturb' && !command.reason) return refuse('invalid', 'perturb needs a reason', 'say why; it is kept in the audit')
     const named = action === 'perturbClear' ? 'perturb_clear' : action
-    const entry = { at: Date.now() / 1000, by: 'operator ann', action: named, detail: action === 'generation' ? '{}' : JSON.stringify(command[action]), reason: String(command.reason ?? '') }
+    const entry = { at: Date.now() / 1000, by: 'operator ann', action: named, detail: action === 'generation' ? '{}' : JSON.stringify(command[action]), reason: String(command.reason ?? ''), command: `${viewer.name}:${id}` }
     this.audit.push(entry)
     this.say({ audit: entry })
     this.carryOut(action, command)

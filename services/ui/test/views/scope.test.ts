@@ -104,7 +104,7 @@ describe('scope of a training', () => {
       await new Promise((resolve) => setTimeout(resolve))
     }
     expect(shown.element.querySelector('.chosen')?.textContent).toMatch(/^token 1 · chan 1: −?[\d.]+$/)
-    await shown.until(() => shown.router.currentRoute.value.query.cell)
+    await shown.until(() => shown.router.currentRoute.value.query.cell === '1,1')
     expect(shown.router.currentRoute.value.query.cell).toBe('1,1')
   })
 
@@ -187,5 +187,23 @@ describe('scope of a training', () => {
     scope.advance()
     await shown.until(() => shown.element.querySelector('.disturbed'))
     expect(shown.element.querySelector('.disturbed')?.textContent).toBe('disturbed')
+  })
+
+  it('shows all heads side by side, sorted by what they do, and compares two', async () => {
+    const shown = await open(expressions('layers[*].attn.probs | batch(0)'))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => shown.element.querySelectorAll('.wall li').length)
+    expect(shown.element.querySelectorAll('.wall li')).toHaveLength(16)
+    const by = shown.element.querySelector<HTMLSelectElement>('.wall select')!
+    expect([...by.options].find(({ value }) => value === 'induction')?.disabled).toBe(true)
+    by.value = 'sink'
+    by.dispatchEvent(new Event('change'))
+    await shown.until(() => text(shown).includes('Mean share that goes to the first token.'))
+    const tiles = [...shown.element.querySelectorAll<HTMLButtonElement>('.wall li button')]
+    tiles[0].click()
+    tiles[1].click()
+    await shown.until(() => shown.element.querySelector('[aria-label="Two heads"]'))
+    expect(shown.element.querySelectorAll('[aria-label="Two heads"] figure')).toHaveLength(2)
   })
 })

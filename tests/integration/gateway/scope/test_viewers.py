@@ -148,6 +148,7 @@ async def test_an_operator_perturbs_with_a_reason_that_the_audit_keeps(scope: Se
     assert "reason" in refused["message"]
     assert told["event"]["audit"]["reason"] == "how robust is it?"
     assert [(entry["action"], entry["outcome"]) for entry in audit] == [("perturb", ""), ("perturb", "done")]
+    assert len({entry["command"] for entry in audit}) == 1
     assert pods[0].commands[0].perturb.perturbations[0].kind == "noise1"
     assert pods[0].commands[0].by == "operator (token)"
 

@@ -65,6 +65,7 @@ async def list_audit(
             detail=entry.detail,
             reason=entry.reason,
             outcome=entry.outcome,
+            command=entry.command,
         )
         for entry in gateway.scope.audit.of(run)
     ]

@@ -43,12 +43,14 @@ class Audit:
             scope_pb2.ScopeAudit(by=by, action=action, detail=detail, reason=command.reason, command=command.id),
         )
 
-    def settle(self, run: str, by: str, action: str, result: scope_pb2.ScopeResult) -> scope_pb2.ScopeAudit:
-        """What came of it."""
+    def settle(
+        self, run: str, command: str, by: str, action: str, result: scope_pb2.ScopeResult
+    ) -> scope_pb2.ScopeAudit:
+        """What came of the command that was recorded under this id."""
         outcome = "refused" if result.ack.code else "done"
         detail = result.ack.hint[:MAX_DETAIL]
         return self._append(
-            run, scope_pb2.ScopeAudit(by=by, action=action, detail=detail, outcome=outcome, command=result.command)
+            run, scope_pb2.ScopeAudit(by=by, action=action, detail=detail, outcome=outcome, command=command)
         )
 
     def of(self, run: str) -> list[scope_pb2.ScopeAudit]:

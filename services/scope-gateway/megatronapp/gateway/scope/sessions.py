@@ -329,7 +329,7 @@ class Session:
             viewer.send(Server(result=result))
         if pending.on_result is not None:
             pending.on_result(result)
-        self._audit.settle(self.identity.run, pending.by, pending.action, result)
+        self._audit.settle(self.identity.run, number, pending.by, pending.action, result)
 
     def _presence(self, viewer: Viewer, what: str) -> None:
         presence = scope_pb2.ScopePresence(
