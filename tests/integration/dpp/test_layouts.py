@@ -68,7 +68,7 @@ def flags_of(case: Case) -> str:
     experts = f"--expert-model-parallel-size {DATA[data][0]}" if variant == "experts" else ""
     virtual = f"--num-virtual-stages-per-pipeline-rank {chunks}" if chunks > 1 else ""
     return (
-        f"--num-layers 8 --global-batch-size {32 // pipeline * DATA[data][0]} "
+        f"--num-layers 8 --global-batch-size {8 * DATA[data][0]} "
         f"--pipeline-model-parallel-size {pipeline} {virtual} {TENSOR[tensor][1]} {DATA[data][1]} "
         f"{VARIANTS[variant]} {experts} --use-dpp --dpp-policy interleaved {'' if split else '--dpp-no-split'}"
     )

@@ -224,3 +224,27 @@ class Looking(DppPlugin):
 def lanes_of(flags: str) -> str:
     trained(flags, Looking, steps=1)
     return Looking.lane
+
+
+@pytest.mark.long
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path) -> None:
+    flags = f"{TWO} --use-dpp --dpp-policy interleaved --hidden-dropout 0.1 --bf16"
+    saving = f"{flags} --save {tmp_path} --save-interval 3"
+    whole = run_forked(2, partial(trained, steps=6), flags, Counting)
+
+    run_forked(2, partial(trained, steps=3), saving, Counting)
+    resumed = run_forked(2, partial(trained, steps=6), f"{saving} --load {tmp_path}", Counting)
+
+    assert [each.gradients for each in resumed] == [each.gradients[3:] for each in whole]
+    assert resumed[-1].losses == whole[-1].losses[3:]
+
+
+@pytest.mark.long
+def test_bfloat16_is_bitwise_stocks() -> None:
+    flags, run = f"{TWO} --bf16", partial(trained, steps=4)
+
+    stock = run_forked(2, run, flags)
+    chosen = run_forked(2, run, f"{flags} --use-dpp --dpp-policy interleaved", Counting)
+
+    assert [each.gradients for each in chosen] == [each.gradients for each in stock]
+    assert chosen[-1].losses == stock[-1].losses

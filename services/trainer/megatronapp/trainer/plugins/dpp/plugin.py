@@ -193,11 +193,10 @@ def _policies(args: argparse.Namespace, stages: int, chunks: int, microbatches: 
 
 def _ranks_that_agree() -> list[int]:
     """Tensor- and context-parallel ranks; with experts that replicas share, those of all replicas."""
-    if parallel_state.get_expert_model_parallel_world_size() == 1:
-        return dist.get_process_group_ranks(parallel_state.get_tensor_and_context_parallel_group())
-    stages: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(stages, parallel_state.get_pipeline_model_parallel_rank())
-    return [rank for rank, stage in enumerate(stages) if stage == stages[dist.get_rank()]]
+    group = parallel_state.get_tensor_and_context_parallel_group()
+    if parallel_state.get_expert_model_parallel_world_size() > 1:
+        group = parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+    return dist.get_process_group_ranks(group)
 
 
 def agreement(pipeline: PipelineMessages) -> Agreement | None:
