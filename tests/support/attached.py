@@ -35,19 +35,23 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout: float = 240.0,
 ) -> Ended:
-    """`attach`: the command's flags; None: without it."""
+    """`attach`: the command's flags; None: without it. What takes longer than `timeout` seconds gets SIGTERM."""
     command = [*TORCHRUN, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    done = subprocess.run(
+    with subprocess.Popen(
         command if attach is None else [*ATTACH, *attach, "--", *command],
         env={**clean, "OMP_NUM_THREADS": "1", **(environment or {})},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
-    )
-    said = [line for line in done.stderr.splitlines() if line.startswith("megatronapp: ")]
-    return Ended(done.returncode, done.stdout + done.stderr, said)
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            output, errors = process.communicate(timeout=60)
+    said = [line for line in errors.splitlines() if line.startswith("megatronapp: ")]
+    return Ended(process.returncode, output + errors, said)
 
 
 def every_step(folder: Path) -> list[str]:

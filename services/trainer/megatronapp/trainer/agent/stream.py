@@ -44,6 +44,7 @@ Call = Any
 BUFFER_BYTES = 64 << 20
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 0.2, 10.0
 ACK_TIMEOUT_SECONDS = 30.0
+SAY_AGAIN_SECONDS = 5.0
 GATHER_SECONDS = 0.005
 """What the ranks have said in a tick takes the agent some milliseconds to encode."""
 CHANNEL_OPTIONS = (
@@ -70,11 +71,20 @@ class StreamLoop:
         self._loop = asyncio.new_event_loop()
         self._changed: deque[asyncio.Event] = deque()
         self._waking = False
+        self._said_at: dict[str, float] = {}
         self._thread = threading.Thread(target=self._serve, name="agent-streams", daemon=True)
         self._thread.start()
 
     def start(self, stream: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         return asyncio.run_coroutine_threadsafe(stream, self._loop)
+
+    def is_news(self, address: str) -> bool:
+        """Whether it is to be said that this collector can't be reached: the ranks of a node all meet it."""
+        now = time.monotonic()
+        news = now - self._said_at.get(address, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS
+        if news:
+            self._said_at[address] = now
+        return news
 
     def call_soon(self, action: Callable[[], object]) -> None:
         """In its thread, from any other."""
@@ -198,8 +208,10 @@ class CollectorStream:
                 if self._leave_out_refused(error):
                     self._replied = True
                 elif (careful or not self._careful) and (self._replied or not logged):
-                    log.warning("collector_unreachable", address=self._address, reason=reason(error, self._access.tls))
                     logged = True
+                    if self._loop.is_news(self._address):
+                        why = reason(error, self._access.tls)
+                        log.warning("collector_unreachable", address=self._address, reason=why)
             backoff = FIRST_BACKOFF_SECONDS if self._replied else min(backoff * 2, LAST_BACKOFF_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), backoff * random.uniform(0.75, 1.25))

@@ -11,10 +11,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatronapp.trainer.attach import megatron_core
 from megatronapp.trainer.attach.attachment import Attachment, bind
+
+if TYPE_CHECKING:
+    from megatronapp.trainer.attach.session import Session
 
 
 def _groups(attachment: Attachment, module: ModuleType) -> None:
@@ -121,23 +124,63 @@ def _hook(attachment: Attachment, module: Any) -> Callable[[], None]:
 def _autograd(attachment: Attachment, module: ModuleType) -> None:
     stock = module.backward
 
+    inside: list[bool] = []
+    """Of a backward pass, those that recompute what it needs."""
+
     @functools.wraps(stock)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        with _timed(attachment, "backward-compute"):
-            return stock(*args, **kwargs)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        session = None if inside else _stepping(attachment)
+        if session is None:
+            return stock(tensors, *args, **kwargs)
+        inside.append(True)
+        try:
+            with Backward(session, tensors):
+                return stock(tensors, *args, **kwargs)
+        finally:
+            inside.pop()
 
     module.backward = backward  # type: ignore[attr-defined]  # where Tensor.backward looks for it
 
 
-def _timed(attachment: Attachment, name: str) -> Any:
+class Backward:
+    """A backward pass, and behind its last gradient what waits for other ranks: DDP and FSDP2 do that in callbacks at
+    the pass's end. One that is queued before theirs, as the pass begins, is called when the gradients are computed."""
+
+    def __init__(self, session: Session, tensors: Any) -> None:
+        import torch
+
+        self._compute, self._sync = session.timers("backward-compute"), session.timers("all-grads-sync")
+        self._root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        self._engine = torch.autograd.Variable._execution_engine
+        self._hook: Any = None
+        self._computed = False
+
+    def __enter__(self) -> None:
+        if self._root is not None and self._root.requires_grad:
+            self._hook = self._root.register_hook(lambda _: self._engine.queue_callback(self._gradients_are_there))
+        self._compute.start()
+
+    def _gradients_are_there(self) -> None:
+        self._computed = True
+        self._compute.stop()
+        self._sync.start()
+
+    def __exit__(self, *_: object) -> None:
+        (self._sync if self._computed else self._compute).stop()
+        if self._hook is not None:
+            self._hook.remove()
+
+
+def _stepping(attachment: Attachment) -> Session | None:
+    """The session, in a step, where steps are seen here; else None."""
     from megatronapp.trainer.attach.session import Bounds
     from megatronapp.trainer.plugins.base import Degree
 
     session = attachment.session
     if session is None or session.degree is Degree.FULL:
-        return nullcontext()
+        return None
     session.begin(Bounds.OPTIMIZER)
-    return session.timed(name)
+    return session
 
 
 def _optimizers(attachment: Attachment, module: ModuleType) -> None:
@@ -161,7 +204,8 @@ class OptimizerSteps:
             from megatronapp.trainer.plugins.base import Degree
 
             self._attachment.open(Degree.STEPS)
-        self._timed = _timed(self._attachment, "optimizer")
+        session = _stepping(self._attachment)
+        self._timed = nullcontext() if session is None else session.timed("optimizer")
         self._timed.__enter__()
 
     def after(self, optimizer: Any, *_: Any) -> None:

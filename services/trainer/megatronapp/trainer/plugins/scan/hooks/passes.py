@@ -1,4 +1,4 @@
-"""forward, backward and optimizer of a program without megatron-core's schedules: the timers that stand for them.
+"""forward, backward, grad_sync and optimizer of a program without megatron-core's schedules: the timers for them.
 
 Its n-th forward of a step, and the n-th backward, are those of microbatch n.
 """
@@ -13,8 +13,10 @@ from megatronapp.trainer.plugins.scan.operations import Operation
 OPERATIONS = {
     "forward-compute": Operation.FORWARD,
     "backward-compute": Operation.BACKWARD,
+    "all-grads-sync": Operation.GRAD_SYNC,
     "optimizer": Operation.OPTIMIZER,
 }
+PASSES = ("forward-compute", "backward-compute")
 NOWHERE = (-1, -1)
 
 
@@ -36,7 +38,7 @@ class PassListener:
     def start(self, name: str) -> None:
         if not self._probe.on or self._open or name not in OPERATIONS:
             return
-        if name != "optimizer":
+        if name in PASSES:
             self._before()
             self._probe.microbatch = self._passes[name]
             self._probe.recorder.context(self._passes[name], 0)

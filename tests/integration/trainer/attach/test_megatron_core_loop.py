@@ -1,0 +1,35 @@
+"""`megatronapp attach` on a plain loop on megatron-core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.trace import file as trace_file
+from tests.integration.trainer.plugins.scan.traced import read
+from tests.support.attached import SCRIPTS, every_step, run
+
+STEPS, STAGES = 4, 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_its_schedule_is_seen_whole_and_computes_what_it_did_before(tmp_path: Path) -> None:
+    plain = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES)
+
+    attached = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, attach=every_step(tmp_path))
+
+    assert attached.code == plain.code == 0, attached.output
+    assert len(plain.lines("loss")) == STEPS
+    assert attached.lines("loss") == plain.lines("loss")
+    [line] = attached.said
+    assert "messages between stages" in line
+    for rank in range(STAGES):
+        trace = read(trace_file.path_for(tmp_path, "local/megatron-core-loop", 1, rank))
+        assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
+        assert [span.microbatch for span in trace.of("forward", step=3)] == [0, 1, 2, 3]
+        assert {span.tokens for span in trace.of("data", step=3)} == {32}
+        assert len(trace.of("forward_send", "forward_recv", step=3)) == 4
+        assert len({span.layer for span in trace.of("layer_backward", step=3)}) == 4  # of each stage
+        assert len(trace.of("optimizer", step=3)) == 1

@@ -1,0 +1,102 @@
+"""`megatronapp attach` on Megatron-LM's own pretrain_gpt.py, of which no line is changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.trace import file as trace_file
+from tests.integration.trainer.plugins.scan.traced import RankTrace, read
+from tests.support.attached import Ended, every_step, run
+
+ON_CPU = Path(__file__).parents[3] / "support" / "megatron_lm_on_cpu.py"
+STEPS, MICROBATCHES = 6, {"pipeline": 4, "tensor": 4, "data": 2}
+LAYOUTS = {
+    "pipeline": "--pipeline-model-parallel-size 2",
+    "tensor": "--tensor-model-parallel-size 2",
+    "data": "--use-distributed-optimizer",
+}
+FLAGS = (
+    "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion "
+    "--no-bias-swiglu-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion "
+    "--attention-backend unfused --mock-data --tokenizer-type NullTokenizer --vocab-size 255 --num-layers 4 "
+    "--hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 --micro-batch-size 2 "
+    "--global-batch-size 8 --lr 1e-3 --lr-decay-style constant --eval-iters 1 --eval-interval 4 --log-interval 1 "
+    "--distributed-backend gloo --num-workers 0"
+)
+LOGGED = re.compile(r"iteration +(\d+)/.*lm loss: (\S+) .*grad norm: (\S+) |(validation loss .*) \|")
+
+
+def pretrain(
+    data: Path, folder: Path, layout: str, *, attach: list[str] | None = None, steps: int = STEPS, **options: float
+) -> Ended:
+    megatron_lm = data / "megatron_lm"
+    flags = f"{FLAGS} {LAYOUTS[layout]} --train-iters {steps} --data-cache-path {folder / 'cache'}".split()
+    return run(
+        ON_CPU,
+        megatron_lm / "pretrain_gpt.py",
+        *flags,
+        attach=attach,
+        environment={"PYTHONPATH": str(megatron_lm), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        timeout=options.get("timeout", 240.0),
+    )
+
+
+def logged(ended: Ended) -> list[tuple[str, ...]]:
+    return LOGGED.findall(ended.output)
+
+
+def traces(folder: Path) -> list[RankTrace]:
+    return [read(trace_file.path_for(folder, "team/gpt", 1, rank)) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param("pipeline", marks=pytest.mark.long),
+        pytest.param("tensor", marks=pytest.mark.e2e),
+        pytest.param("data", marks=pytest.mark.e2e),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
+    shared_data: Path, tmp_path: Path, layout: str
+) -> None:
+    plain = pretrain(shared_data, tmp_path, layout)
+
+    attached = pretrain(shared_data, tmp_path, layout, attach=["--job", "team/gpt", *every_step(tmp_path)])
+
+    assert attached.code == plain.code == 0, attached.output
+    assert len(logged(plain)) == STEPS + 3  # an evaluation between two steps, and two at the end
+    assert logged(attached) == logged(plain)
+    [line] = attached.said
+    assert "messages between stages" in line
+    for trace in traces(tmp_path):
+        check(trace, layout)
+    check_progress(traces(tmp_path)[-1], logged(attached))
+
+
+def check(trace: RankTrace, layout: str) -> None:
+    assert {s.value for s in trace.hello.recipe.settings if s.name == "attached"} == {"full"}
+    assert {s.value for s in trace.hello.recipe.settings if s.name == "hidden-size"} == {"32"}
+    assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
+    assert [summary.step for summary in trace.summaries if 2 in summary.phases] == [5]  # evaluation, before it
+    microbatches = list(range(MICROBATCHES[layout]))
+    for step in range(1, STEPS + 1):
+        assert [span.microbatch for span in trace.of("forward", step=step)] == microbatches
+        assert [span.microbatch for span in trace.of("backward", step=step)] == microbatches
+        assert len(trace.of("optimizer", step=step)) == 1
+        assert len({span.layer for span in trace.of("layer_forward", step=step)}) == (2 if layout == "pipeline" else 4)
+    if layout == "pipeline":
+        sent = trace.of("forward_send", "forward_recv", step=3)
+        assert len(sent) == len(microbatches)
+
+
+def check_progress(trace: RankTrace, lines: list[tuple[str, ...]]) -> None:
+    """Megatron-LM's second line averages over the first two steps."""
+    shown = {summary.step: f"{summary.progress.loss:.6E}" for summary in trace.summaries}
+    said = {int(step): loss for step, loss, _, _ in lines if loss}
+    assert shown.keys() == said.keys()
+    assert {step: shown[step] for step in shown if step != 2} == {step: said[step] for step in said if step != 2}
