@@ -1,7 +1,7 @@
 """Look into a model that is served, and change it (docs/scope-client.md).
 
-    megatronapp serve --checkpoint checkpoints &
-    python examples/scope/look_inside.py --token $(megatronapp token) --prompt "The king"
+megatronapp serve --checkpoint checkpoints &
+python examples/scope/look_inside.py --token $(megatronapp token) --prompt "The king"
 """
 
 from __future__ import annotations
