@@ -145,7 +145,14 @@ def context_of() -> PluginContext:
     assert context.store is not None
     assert context.channel.line is None  # without scan
     assert context.make_resident is not None
-    unsendable = {"pipeline": None, "request_border": print, "store": None, "stopping": all, "make_resident": None}
+    unsendable = {
+        "pipeline": None,
+        "request_stop": print,
+        "request_border": print,
+        "store": None,
+        "stopping": all,
+        "make_resident": None,
+    }
     return replace(context, **unsendable)  # what a pipe can take
 
 

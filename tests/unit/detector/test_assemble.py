@@ -57,6 +57,21 @@ def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:
     assert {group.kind for group in table.communicators} == {"dp"}
 
 
+def test_ranks_of_another_role_are_no_peers_and_keep_their_own_stage() -> None:
+    job = Job(Layout(pp=2, dp=2, tp=1))
+    made = Assembling()
+    for hello in job.hellos():
+        if hello.message.hello.placement.data == 1:
+            hello.message.hello.placement.role = "forward"
+        made.apply(hello)
+
+    (table,) = feed(made, job.step(1))
+
+    forward = table.ranks.data == 1
+    assert not set(table.ranks.pipeline[forward]) & set(table.ranks.pipeline[~forward])
+    assert table.ranks.stage[forward].tolist() == table.ranks.stage[~forward].tolist() == [0, 1]
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_order_within_a_step_and_repeats_do_not_matter(seed: int) -> None:

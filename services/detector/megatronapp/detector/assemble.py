@@ -382,9 +382,11 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
     def axis(name: str) -> Ints:
         return np.array([getattr(place, name) for place in places], np.int64)
 
+    first_stage = _first_stages([place.role for place in places], axis("pipeline"))
     return RankTable(
         rank=np.array(order, np.int64),
-        pipeline=axis("pipeline"),
+        pipeline=axis("pipeline") + first_stage,
+        first_stage=first_stage,
         data=axis("data"),
         tensor=axis("tensor"),
         context=axis("context"),
@@ -394,6 +396,17 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
         device=np.array([_device(rank, place) for rank, place in zip(order, places, strict=True)], np.str_),
         on_cpu=np.array([members[rank].process.device == trace_pb2.DEVICE_CPU for rank in order], np.bool_),
     )
+
+
+def _first_stages(roles: list[str], pipeline: Ints) -> Ints:
+    """Of each rank, how many stages the roles before its own have: peers are ranks of one role."""
+    first, after = np.zeros(len(roles), np.int64), 0
+    named = np.array(roles, np.str_)
+    for role in sorted(set(roles)):
+        here = named == role
+        first[here] = after
+        after += int(pipeline[here].max()) + 1
+    return first
 
 
 def _device(rank: int, place: trace_pb2.Placement) -> str:

@@ -321,7 +321,7 @@ def _places(ranks: tuple[int, ...], table: RankTable | None) -> tuple[str, str, 
     if table is None or not ranks:
         return "", "", ()
     rows = np.flatnonzero(np.isin(table.rank, ranks))
-    pairs = sorted({(int(table.data[row]), int(table.pipeline[row])) for row in rows})
+    pairs = sorted({(int(table.data[row]), int(table.stage[row])) for row in rows})
     nodes, gpus = set(table.node[rows]), set(table.gpu_uuid[rows])
     return (
         str(nodes.pop()) if len(nodes) == 1 else "",

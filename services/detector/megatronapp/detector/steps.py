@@ -20,6 +20,7 @@ class RankTable:
 
     rank: Ints
     pipeline: Ints
+    """The stage; of several roles, which do different work, the stages of one are counted on after those of another."""
     data: Ints
     tensor: Ints
     context: Ints
@@ -30,6 +31,13 @@ class RankTable:
     """The physical device, equal over attempts and processes. Where it is not told: the rank on its node."""
     on_cpu: npt.NDArray[np.bool_]
     """True: the rank's measure of compute is thread CPU time, not wall time."""
+    first_stage: Ints | None = None
+    """What the first stage of the rank's role is counted as; None: there is one role."""
+
+    @property
+    def stage(self) -> Ints:
+        """In the rank's own role, as its placement says."""
+        return self.pipeline if self.first_stage is None else self.pipeline - self.first_stage
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -10,8 +10,8 @@ from megatronapp.detector.steps import Floats, RankTable
 
 
 def of_stages(ranks: RankTable, effect: ComputeEffect, healthy: npt.NDArray[np.bool_]) -> Floats:
-    """log(compute of each stage ÷ the mean stage); the median healthy rank stands for its stage. nan where there is
-    one stage only, or a stage has nothing but slow ranks: that is their doing, not the model's."""
+    """log(compute of each stage ÷ the mean stage of its role); the median healthy rank stands for its stage. nan where
+    there is one stage only, or a stage has nothing but slow ranks: that is their doing, not the model's."""
     stages = int(ranks.pipeline.max()) + 1 if len(ranks) else 0
     if stages < 2:
         return np.full(stages, np.nan)
@@ -20,8 +20,19 @@ def of_stages(ranks: RankTable, effect: ComputeEffect, healthy: npt.NDArray[np.b
         known = effect.seconds[(ranks.pipeline == stage) & (effect.seconds > 0) & healthy]
         if len(known):
             seconds[stage] = np.median(known)
-    ratio: Floats = np.log(seconds) - np.log(np.mean(seconds))
+    ratio: Floats = np.log(seconds) - np.log(_mean_of_role(ranks, seconds))
     return ratio
+
+
+def _mean_of_role(ranks: RankTable, seconds: Floats) -> Floats:
+    """For each stage the mean over all that do its kind of work; nan where there is no other."""
+    if ranks.first_stage is None:
+        return np.full(len(seconds), np.mean(seconds))
+    mean = np.full(len(seconds), np.nan)
+    for first in np.unique(ranks.first_stage):
+        after = int(ranks.pipeline[ranks.first_stage == first].max()) + 1
+        mean[first:after] = np.mean(seconds[first:after]) if after - first > 1 else np.nan
+    return mean
 
 
 def of_sequences(ranks: RankTable, effect: ComputeEffect) -> float:
