@@ -21,19 +21,22 @@ VIRTUAL = "--num-virtual-stages-per-pipeline-rank 2"
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
 RECOMPUTE = "--recompute-granularity full --recompute-method block --recompute-num-layers 1"
 OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-LAYOUTS = {
-    "PP 2 × VPP 2 × TP 2, sequence parallel, dropout, recompute, untied": (
+LAYOUTS = [
+    pytest.param(
         4,
         2,
         f"{TWO} {VIRTUAL} --tensor-model-parallel-size 2 --sequence-parallel {DROPOUT} {RECOMPUTE} "
         "--untie-embeddings-and-output-weights",
+        id="PP 2 × VPP 2 × TP 2, sequence parallel, dropout, recompute, untied",
+        marks=pytest.mark.long,
     ),
-    "PP 2 × VPP 2 × DP 2, overlap, evaluations": (
+    pytest.param(
         4,
         2,
         f"{TWO} {VIRTUAL} {OVERLAP} --eval-interval 4 --eval-iters 1",
+        id="PP 2 × VPP 2 × DP 2, overlap, evaluations",
     ),
-}
+]
 
 
 @pytest.mark.timeout(300)
@@ -53,9 +56,8 @@ def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_losses_and_gradients_are_bitwise_stocks_in_every_order(layout: tuple[int, int, str]) -> None:
-    ranks, chunks, flags = layout
+@pytest.mark.parametrize(("ranks", "chunks", "flags"), LAYOUTS)
+def test_losses_and_gradients_are_bitwise_stocks_in_every_order(ranks: int, chunks: int, flags: str) -> None:
     stock: tuple[type[Plugin], ...] = ()
     if DROPOUT in flags:  # the same draws
         stock = (StockUnderDpp,)

@@ -35,6 +35,7 @@ FLAGS_OF_PLUGINS = {
         "--forward-pipeline-model-parallel-size",
         "--fbd-slots",
     ),
+    "megatrace": ("--nccl-trace", "--nccl-trace-ring-mib"),
     "faults": ("--fault-scenario",),
 }
 """All flags of each: what tells, where a plug-in is not installed or not yet loaded, that a flag is its."""

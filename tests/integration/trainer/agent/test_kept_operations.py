@@ -36,9 +36,9 @@ def play(path: Path, *, closes: bool, ready: Event) -> None:
         communicator.run(communicator.enqueue(b"AllGather"), 1, 2)
     communicator.channel(communicator.enqueue(b"AllReduce", 123), 0, 5)
     communicator.message(b"Send", 0)
-    ready.set()
     if closes:
         writer.close()
+    ready.set()
     time.sleep(60)
 
 
@@ -94,6 +94,13 @@ def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, mon
 
 def test_of_a_rank_that_ends_in_good_order_nothing_is_told(tmp_path, capsys):
     with watched(tmp_path / "agent.sock", closes=True):
+        pass
+
+    assert "rank_died_in" not in capsys.readouterr().out
+
+
+def test_of_a_rank_that_lives_when_the_agent_ends_nothing_is_told(tmp_path, capsys):
+    with watched(tmp_path / "agent.sock", closes=False):
         pass
 
     assert "rank_died_in" not in capsys.readouterr().out

@@ -32,8 +32,8 @@ SPARE_BYTES, GROWTH = 256 << 20, 64
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
 _MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
 _PICKLE = b"\x80"
-_ALIKE = {"all_reduce", "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce"}
-"""Operations whose inputs have one size and type on all members."""
+_ALIKE = frozenset(["all_reduce", "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce"])
+"""Operations, by PyTorch's names, whose inputs have one size and type on all members."""
 _KEYS = {"entries", "pg_config", "version"}
 
 

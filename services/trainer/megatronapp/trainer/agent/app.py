@@ -117,7 +117,7 @@ class Agent:
         self._path.unlink(missing_ok=True)  # before it stops to answer: another agent may take the place then
         self._accept()  # who has connected and was not seen yet
         for peer in list(self._peers):
-            self._end(peer)
+            self._end(peer, lives=True)
         deadline = time.monotonic() + FLUSH_SECONDS
         for thread in self._flushing:
             thread.join(max(deadline - time.monotonic(), 0.1))
@@ -212,8 +212,9 @@ class Agent:
             opened.pop_all()
             return rank
 
-    def _end(self, peer: _Peer) -> None:
-        """The rank has said goodbye, is gone, or was refused. Its socket is closed when all it has left was read."""
+    def _end(self, peer: _Peer, *, lives: bool = False) -> None:
+        """The rank has said goodbye, is gone, or was refused; or it `lives`, and the agent ends. Its socket is closed when
+        all it has left was read."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
@@ -229,7 +230,7 @@ class Agent:
             self._refuse(peer, error)
         if peer.rank is not None:
             self._flushing = [thread for thread in self._flushing if thread.is_alive()]
-            self._flushing.append(peer.rank.end())
+            self._flushing.append(peer.rank.end(lives=lives))
         peer.close()
 
     def _contained(self, peer: _Peer, action: Callable[[_Peer], None]) -> None:
@@ -238,10 +239,10 @@ class Agent:
             action(peer)
         except IMPLAUSIBLE as error:
             self._refuse(peer, error)
-            self._end(peer)
+            self._end(peer, lives=True)
         except Exception:
             log.exception("rank_not_served", pid=peer.connection.pid)
-            self._end(peer)
+            self._end(peer, lives=True)
 
     def _refuse(self, peer: _Peer, error: Exception) -> None:
         log.warning("rank_left", pid=peer.connection.pid, reason=str(error))

@@ -143,8 +143,9 @@ class Rank:
             self._phase = phase
             self._guarded(self._send_heartbeat, closing=False)
 
-    def end(self) -> threading.Thread:
-        """The process is gone, or ends: send the rest, for at most FLUSH_SECONDS. Returns the thread that does."""
+    def end(self, *, lives: bool = False) -> threading.Thread:
+        """The process is gone, or ends, or `lives` and is not listened to any more: send the rest, for at most
+        FLUSH_SECONDS. Returns the thread that does."""
         try:
             until = self.head()
             while self.unread(until):
@@ -158,18 +159,18 @@ class Rank:
             self._guarded(self._send_heartbeat, closing=True)
         if self._telemetry is not None:
             self._telemetry.close()
-        self._end_operations(in_order=bool(self._closing or self._segment.state.closing))
+        self._end_operations(died=not (lives or self._closing or self._segment.state.closing))
         self._segment.close()
         flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
         flushing.start()
         return flushing
 
-    def _end_operations(self, *, in_order: bool) -> None:
+    def _end_operations(self, *, died: bool) -> None:
         """NCCL's; of a rank that has died what it was in."""
         if self._operations is None:
             return
         self._guarded(self._operations.read)
-        if not in_order and (left := self._operations.open()):
+        if died and (left := self._operations.open()):
             log.warning("rank_died_in", rank=self.identity.rank, operations=left, lost=self._operations.lost)
         self._operations.close()
 
