@@ -213,8 +213,8 @@ class Agent:
             return rank
 
     def _end(self, peer: _Peer, *, lives: bool = False) -> None:
-        """The rank has said goodbye, is gone, or was refused; or it `lives`, and the agent ends. Its socket is closed when
-        all it has left was read."""
+        """The rank has said goodbye, is gone, or was refused; or it `lives`, and the agent ends. Its socket is closed
+        when all it has left was read."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
