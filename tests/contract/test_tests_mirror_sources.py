@@ -56,3 +56,12 @@ def test_a_test_in_the_wrong_folder_is_seen(tmp_path: Path) -> None:
     assert elsewhere(unit / "test_hang.py", unit, package) == Path("rules")
     assert elsewhere(unit / "rules/test_hang.py", unit, package) is None
     assert elsewhere(unit / "test_base.py", unit, package) is None
+
+
+def test_a_mark_that_takes_a_test_out_of_make_test_puts_it_into_another_target() -> None:
+    """`make e2e` plays the folder of that name alone; a test elsewhere that is left out of `make test` is `long`."""
+    elsewhere = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if "e2e" not in path.parts and path != Path(__file__)
+    ]
+
+    assert [path for path in elsewhere if "mark.e2e" in path.read_text()] == []

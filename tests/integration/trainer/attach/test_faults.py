@@ -18,7 +18,7 @@ def flags(folder: Path, scenario: str) -> list[str]:
     return ["--trace-dir", str(folder), "--fault-scenario", str(file)]
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_slow_rank_of_a_ddp_loop_is_named(tmp_path: Path) -> None:
     ended = run(SCRIPTS / "ddp.py", 120, ranks=4, attach=flags(tmp_path, SLOW))

@@ -52,14 +52,8 @@ def traces(folder: Path) -> list[RankTrace]:
     return [read(trace_file.path_for(folder, "team/gpt", 1, rank)) for rank in range(2)]
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param("pipeline", marks=pytest.mark.long),
-        pytest.param("tensor", marks=pytest.mark.e2e),
-        pytest.param("data", marks=pytest.mark.e2e),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["pipeline", "tensor", "data"])
 @pytest.mark.timeout(600)
 def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
     shared_data: Path, tmp_path: Path, layout: str
