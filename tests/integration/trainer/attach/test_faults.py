@@ -9,7 +9,7 @@ import pytest
 from megatronapp.detector.analyze import analyze
 from tests.support.attached import SCRIPTS, run
 
-SLOW = "faults:\n  - {kind: slow_compute, ranks: [2], from_step: 31, effect_ratio: 1.5}\n"
+SLOW = "faults:\n  - {kind: slow_compute, ranks: [2], from_step: 31, effect_ratio: 3}\n"
 
 
 def flags(folder: Path, scenario: str) -> list[str]:

@@ -16,7 +16,7 @@ HEAVY = ("grpc", "google.protobuf", "pydantic", "structlog", "megatron.")
 def main(steps: int) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    width = 128
+    width = 384
     model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(8)]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     samples = 16 * dist.get_world_size() * steps
