@@ -36,7 +36,7 @@ test('two prompts grow token by token', async () => {
 test('a drawn token has its probability and ten candidates, a prompt’s has a probability', async () => {
   await strip(2).getByRole('button').nth(PROMPTS[1].length).click()
   const inspector = page.getByRole('complementary', { name: 'Token' })
-  await inspector.getByText('drawn').waitFor(PATIENCE)
+  await inspector.getByText('drawn', { exact: true }).waitFor(PATIENCE)
   assert.ok((await inspector.getByRole('listitem').count()) >= 10)
   await strip(2).getByRole('button').nth(3).click()
   await inspector.getByText('of the prompt').waitFor(PATIENCE)
