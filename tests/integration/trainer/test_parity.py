@@ -38,7 +38,7 @@ def single(flags: str = "") -> list[float]:
     [
         pytest.param(2, "--pipeline-model-parallel-size 2", marks=slower),
         pytest.param(2, "--tensor-model-parallel-size 2", marks=slower),
-        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param(2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
         pytest.param(2, "--use-distributed-optimizer", marks=slower),
         (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 10000"),
         (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),

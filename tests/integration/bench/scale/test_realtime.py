@@ -5,6 +5,7 @@ import pytest
 from bench.scale import realtime
 
 
+@pytest.mark.long
 def test_a_slow_gpu_is_paged_through_the_whole_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realtime, "SETTLE_SECONDS", 2.0)
 

@@ -39,6 +39,7 @@ async def test_a_viewer_without_credit_gets_the_newest_frame_when_it_has_some(st
     assert [(frame.step, frame.sequence) for frame in of_slow] == [(1, 1), (10, 10)]
 
 
+@pytest.mark.long
 async def test_a_viewer_that_reads_nothing_costs_the_others_nothing(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods, viewing(scope) as quick, opened(scope) as socket:
         stalled = Viewer(socket)
