@@ -32,7 +32,7 @@ SPARE_BYTES, GROWTH = 256 << 20, 64
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
 _MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
 _PICKLE = b"\x80"
-_ALIKE = frozenset(["all_reduce", "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce"])
+_ALIKE = re.compile("all_reduce|_allgather_base|_reduce_scatter_base|broadcast|reduce")
 """Operations, by PyTorch's names, whose inputs have one size and type on all members."""
 _KEYS = {"entries", "pg_config", "version"}
 
@@ -209,7 +209,7 @@ def _calls(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) ->
 
 def _called(entry: dict[str, Any]) -> Called:
     operation = _operation(entry)
-    if operation not in _ALIKE:
+    if not _ALIKE.fullmatch(operation):
         return Called(operation)
     count = sum(math.prod(map(int, size)) for size in entry.get("input_sizes") or ())
     return Called(operation, count, ", ".join(sorted({str(each) for each in entry.get("input_dtypes") or ()})))
