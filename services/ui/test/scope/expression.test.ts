@@ -30,7 +30,7 @@ describe('sites', () => {
   })
 
   it('offer only what can be shown of them', () => {
-    expect(viewsOf(probs)).toEqual(['values', 'statistics', 'histogram', 'entropy'])
+    expect(viewsOf(probs)).toEqual(['values', 'statistics', 'histogram', 'entropy', 'wall'])
     expect(viewsOf(logits)).toEqual(['statistics', 'histogram', 'candidates'])
     expect(viewsOf({ name: 'grad.resid_post', layers: [0], axes: axes('batch', 'token', 'chan') })).toEqual(['values', 'statistics', 'histogram'])
   })
