@@ -25,6 +25,8 @@ from tests.support.forked import run_forked
 from tests.support.scoped_job import run_plain, run_scoped
 from tests.support.training import TINY
 
+pytestmark = pytest.mark.long
+
 STEPS = 60
 LAYOUT = "--tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0.1"
 FLAGS = f"{TINY} --train-iters {STEPS} {LAYOUT}"
