@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process has a core, and ar
 from bench.scale import hangs, report, speed, suites, trials
 from bench.scale.scenarios import FAULTS, LARGE, LAYOUTS, MODELS, Trial
 from bench.scale.scoring import Outcome
-from bench.scale.seeds import seeds
+from bench.scale.seeds import RESULT_ROUND, TUNING, seeds
 from bench.scale.suites import Options
 from megatronapp.core.errors import DataError
 
@@ -27,6 +28,8 @@ def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     known.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all but the last")
     known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
+    known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
+    known.add_argument("--first", type=int, default=0, help="seeds of the round to leave out; default 0")
     known.add_argument("--jobs", type=int, default=1, help="processes")
     known.add_argument("--ranks", type=int, nargs="+", default=[1024], help="8 to 16384 each; default 1024")
     known.add_argument("--step-seconds", type=float, nargs="+", default=[15, 30, 60])
@@ -39,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--model", default="quiet", choices=sorted(MODELS), help="of the faulty jobs; default quiet")
     known.add_argument("--layouts", default=LARGE, choices=sorted(LAYOUTS), help=f"default {LARGE}")
     known.add_argument("--recording", default="", help="a file of bench.scale.record; default: data/h200.npz")
-    known.add_argument("--json", type=Path, help="also write each line as JSON to this file")
+    known.add_argument("--json", type=Path, help="also write each job, and each line, as JSON to this file")
     return known
 
 
@@ -52,8 +55,12 @@ def options_of(arguments: argparse.Namespace) -> Options:
         raise ValueError(f"no suite {', '.join(wrong)}; there are {', '.join(SUITES)}")
     if min(arguments.step_seconds) < 0.1 or max(arguments.step_seconds) > 60:
         raise ValueError("steps take 0.1 to 60 s")
+    if arguments.result and arguments.round == TUNING:
+        raise ValueError("round 0 of the seeds is for tuning")
+    seeds(1, arguments.round, arguments.first)  # raises ValueError
     return Options(
-        result=arguments.result,
+        round=arguments.round if arguments.result else TUNING,
+        first=arguments.first,
         worlds=suites.worlds_of(arguments.ranks),
         step_seconds=tuple(arguments.step_seconds),
         sizes=tuple(1 + percent / 100 for percent in arguments.percent),
@@ -68,6 +75,13 @@ def options_of(arguments: argparse.Namespace) -> Options:
     )
 
 
+def _seeds_text(options: Options) -> str:
+    """As a result that is told from them names them."""
+    (begin,) = seeds(1, options.round, options.first)
+    which = "for tuning" if options.round == TUNING else f"of round {options.round}"
+    return f"seeds {which}, from {begin} on"
+
+
 def _run(suite: str, of: Iterator[Trial], jobs: int, write: Write) -> list[report.Line]:
     """Prints each kind of job when it is done, so that a long run shows how it goes."""
     done: list[tuple[Trial, Outcome]] = []
@@ -76,6 +90,7 @@ def _run(suite: str, of: Iterator[Trial], jobs: int, write: Write) -> list[repor
         if done and report.name_of(done[-1][0]) != report.name_of(trial):
             _print_progress(done)
         done.append((trial, outcome))
+        write({"suite": suite, "job": dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)})
     found = report.lines(done)
     print(table(found) + "\n" + report.shares(found))
     for line in found:
@@ -93,9 +108,11 @@ def _print_progress(done: list[tuple[Trial, Outcome]]) -> None:
 
 def _hangs(options: Options, write: Write) -> None:
     for world in options.worlds:
-        stalls = [hangs.stop(world, seed) for seed in seeds(options.trials, result=options.result)]
+        stalls: list[hangs.Stall] = []
+        for seed in seeds(options.trials, options.round, options.first):
+            stalls.append(hangs.stop(world, seed))
+            write({"suite": "hangs", "ranks": world, "seed": seed, "stall": vars(stalls[-1])})
         print(hangs.line(world, stalls), flush=True)
-        write({"suite": "hangs", "ranks": world, "stalls": [vars(stall) for stall in stalls]})
 
 
 def _speed(write: Write) -> None:
@@ -110,7 +127,7 @@ def _realtime(options: Options, write: Write) -> None:
 
     for world in options.worlds:
         jobs: list[realtime.Measured] = []
-        for seed in seeds(options.realtime_jobs, result=options.result):
+        for seed in seeds(options.realtime_jobs, options.round, options.first):
             jobs.append(realtime.measure(world, min(options.step_seconds), seed))
             print(realtime.line(jobs[-1]), flush=True)
             write({"suite": "realtime"} | vars(jobs[-1]))
@@ -123,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = options_of(arguments)
         chosen = arguments.suites or DEFAULT_SUITES
-        print(f"seeds for {'results' if options.result else 'tuning'}", flush=True)
+        print(_seeds_text(options), flush=True)
         file = arguments.json.open("w") if arguments.json else None
 
         def write(numbers: dict[str, object]) -> None:

@@ -63,7 +63,7 @@ def standing(constant: Constant, value: float) -> Iterator[None]:
 
 
 def trials(constant: Constant, ranks: int, jobs: int) -> Iterator[Trial]:
-    for place, seed in enumerate(seeds(jobs, result=False)):
+    for place, seed in enumerate(seeds(jobs)):
         seconds = (4.0, 15.0)[place % 2]
         for fault in constant.faults:
             yield Trial("faults", fault, ranks, seconds, seed, 0, size=size_of(fault))

@@ -1,7 +1,7 @@
 """Seeds: those to look at while a rule is worked on, and those that a result is told from, are never the same.
 
-A rule that was tuned on the jobs it is judged by proves nothing. Where a result led to a change of a rule, its seeds
-are used up: RESULT gets a new range.
+A rule that was tuned on the jobs it is judged by proves nothing. Seeds come in rounds: round 0 is for tuning, all
+others for results. Where a result led to a change of a rule its round is used up, and RESULT_ROUND is raised.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import zlib
 
 import numpy as np
 
-TUNING = range(0, 10**6)
-RESULT = range(2 * 10**9, 2 * 10**9 + 10**6)
+TUNING = 0
+RESULT_ROUND = 3
+"""Of results that are made now. Used up: 1, 2."""
+ROUNDS = range(10)
+SEEDS_OF_ROUND = 10**6
 
 
-def seeds(count: int, *, result: bool) -> range:
-    """The first so many of one of the two ranges."""
-    chosen = RESULT if result else TUNING
-    if not 0 <= count <= len(chosen):
-        raise ValueError(f"{count} seeds were asked for; there are {len(chosen)}")
-    return chosen[:count]
+def seeds(count: int, of_round: int = TUNING, first: int = 0) -> range:
+    """So many of a round, from its `first` on: processes that share a run's jobs each begin elsewhere."""
+    if of_round not in ROUNDS:
+        raise ValueError(f"there is no round {of_round} of seeds; there are {ROUNDS.start} to {ROUNDS.stop - 1}")
+    if not (count >= 0 and first >= 0 and first + count <= SEEDS_OF_ROUND):
+        raise ValueError(f"{count} seeds from {first} on were asked for; a round has {SEEDS_OF_ROUND}")
+    begin = of_round * 10**9 + first
+    return range(begin, begin + count)
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:

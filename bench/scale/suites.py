@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.scale.scenarios import FAULTS, HEALTHY_STEPS, LARGE, MESSAGE_TROUBLE, ONE_SIZE, Trial, models
-from bench.scale.seeds import seeds
+from bench.scale.seeds import SEEDS_OF_ROUND, TUNING, seeds
 
 DAY = 86_400.0
 RECALL_SCENARIOS = ("slow", "first-step", "restart")
@@ -18,7 +18,10 @@ USUAL, HIDDEN, INTERMITTENT = 1.05, 1.10, 1.20
 class Options:
     """What the command line says."""
 
-    result: bool = False
+    round: int = TUNING
+    """Of seeds."""
+    first: int = 0
+    """Place of the first seed in its round."""
     worlds: tuple[int, ...] = (1024,)
     step_seconds: tuple[float, ...] = (15.0, 30.0, 60.0)
     sizes: tuple[float, ...] = (1.03, 1.05, 1.10)
@@ -44,7 +47,7 @@ def healthy(options: Options) -> Iterator[Trial]:
     """Models in turn, until each has had its share of GPU-days and rank-steps."""
     for model in filter(options.wants, models(options.recording)):
         days, rank_steps = 0.0, 0.0
-        for place, seed in enumerate(seeds(10**6, result=options.result)):
+        for place, seed in enumerate(seeds(SEEDS_OF_ROUND - options.first, options.round, options.first)):
             if place and days >= options.gpu_days and rank_steps >= options.rank_steps:
                 break
             world = options.worlds[place % len(options.worlds)]
@@ -88,7 +91,7 @@ def size_of(scenario: str) -> float:
 
 
 def _faulty(suite: str, scenario: str, world: int, size: float, options: Options) -> Iterator[Trial]:
-    for place, seed in enumerate(seeds(options.trials, result=options.result)):
+    for place, seed in enumerate(seeds(options.trials, options.round, options.first)):
         seconds = options.step_seconds[place % len(options.step_seconds)]
         yield Trial(suite, scenario, world, seconds, seed, 0, options.model, size, options.recording, options.layouts)
 

@@ -38,7 +38,7 @@ def judged(
 ) -> Line:
     trials = [
         Trial(suite, scenario, ranks, (4.0, 15.0)[seed % 2], seed, steps, model, size, layouts=layouts)
-        for seed in seeds(jobs, result=False)
+        for seed in seeds(jobs)
     ]
     (line,) = report.lines((trial, run(trial)) for trial in trials)
     assert line.errors == 0, line.strays
@@ -158,6 +158,6 @@ def test_messages_in_trouble_do_not_hide_a_slow_gpu(scenario: str) -> None:
 
 
 def test_a_rank_that_stops_is_named() -> None:
-    stalls = [hangs.stop(RANKS, seed) for seed in seeds(FEWER, result=False)]
+    stalls = [hangs.stop(RANKS, seed) for seed in seeds(FEWER)]
 
     assert all(stall.right_rank and stall.in_time for stall in stalls), stalls

@@ -1,7 +1,6 @@
 """What is run: seeds, plans, the command line."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +14,31 @@ from bench.scale.suites import Options
 from bench.scale.trials import run, run_all
 
 
-def test_seeds_for_tuning_are_never_those_of_a_result() -> None:
-    assert not set(seeds.TUNING) & set(seeds.RESULT)
-    assert set(seeds.seeds(1000, result=False)) <= set(seeds.TUNING)
-    assert set(seeds.seeds(1000, result=True)) <= set(seeds.RESULT)
+def test_rounds_of_seeds_have_none_in_common() -> None:
+    known = [set(seeds.seeds(1000, of_round)) for of_round in seeds.ROUNDS]
+
+    assert len(set[int]().union(*known)) == 1000 * len(known)
+
+
+def test_processes_that_share_a_round_have_no_seed_in_common() -> None:
+    whole = seeds.seeds(20, 3)
+
+    assert [*seeds.seeds(10, 3), *seeds.seeds(10, 3, first=10)] == list(whole)
 
 
 @pytest.mark.parametrize("suite", [suites.healthy, suites.recall, suites.faults])
-def test_every_suite_uses_the_seeds_that_were_asked_for(suite: object) -> None:
-    for result, allowed in ((False, seeds.TUNING), (True, seeds.RESULT)):
-        trials: Iterable[Trial] = suite(Options(result=result, trials=3))  # type: ignore[operator]
-        assert {trial.seed in allowed for trial in trials} == {True}
+@pytest.mark.parametrize("of_round", [seeds.TUNING, seeds.RESULT_ROUND])
+def test_every_suite_uses_the_seeds_that_were_asked_for(suite: object, of_round: int) -> None:
+    trials: list[Trial] = list(suite(Options(round=of_round, first=7, trials=3)))  # type: ignore[operator]
+
+    assert {trial.seed for trial in trials} <= set(seeds.seeds(1000, of_round, first=7))
+    assert trials[0].seed == seeds.seeds(1, of_round, first=7)[0]
 
 
-def test_more_seeds_than_there_are_is_an_error() -> None:
+@pytest.mark.parametrize(("count", "of_round", "first"), [(10**7, 1, 0), (1, 10, 0), (1, -1, 0), (1, 1, 10**6)])
+def test_seeds_that_no_round_has_are_an_error(count: int, of_round: int, first: int) -> None:
     with pytest.raises(ValueError, match="seeds"):
-        seeds.seeds(10**7, result=True)
+        seeds.seeds(count, of_round, first)
 
 
 @pytest.mark.parametrize("scenario", FAULTS)
@@ -103,9 +111,10 @@ def test_the_command_prints_a_table_and_writes_its_numbers(tmp_path: Path, capsy
     main(["recall", *flags, "--json", str(file)])
 
     text = capsys.readouterr().out
-    assert "seeds for tuning" in text
+    assert "seeds for tuning, from 0 on" in text
     assert "slow +20 %, 8 ranks" in text
-    (numbers,) = map(json.loads, file.read_text().splitlines())
+    job, numbers = map(json.loads, file.read_text().splitlines())
+    assert job["job"]["seed"] == 0
     assert (numbers["faults"], numbers["suite"]) == (1, "recall")
     assert len(numbers["recall"]) == 2
 
@@ -117,6 +126,8 @@ def test_the_command_prints_a_table_and_writes_its_numbers(tmp_path: Path, capsy
         (["--step-seconds", "0.01"], "0.1 to 60"),
         (["--only", "nonsense"], "no model or fault"),
         (["nonsense"], "no suite"),
+        (["--result", "--round", "0"], "for tuning"),
+        (["--result", "--round", "77"], "no round 77"),
         (["healthy", "--recording", "nowhere.npz"], "no recording"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.scale.scenarios import Trial
+from bench.scale.trials import run
 from tests.support.detecting import detect
 from tests.support.simulated import Fault, Job, Layout
 
@@ -43,3 +45,10 @@ def test_a_rank_that_is_slow_in_every_fourth_step_alone_is_not_outrun() -> None:
     slow = Fault("compute", (3,), 40, 1.20, every=4)
 
     assert detect(Job(FIVE_NODES, faults=(slow,), seed=3), 110).paged_ranks() == {3}
+
+
+def test_a_device_that_is_slow_from_the_first_step_on_was_not_outrun() -> None:
+    """Its alarm's onset is estimated late where the effect is small, and its passes have not become longer since."""
+    slow = Trial("recall", "first-step", world=64, step_seconds=30, seed=31, steps=0, size=1.03)
+
+    assert [detection.found for detection in run(slow).detections] == [True]

@@ -57,14 +57,22 @@ class Outrun:
         return [rank for rank in np.flatnonzero(new).tolist() if rank < len(self._passes.rows)]
 
     def _is_outrun(self, rank: int, monitor: Monitor) -> bool:
-        steps = monitor.steps_since(rank)
-        after, before = self._passes.rows[rank, :steps], self._passes.rows[rank, steps : steps + LASTING]
-        if np.count_nonzero(np.isfinite(before)) < KNOWN_STEPS or not np.isfinite(after).any():
-            return False
-        slower = effects.typical(after - location(before[None])[0], monitor.noise.smallest)
-        return slower < AGREE * float(monitor.effect[rank])
+        """Beside others it has become slower, by itself it has not. A device that was as slow beside them before the
+        alarm's onset, whose estimate is late where the effect is small, has always been slow."""
+        steps, effect = monitor.steps_since(rank), float(monitor.effect[rank])
+        own = _rise(self._passes.rows[rank], steps, monitor.noise.smallest)
+        beside_others = _rise(monitor.excess(rank), steps, monitor.noise.smallest)
+        return own < AGREE * effect and beside_others >= effects.SHOWN * effect
 
     def _grow(self, size: int) -> None:
         more = size - len(self._passes.rows)
         if more > 0:
             self._passes.grow(more)
+
+
+def _rise(values: Floats, steps: int, smallest: float) -> float:
+    """By how much the newest steps lie above those before them, newest first; nan where these are too few to tell."""
+    after, before = values[:steps], values[steps : steps + LASTING]
+    if np.count_nonzero(np.isfinite(before)) < KNOWN_STEPS or not np.isfinite(after).any():
+        return np.nan
+    return effects.typical(after - location(before[None])[0], smallest)
