@@ -59,29 +59,35 @@ export function useTimeline(
   }
   const changed = (): void => void (version.value += 1)
 
-  /** Puts what is new behind a grid; false: it has to be asked for anew. */
-  async function grow(grid: StepGrid, signal: AbortSignal): Promise<boolean> {
+  /** What is new behind a grid. */
+  function newOf(grid: StepGrid, signal: AbortSignal): Promise<GridColumns> {
     const from = Math.max(grid.oldestStep, Math.min(grid.newestStep, grid.end * grid.bucketSteps - 1) - UNSETTLED_STEPS)
-    const fresh = await getTimelineGrid(run, { attempt: attempt.value, from, bucketSteps: grid.bucketSteps }, signal)
-    if (signal.aborted) return true
-    if (!grid.fits(fresh) || bucketsBehind(grid, fresh) > grid.capacity) return false
-    grid.put(fresh)
-    changed()
-    return true
+    return getTimelineGrid(run, { attempt: attempt.value, from, bucketSteps: grid.bucketSteps }, signal)
+  }
+  /** Puts it there; false: the grid has to be asked for anew. */
+  function grow(grid: StepGrid, fresh: GridColumns): boolean {
+    const grows = grid.fits(fresh) && bucketsBehind(grid, fresh) <= grid.capacity
+    if (grows) grid.put(fresh)
+    return grows
   }
 
+  async function loadWhole(signal: AbortSignal): Promise<void> {
+    const columns = await getTimelineGrid(run, { attempt: attempt.value, buckets: OVERVIEW_BUCKETS, cells: CELLS }, signal)
+    if (signal.aborted) return
+    overview.value = columns.rank.length ? grouped(new StepGrid(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS))) : null
+    if (overview.value) changed()
+  }
+
+  /** Both grids grow at once, so that one picture shows it. */
   async function load(signal: AbortSignal): Promise<void> {
-    const grid = overview.value
-    const full = grid !== null && grid.end - grid.first >= grid.capacity
-    if (!grid || full || !(await grow(grid, signal))) {
-      const columns = await getTimelineGrid(run, { attempt: attempt.value, buckets: OVERVIEW_BUCKETS, cells: CELLS }, signal)
-      if (signal.aborted) return
-      const made = columns.rank.length ? grouped(new StepGrid(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS))) : null
-      overview.value = made
-      if (made) changed()
-    }
-    const close = detail.value
-    if (close && overview.value && close.end * close.bucketSteps > close.newestStep && !(await grow(close, signal))) detail.value = null
+    const whole = overview.value
+    if (!whole || whole.end - whole.first >= whole.capacity) return loadWhole(signal)
+    const close = detail.value && detail.value.end * detail.value.bucketSteps > detail.value.newestStep ? detail.value : null
+    const [fresh, freshClose] = await Promise.all([newOf(whole, signal), close && newOf(close, signal)])
+    if (signal.aborted) return
+    if (close && freshClose && !grow(close, freshClose) && detail.value === close) detail.value = null
+    if (!grow(whole, fresh)) return loadWhole(signal)
+    changed()
   }
 
   /** One at a time: what comes meanwhile waits for the next. */

@@ -1,6 +1,7 @@
 // @vitest-environment happy-dom
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { nextTick } from 'vue'
+import * as layout from '@/draw/timeline/layout'
 import TimelineView from '@/views/TimelineView.vue'
 import { FakeGateway } from '../support/gateway'
 import type { Mounted } from '../support/mount'
@@ -13,6 +14,11 @@ beforeEach(() => {
   vi.spyOn(HTMLElement.prototype, 'offsetWidth', 'get').mockReturnValue(1200)
 })
 afterEach(() => page?.end())
+
+vi.mock('@/draw/timeline/layout', async (original) => {
+  const real = await original<typeof layout>()
+  return { ...real, layoutRows: vi.fn(real.layoutRows) }
+})
 
 const many = (): World => new World({ ranks: 128, steps: 1200, pipeline: 4, faults: [{ ranks: [77], since: 1150, effect: 1.22 }] })
 const few = (): World => new World({ ranks: 4, steps: 90, pipeline: 2, faults: [{ ranks: [3], since: 60, effect: 1.25 }] })
@@ -43,6 +49,20 @@ describe('the timeline', () => {
     const [whole, close] = grids(gateway)
     expect(whole).toContain('cells=262144')
     expect(close).toContain('from_step=1081&to_step=1200&bucket_steps=1')
+  })
+
+  it('keeps its rows where they are while steps come, so that only new cells are painted', async () => {
+    const world = many()
+    const gateway = new FakeGateway([world])
+    const shown = await open(gateway)
+    await shown.until(() => summary(shown).includes('77') && grids(gateway).length > 1)
+    const laidOut = vi.mocked(layout.layoutRows)
+    await shown.until(() => laidOut.mock.calls.at(-1)?.[2].length)
+    laidOut.mockClear()
+    gateway.advance(world)
+    await shown.until(() => summary(shown).includes('to 1201'))
+    expect(summary(shown)).toContain('Steps 1142 to 1201')
+    expect(laidOut).not.toHaveBeenCalled()
   })
 
   it('shows the window that a link asks for, however old it is', async () => {
