@@ -206,9 +206,10 @@ class ScopeStream:
 
 
 def requantized(data: bytes, quantizer: str) -> bytes:
-    """The frame with its values by this quantiser; of frames that hold no values the same. Raises DataError."""
+    """The frame with its values by this quantiser, and their range; of frames that hold no values the same. Raises
+    DataError."""
     frame = unpack(data, MAX_FRAME_BYTES)
-    if frame.kind is not Kind.TENSOR or frame.dtype is not Dtype.F32 or quantizer == "f32":
+    if frame.kind is not Kind.TENSOR or frame.dtype is not Dtype.F32:
         return data
     made = encode(decode(frame), quantizer)
     return pack(

@@ -21,7 +21,7 @@ import torch
 from megatronapp.core.errors import DataError
 from megatronapp.core.scope.frame import Frame, Section, pack
 from megatronapp.core.scope.operations import When
-from megatronapp.core.scope.quantize import Values
+from megatronapp.core.scope.quantize import Values, exact
 from megatronapp.core.scope.results import Result, to_frame
 from megatronapp.trainer.agent.layout import FRAME_TAP
 from megatronapp.trainer.plugins.scope.reduce import Reduced, completed
@@ -81,6 +81,10 @@ class FrameQueue:
         if self._gathered_bytes > MAX_GATHERED_BYTES:
             self._copy()
 
+    def forget(self) -> None:
+        """What was gathered since the last copy."""
+        self._gathered, self._gathered_bytes = [], 0
+
     def flush(self, *, wait: bool = False) -> None:
         """At the end of a step: copy what was gathered, and write what the device has brought; `wait`: all of it."""
         self._copy()
@@ -110,7 +114,8 @@ class FrameQueue:
             if address.when is not None and not holds(address.when, result):
                 return
             number = self._sequences[address.tap] = self._sequences.get(address.tap, 0) + 1
-            self._write(FRAME_TAP.pack(address.tap), pack(_addressed(to_frame(result, "f32"), address, number)))
+            frame = exact(result) if isinstance(result, Values) else to_frame(result, "f32")
+            self._write(FRAME_TAP.pack(address.tap), pack(_addressed(frame, address, number)))
         except (DataError, ValueError, LookupError):  # too large, or of more dims than a frame has
             self.dropped += 1
 

@@ -32,14 +32,21 @@ class Wanted:
 def counted(values: torch.Tensor) -> torch.Tensor:
     """How often each pattern comes in a bfloat16 tensor: int32 [65536], by the pattern as a signed number, the least
     first."""
-    patterns = values.reshape(-1).view(torch.int16).to(torch.int32)
+    patterns = values.reshape(-1).view(torch.int16)
     stripes = STRIPES if values.is_cuda and patterns.numel() % STRIPES == 0 else 1
-    half = PATTERNS >> 1
-    firsts = torch.arange(half, half + stripes * PATTERNS, PATTERNS, dtype=torch.int32, device=values.device)
-    places = (patterns.view(-1, stripes) + firsts).view(-1)
+    firsts, one = _stripes(values.device, stripes)
+    places = torch.add(patterns.view(-1, stripes), firsts).view(-1)
     counts = torch.zeros(stripes * PATTERNS, dtype=torch.int32, device=values.device)
-    counts.index_add_(0, places, torch.ones((), dtype=torch.int32, device=values.device).expand_as(places))
+    counts.index_add_(0, places, one.expand_as(places))
     return counts if stripes == 1 else counts.view(stripes, PATTERNS).sum(0, dtype=torch.int32)
+
+
+@lru_cache(maxsize=16)
+def _stripes(device: torch.device, stripes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each stripe's pattern 0 is counted; a one."""
+    half = PATTERNS >> 1
+    firsts = torch.arange(half, half + stripes * PATTERNS, PATTERNS, dtype=torch.int32, device=device)
+    return firsts, torch.ones((), dtype=torch.int32, device=device)
 
 
 def made(wanted: Wanted, counts: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.scope.layout import Positions, bins_of, picked, piece_index, pieces
 from megatronapp.core.scope.operations import (
     Elementwise,
     Every,
@@ -24,7 +23,6 @@ from megatronapp.core.scope.operations import (
     Pool,
     Reduce,
     Reducer,
-    Slice,
     Stats,
     Take,
     TopK,
@@ -35,6 +33,7 @@ from megatronapp.core.scope.reduce import finished_statistics, padded
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope import distributions, patterns
+from megatronapp.trainer.plugins.scope.cells import Cells, Chosen, Groups, grouped, of_axes, sliced
 
 MAX_RESULTS = 1 << 24
 Arrays = Sequence[Any]
@@ -68,21 +67,19 @@ def completed(several: Sequence[Reduced]) -> list[tuple[torch.Tensor, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Local:
-    name: str
-    size: int
-    positions: Positions
-    """Where its cells lie in the whole axis."""
-    dropped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Shard:
     array: torch.Tensor
-    valid: torch.Tensor
-    axes: tuple[_Local, ...]
-    whole: bool = False
-    """Every cell is valid: nobody needs to look."""
+    axes: tuple[Cells, ...]
+    masked: torch.Tensor | None = None
+    """Of the array's shape; None: every cell is valid, nobody needs to look."""
+    own: bool = False
+    """The array is nobody else's: it needs no copy."""
+
+    @property
+    def valid(self) -> torch.Tensor:
+        if self.masked is None:
+            return torch.ones((), dtype=torch.bool, device=self.array.device).expand(self.array.shape)
+        return ~self.masked
 
     def index(self, name: str) -> int:
         for index, axis in enumerate(self.axes):
@@ -90,7 +87,7 @@ class _Shard:
                 return index
         raise DataError(f"there is no axis {name} here")
 
-    def with_axis(self, at: int, axis: _Local) -> tuple[_Local, ...]:
+    def with_axis(self, at: int, axis: Cells) -> tuple[Cells, ...]:
         return (*self.axes[:at], axis, *self.axes[at + 1 :])
 
     def squeezed(self, array: torch.Tensor, before: int = 0) -> torch.Tensor:
@@ -107,11 +104,10 @@ def reduce_shard(
     partial: bool = False,
 ) -> Reduced | None:
     """See `core.scope.reduce.reduce_shard`. `masked`: bool, broadcasts against the values; None: no cell is."""
-    local = tuple(_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
-    if tuple(values.shape) != tuple(len(axis.positions) for axis in local):
-        raise DataError(f"values of {tuple(values.shape)}; this part has {[len(axis.positions) for axis in local]}")
-    valid = torch.ones((), dtype=torch.bool, device=values.device) if masked is None else ~masked
-    shard = _Shard(values, valid.expand(values.shape), local, whole=masked is None)
+    held = of_axes(tuple(axes))
+    if tuple(values.shape) != tuple(len(cells.positions) for cells in held):
+        raise DataError(f"values of {tuple(values.shape)}; this part has {[len(cells.positions) for cells in held]}")
+    shard = _Shard(values, held, None if masked is None else masked.expand(values.shape))
     return _reduced(shard, operations, partial=partial)
 
 
@@ -128,32 +124,27 @@ def reduce_attention(
     """As `reduce_shard` of scores or, with softmax, probabilities, which are made of no more batch entries, heads and
     queries than the first slices leave. Causal. query: [batch, head, query, chan], key: [batch, group, key, chan] of
     this rank; `axes` are the site's: batch, head, query, key."""
-    batch, head, rows, columns = (_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
-    channels = np.arange(query.shape[-1])
-    valid = torch.ones((), dtype=torch.bool, device=query.device)
-    asked = _Shard(query, valid.expand(query.shape), (batch, head, rows, _Local("chan", len(channels), channels)))
-    group = torch.arange(query.shape[1], device=query.device) // (query.shape[1] // key.shape[1])
-    left = list(operations)
-    entries, heads = np.arange(query.shape[0]), np.arange(query.shape[1])
-    queries = rows.positions.copy()
+    batch, head, rows, columns = of_axes(tuple(axes))
+    inner = of_axes((Axis("chan", query.shape[-1]),))
+    entries, heads, queries = np.arange(query.shape[0]), np.arange(query.shape[1]), rows.positions
+    asked, left = _Shard(query, (batch, head, rows, *inner)), list(operations)
     while left and isinstance(take := left[0], Take) and take.axis in {"batch", "head", "query"}:
         left.pop(0)
-        axis = asked.axes[asked.index(take.axis)]
-        index, _ = picked(axis.positions, axis.size, take)
+        index = sliced(asked.axes[asked.index(take.axis)], take)[0].indexes
         entries = entries[index] if take.axis == "batch" else entries
         heads = heads[index] if take.axis == "head" else heads
         queries = queries[index] if take.axis == "query" else queries
         asked = _take(asked, take)
     if not asked.array.numel():
         return None
-    chosen = _selected(_selected(key, 0, entries), 1, group.cpu().numpy()[heads])
+    groups = heads // (query.shape[1] // key.shape[1])
+    chosen = Chosen.of(groups).take(Chosen.of(entries).take(key, 0), 1)
     scores = asked.array.float() @ chosen.float().transpose(-1, -2) * scale
     first = key.shape[2] - rows.size  # with a cache the keys begin before the queries
     last_seen = torch.from_numpy(queries + first).to(query.device)
     future = torch.arange(key.shape[2], device=query.device) > last_seen.unsqueeze(-1)
     values = scores.masked_fill(future, -math.inf).softmax(-1) if softmax else scores
-    shard = _Shard(values, (~future).expand(values.shape), (*asked.axes[:3], columns))
-    return _reduced(shard, left, partial=partial)
+    return _reduced(_Shard(values, (*asked.axes[:3], columns), future.expand(values.shape)), left, partial=partial)
 
 
 def reduce_head_results(
@@ -167,25 +158,22 @@ def reduce_head_results(
     """As `reduce_shard` of what each head adds to the residual stream, context · weight, without the bias, made of no
     more batch entries, tokens and heads than the first slices leave. context: [batch, token, head, chan], weight:
     [hidden, head, chan] of this rank; `axes` are the site's: batch, token, head, chan (hidden)."""
-    batch, token, head, hidden = (_Local(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
-    inner = _Local("inner", context.shape[-1], np.arange(context.shape[-1]))
-    valid = torch.ones((), dtype=torch.bool, device=context.device)
-    asked = _Shard(context, valid.expand(context.shape), (batch, token, head, inner), whole=True)
+    batch, token, head, hidden = of_axes(tuple(axes))
+    inner = of_axes((Axis("inner", context.shape[-1]),))
+    asked = _Shard(context, (batch, token, head, *inner))
     left, heads = list(operations), np.arange(context.shape[2])
     while left and isinstance(take := left[0], Take) and take.axis in {"batch", "token", "head"}:
         left.pop(0)
         if take.axis == "head":
-            axis = asked.axes[asked.index("head")]
-            heads = heads[picked(axis.positions, axis.size, take)[0]]
+            heads = heads[sliced(asked.axes[asked.index("head")], take)[0].indexes]
         asked = _take(asked, take)
     values = asked.array.shape[:3].numel() * weight.shape[0]
     if not values:
         return None
     if values > MAX_RESULTS:
         raise DataError(f"{values} values of heads; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
-    result = torch.einsum("bthc,dhc->bthd", asked.array.float(), _selected(weight, 1, heads).float())
-    valid = torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape)
-    return _reduced(_Shard(result, valid, (*asked.axes[:3], hidden), whole=True), left, partial=partial)
+    result = torch.einsum("bthc,dhc->bthd", asked.array.float(), Chosen.of(heads).take(weight, 1).float())
+    return _reduced(_Shard(result, (*asked.axes[:3], hidden), own=True), left, partial=partial)
 
 
 def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -> Reduced | None:
@@ -193,7 +181,12 @@ def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -
         if not shard.array.numel():
             return None
         merges = partial and at == len(operations) - 1
-        if isinstance(operation, Stats) and not operation.over and shard.whole and shard.array.dtype is torch.bfloat16:
+        if (
+            isinstance(operation, Stats)
+            and not operation.over
+            and shard.masked is None
+            and shard.array.dtype is torch.bfloat16
+        ):
             return _counted_patterns(shard.array, operation, partial=merges)
         step = _step(shard, operation, partial=merges)
         if not isinstance(step, _Shard):
@@ -210,15 +203,16 @@ def _counted_patterns(values: torch.Tensor, stats: Stats, *, partial: bool) -> R
 
 
 def _values(shard: _Shard) -> Reduced:
-    if shard.whole:  # a copy: the model's own tensor is soon another one
-        return Reduced((shard.squeezed(shard.array.to(torch.float32, copy=True)),), lambda arrays: Values(arrays[0]))
-    array = shard.squeezed(torch.where(shard.valid, shard.array, math.nan).float())
+    if shard.masked is None:  # a copy: the model's own tensor is soon another one
+        array = shard.squeezed(shard.array.to(torch.float32, copy=not shard.own))
+        return Reduced((array,), lambda arrays: Values(arrays[0]))
+    array = shard.squeezed(torch.where(shard.masked, math.nan, shard.array).float())
 
     def finish(arrays: Arrays) -> Values:
         absent = arrays[1]
         return Values(arrays[0], absent if absent.any() else None)
 
-    return Reduced((array, shard.squeezed(~shard.valid)), finish)
+    return Reduced((array, shard.squeezed(shard.masked)), finish)
 
 
 def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Reduced:
@@ -226,10 +220,10 @@ def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Red
         case Take():
             return _take(shard, operation)
         case Elementwise(name="abs"):
-            return replace(shard, array=shard.array.abs())
+            return replace(shard, array=shard.array.abs(), own=True)
         case Elementwise():
             array = shard.array.double()
-            return replace(shard, array=torch.copysign(array.abs().sqrt(), array))
+            return replace(shard, array=torch.copysign(array.abs().sqrt(), array), own=True)
         case Pool(axis=axis, bins=bins, how=how):
             return _pool(shard, axis, bins, how, partial=partial)
         case Reduce(axis=axis, how=how):
@@ -246,119 +240,94 @@ def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Red
 
 def _take(shard: _Shard, take: Take) -> _Shard:
     at = shard.index(take.axis)
-    axis = shard.axes[at]
-    left, positions = picked(axis.positions, axis.size, take)
-    size = len(take.pick.of(axis.size)) if isinstance(take.pick, Slice) else 1
-    local = _Local(axis.name, size, positions, not isinstance(take.pick, Slice))
-    array = _selected(shard.array, at, left)
-    valid = shard.valid[(0,) * shard.valid.dim()].expand(array.shape) if shard.whole and array.numel() else None
-    if valid is None:
-        valid = _selected(shard.valid, at, left)
-    return _Shard(array, valid, shard.with_axis(at, local), shard.whole)
-
-
-def _selected(values: torch.Tensor, at: int, indexes: Positions) -> torch.Tensor:
-    """A view where the indexes are a stretch: nothing is read then."""
-    if len(indexes) and (np.diff(indexes) == 1).all():
-        return values.narrow(at, int(indexes[0]), len(indexes))
-    return values.index_select(at, torch.from_numpy(indexes).to(values.device))
+    chosen, cells = sliced(shard.axes[at], take)
+    masked = None if shard.masked is None else chosen.take(shard.masked, at)
+    return _Shard(chosen.take(shard.array, at), shard.with_axis(at, cells), masked, shard.own)
 
 
 def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, drop: bool = False) -> _Shard | Reduced:
     at = shard.index(name)
-    axis = shard.axes[at]
-    bins = min(bins, axis.size)
-    if bins == axis.size and not (drop or partial) and how in (Reducer.MEAN, Reducer.MAX, Reducer.MIN, Reducer.SUM):
+    bins = min(bins, shard.axes[at].size)
+    if bins == shard.axes[at].size and not (drop or partial) and how in (*_LINEAR, Reducer.MAX, Reducer.MIN):
         return shard
-    order = np.argsort(axis.positions, kind="stable")
-    kept, sizes = np.unique(bins_of(axis.positions[order], axis.size, bins), return_counts=True)
-    array = _selected(shard.array, at, order)
-    groups = _Groups.of(sizes, at, array.device)
-    if shard.whole and how in _OF_WHOLE:
-        found = _components_of_whole(how, array, groups, sizes)
+    groups = grouped(shard.axes[at], bins, drop=drop)
+    axes = shard.with_axis(at, groups.cells)
+    array = groups.order.take(shard.array, at)
+    if shard.masked is None and how in _OF_WHOLE:
+        found = _of_whole(how, array, groups, at, partial=partial)
+        if not partial:
+            return _Shard(found, axes, own=True)
     else:
-        found = _components(how, array.double(), _selected(shard.valid, at, order), groups)
-    pooled = replace(shard, axes=shard.with_axis(at, _Local(name, bins, kept, drop)))
+        found = _components(how, array.double(), groups.order.take(shard.valid, at), groups, at)
     if partial:
-        return Reduced((pooled.squeezed(found, 1),), lambda arrays: Partial(arrays[0]))
+        parts = _Shard(found, axes).squeezed(found, 1)
+        return Reduced((parts,), lambda arrays: Partial(arrays[0]))
     result, empty = _finished(how, found)
-    return replace(pooled, array=result, valid=~empty)
+    return _Shard(result, axes, empty, own=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """Consecutive stretches along a dimension."""
-
-    dim: int
-    count: int
-    equal: int
-    """Entries of each, where they are alike; else 0."""
-    number: torch.Tensor
-    """Of the group, for each entry."""
-
-    @classmethod
-    def of(cls, sizes: Positions, dim: int, device: torch.device) -> _Groups:
-        alike = int(sizes[0]) if (sizes == sizes[0]).all() else 0
-        number = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(device)
-        return cls(dim, len(sizes), alike, number)
-
-    def reduced(self, values: torch.Tensor, how: str) -> torch.Tensor:
-        """how: sum (in float64), amax, amin."""
-        if self.equal:
-            grouped = values.unflatten(self.dim, (self.count, self.equal))
-            if how == "sum":
-                return grouped.sum(self.dim + 1, dtype=torch.float64)
-            reduced: torch.Tensor = getattr(grouped, how)(self.dim + 1)
-            return reduced
-        values = values.double() if how == "sum" else values
-        shape = [self.count if dim == self.dim else size for dim, size in enumerate(values.shape)]
-        index = self.number.view([-1 if dim == self.dim else 1 for dim in range(values.dim())]).expand_as(values)
-        return values.new_zeros(shape).scatter_reduce(self.dim, index, values, how, include_self=False)
-
-    def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """To each entry its group's."""
-        return values.index_select(self.dim, self.number)
+_LINEAR = (Reducer.MEAN, Reducer.SUM)
+_OF_WHOLE = (*_LINEAR, Reducer.MIN, Reducer.MAX, Reducer.ABSMAX)
 
 
-_OF_WHOLE = (Reducer.MEAN, Reducer.SUM, Reducer.MIN, Reducer.MAX, Reducer.ABSMAX)
+def _of_whole(how: Reducer, array: torch.Tensor, groups: Groups, dim: int, *, partial: bool) -> torch.Tensor:
+    """Where every cell is valid values are read as they are, and counts are known. `partial`: with them, as
+    `_components`."""
+    if how is Reducer.ABSMAX and groups.equal:
+        parts, dtype = array.unflatten(dim, (-1, groups.equal)), torch.promote_types(array.dtype, torch.float32)
+        found = torch.linalg.vector_norm(parts, math.inf, dim + 1, dtype=dtype)
+    elif how is Reducer.ABSMAX:
+        found = _reduced_groups(array.abs(), groups, dim, "amax")
+    else:
+        found = _reduced_groups(array, groups, dim, {Reducer.MIN: "amin", Reducer.MAX: "amax"}.get(how, "sum"))
+    if how is not Reducer.MEAN and not partial:
+        return found
+    counts: torch.Tensor | int = groups.equal
+    if partial or not groups.equal:
+        counts = groups.counts(found.device).view([-1 if at == dim else 1 for at in range(found.dim())])
+    if isinstance(counts, torch.Tensor) and partial:
+        return torch.stack([found.double(), counts.expand_as(found).double()])
+    return found / counts
 
 
-def _components_of_whole(how: Reducer, array: torch.Tensor, groups: _Groups, sizes: Positions) -> torch.Tensor:
-    """As `_components` where every cell is valid: values are read as they are, and counts are known."""
-    match how:
-        case Reducer.MIN:
-            found = groups.reduced(array, "amin").double()
-        case Reducer.MAX:
-            found = groups.reduced(array, "amax").double()
-        case Reducer.ABSMAX:
-            found = torch.maximum(groups.reduced(array, "amax"), -groups.reduced(array, "amin")).double()
-        case _:
-            found = groups.reduced(array, "sum")
-    counts = torch.from_numpy(sizes).to(found).view([-1 if dim == groups.dim else 1 for dim in range(found.dim())])
-    return torch.stack([found, counts.expand_as(found)])
+def _reduced_groups(values: torch.Tensor, groups: Groups, dim: int, how: str) -> torch.Tensor:
+    """how: sum (in float64), amax, amin."""
+    if groups.equal:
+        parts = values.unflatten(dim, (-1, groups.equal))
+        if how == "sum":
+            return parts.sum(dim + 1, dtype=torch.float64)
+        reduced: torch.Tensor = getattr(parts, how)(dim + 1)
+        return reduced
+    values = values.double() if how == "sum" else values
+    shape = [len(groups.sizes) if at == dim else size for at, size in enumerate(values.shape)]
+    numbers = groups.numbers(values.device).view([-1 if at == dim else 1 for at in range(values.dim())])
+    return values.new_zeros(shape).scatter_reduce(dim, numbers.expand_as(values), values, how, include_self=False)
 
 
-def _components(how: Reducer, array: torch.Tensor, valid: torch.Tensor, groups: _Groups) -> torch.Tensor:
-    counts = groups.reduced(valid.double(), "sum")
+def _components(how: Reducer, array: torch.Tensor, valid: torch.Tensor, groups: Groups, dim: int) -> torch.Tensor:
+    def reduced(values: torch.Tensor, how: str) -> torch.Tensor:
+        return _reduced_groups(values, groups, dim, how)
+
+    counts = reduced(valid.double(), "sum")
     known = torch.where(valid, array, 0.0)
     match how:
         case Reducer.MEAN | Reducer.SUM:
-            found = groups.reduced(known, "sum")
+            found = reduced(known, "sum")
         case Reducer.L2:
-            found = groups.reduced(known * known, "sum")
+            found = reduced(known * known, "sum")
         case Reducer.ENTROPY:
             terms = -known * torch.log(torch.where(known > 0, known, 1.0))
-            found = groups.reduced(torch.where((known > 0) | known.isnan(), terms, 0.0), "sum")
+            found = reduced(torch.where((known > 0) | known.isnan(), terms, 0.0), "sum")
         case Reducer.MIN:
-            found = groups.reduced(torch.where(valid, array, math.inf), "amin")
+            found = reduced(torch.where(valid, array, math.inf), "amin")
         case Reducer.MAX:
-            found = groups.reduced(torch.where(valid, array, -math.inf), "amax")
+            found = reduced(torch.where(valid, array, -math.inf), "amax")
         case Reducer.ABSMAX:
-            found = groups.reduced(torch.where(valid, array.abs(), -math.inf), "amax")
+            found = reduced(torch.where(valid, array.abs(), -math.inf), "amax")
         case Reducer.STD:
-            means = groups.reduced(known, "sum") / counts.clamp(min=1)
-            away = torch.where(valid, array - groups.spread(means), 0.0)
-            return torch.stack([means, groups.reduced(away * away, "sum"), counts])
+            means = reduced(known, "sum") / counts.clamp(min=1)
+            away = torch.where(valid, array - means.index_select(dim, groups.numbers(means.device)), 0.0)
+            return torch.stack([means, reduced(away * away, "sum"), counts])
     return torch.stack([found, counts])
 
 

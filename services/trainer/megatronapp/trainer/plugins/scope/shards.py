@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from megatron.core import parallel_state
@@ -27,7 +27,7 @@ WHOLE_HISTORY = frozenset({"attn.k", "attn.v"})
 """With a cache of keys and values these hold all rows from the first token on, not the new ones alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shard:
     """This rank's part of the model."""
 
@@ -126,12 +126,7 @@ class Shard:
 
     def axis_sizes(self, site: str, dims: Dims, shape: Sequence[int]) -> tuple[Axis, ...]:
         """The site's axes as they are over all shards, where this rank has so many entries in each dimension."""
-        local = {
-            name: count
-            for names, size in zip(dims, shape, strict=True)
-            for name, count in zip(names, self.counts(names, size), strict=True)
-        }
-        return tuple(replace(axis, size=_whole(axis, local[axis.name])) for axis in self.sites[site].axes)
+        return _axis_sizes(self, site, dims, tuple(shape))
 
     def _numbers(self, site: str, axis: Axis, size: int, position: Position) -> torch.Tensor:
         whole = replace(axis, size=_whole(axis, size))
@@ -141,6 +136,16 @@ class Shard:
         if axis.name in {"token", "query"} and site not in WHOLE_HISTORY:
             return numbers + position.first_token
         return numbers
+
+
+@lru_cache(maxsize=512)
+def _axis_sizes(shard: Shard, site: str, dims: Dims, shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    local = {
+        name: count
+        for names, size in zip(dims, shape, strict=True)
+        for name, count in zip(names, shard.counts(names, size), strict=True)
+    }
+    return tuple(replace(axis, size=_whole(axis, local[axis.name])) for axis in shard.sites[site].axes)
 
 
 def _whole(axis: Axis, size: int) -> int:

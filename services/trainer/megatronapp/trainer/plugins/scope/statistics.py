@@ -40,13 +40,13 @@ def alerts(site: str, axes: Sequence[str], operations: Sequence[Operation], resu
         return [Alert("nonfinite", f"{count} values are NaN or infinite")] if count else []
     if not isinstance(result, Values):
         return []
-    known = ~result.absent
-    wrong = int((known & ~np.isfinite(result.array)).sum())
+    finite = np.isfinite(result.array)
+    wrong = 0 if finite.all() else int((~result.absent & ~finite).sum())
     found = [Alert("nonfinite", f"{wrong} of {result.array.size} values are NaN or infinite")] if wrong else []
     left = kept_axes(axes, operations)
-    if not left or len(left) != result.array.ndim:
+    if not left or len(left) != result.array.ndim or not {"chan", "head"} & set(left):
         return found
-    magnitudes = np.where(known & np.isfinite(result.array), np.abs(result.array), 0.0)
+    magnitudes = np.where(finite, np.abs(result.array), 0.0)
     if left[-1] == "chan" and site not in ("attn.q", "attn.k", "attn.v", "attn.context"):
         found += _outliers(magnitudes.reshape(-1, magnitudes.shape[-1]).max(0))
     if "head" in left and site == "attn.context":

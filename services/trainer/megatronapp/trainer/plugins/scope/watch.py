@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, 
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
-from megatronapp.trainer.plugins.scope.places import RESULT, Spot
+from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
 from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_head_results, reduce_shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
@@ -117,6 +118,9 @@ def _when(text: Any) -> When:
     return operations[0]
 
 
+_Of = tuple[tuple[Axis, ...], list[Operation], Reduced | None]
+
+
 class TapReader:
     """Reduces what is seen and puts it into the queue. Made for one tap."""
 
@@ -146,56 +150,63 @@ class TapReader:
     def _reduce(self, capture: Capture) -> None:
         if capture.key is not None:
             of = self._results if capture.spot.site == RESULT else self._attention
-            axes, reduced = of(capture, capture.key)
+            axes, operations, reduced = of(capture, capture.key)
         else:
             values, axes = in_axes(capture)
             operations = resolved(self.tap.operations, axes)
             reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
         if reduced is not None:
-            self._queue.put(self._address(capture, axes, resolved(self.tap.operations, axes)), reduced)
+            self._queue.put(self._address(capture, axes, operations), reduced)
 
-    def _attention(self, capture: Capture, key: torch.Tensor) -> tuple[tuple[Axis, ...], Reduced | None]:
+    def _attention(self, capture: Capture, key: torch.Tensor) -> _Of:
         """Scores or probabilities of a fused attention, given [token, batch, head, chan]."""
         spot, query = capture.spot, capture.value
         shape = (query.shape[1], query.shape[2], query.shape[0], key.shape[0])
         axes = capture.shard.axis_sizes(spot.site, spot.place.dims, shape)
+        operations = resolved(self.tap.operations, axes)
         scale = getattr(spot.module, "softmax_scale", None) or query.shape[-1] ** -0.5
         reduced = reduce_attention(
             query.permute(1, 2, 0, 3),
             key.permute(1, 2, 0, 3),
             axes,
-            resolved(self.tap.operations, axes),
+            operations,
             scale=float(scale),
             softmax=spot.site == "attn.probs",
             partial=self.tap.partial,
         )
-        return axes, reduced
+        return axes, operations, reduced
 
-    def _results(self, capture: Capture, weight: torch.Tensor) -> tuple[tuple[Axis, ...], Reduced | None]:
+    def _results(self, capture: Capture, weight: torch.Tensor) -> _Of:
         """What each head adds: contexts [token, batch, heads · chan] times the projection [hidden, heads · chan]."""
         tokens, batch, width = capture.value.shape
         heads, channels = capture.shard.counts(("head", "chan"), width)
         shape = (tokens, batch, heads, weight.shape[0])
         axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
+        operations = resolved(self.tap.operations, axes)
         reduced = reduce_head_results(
             capture.value.view(tokens, batch, heads, channels).permute(1, 0, 2, 3),
             weight.view(-1, heads, channels),
             axes,
-            resolved(self.tap.operations, axes),
+            operations,
             partial=self.tap.partial,
         )
-        return axes, reduced
+        return axes, operations, reduced
 
     def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
-        names, about = [axis.name for axis in axes], replace(capture, value=NOTHING)
+        about = Capture(
+            capture.spot, NOTHING, capture.shard, capture.step, capture.microbatch, gradient=capture.gradient
+        )
 
         def inspect(result: Result) -> None:
+            names = [axis.name for axis in axes]
             self.alerts += [(about, alert) for alert in alerts(capture.spot.site, names, operations, result)]
 
-        return replace(address_of(self.tap, capture, axes), inspect=inspect)
+        return address_of(self.tap, capture, axes, inspect)
 
 
-def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
+def address_of(
+    tap: Tap, capture: Capture, axes: Sequence[Axis], inspect: Callable[[Result], None] | None = None
+) -> Address:
     return Address(
         tap=tap.id,
         step=capture.step,
@@ -205,17 +216,24 @@ def address_of(tap: Tap, capture: Capture, axes: Sequence[Axis]) -> Address:
         extents=[axis.size for axis in axes],
         origins=[capture.first_token if axis.name in {"token", "query"} else 0 for axis in axes],
         when=tap.when,
+        inspect=inspect,
     )
 
 
 def in_axes(capture: Capture) -> tuple[torch.Tensor, tuple[Axis, ...]]:
     """The value in the order of its site's axes, which have the sizes that they have over all shards; a view."""
-    spot, shard = capture.spot, capture.shard
+    spot, shard, value = capture.spot, capture.shard, capture.value
     dims = spot.place.dims
-    axes = shard.axis_sizes(spot.site, dims, capture.value.shape)
+    axes = shard.axis_sizes(spot.site, dims, value.shape)
+    if len(axes) != len(dims):  # heads and their channels are one dimension
+        value = value.reshape([n for dim, size in zip(dims, value.shape, strict=True) for n in shard.counts(dim, size)])
+    return value.permute(_order(dims, axes)), axes
+
+
+@lru_cache(maxsize=512)
+def _order(dims: Dims, axes: tuple[Axis, ...]) -> tuple[int, ...]:
     local = [name for dim in dims for name in dim]
-    shape = [count for dim, size in zip(dims, capture.value.shape, strict=True) for count in shard.counts(dim, size)]
-    return capture.value.reshape(shape).permute([local.index(axis.name) for axis in axes]), axes
+    return tuple(local.index(axis.name) for axis in axes)
 
 
 def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
