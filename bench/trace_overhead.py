@@ -8,7 +8,8 @@ attaching and detaching, is not counted. A round gives one paired difference of 
 plug-in; the result is their mean with its 95 % interval (Student's t). `control` is off once more: where its interval
 leaves zero out, the machine or the method is at fault, not the plug-in. At base and full every step is traced in
 detail. To find what costs: `--modes control hooks without-collectives base`, the hooks in place with nothing recorded
-but frontiers, and base with collectives that pass unseen. Unknown flags go to the trainer.
+but frontiers, and base with collectives that pass unseen. What the plug-in for NCCL costs beside an untraced step:
+`--modes control nccl --nccl-trace`. Unknown flags go to the trainer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from bench import _blocks
 from bench._blocks import Blocks, Timings
 from megatronapp.trainer.plugins.scan.communicators import Communicators
 
-UNTRACED = ("off", "control")
-BLOCKS = Blocks(modes=("off", "control", "base", "full"), settling=1, on_demand=("hooks", "without-collectives"))
+NCCL = "nccl"
+UNTRACED = ("off", "control", NCCL)
+BLOCKS = Blocks(modes=("off", "control", "base", "full"), settling=1, on_demand=("hooks", "without-collectives", NCCL))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +42,7 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
     from megatronapp.core.trace.values import Progress
     from megatronapp.trainer.launch import run as train
     from megatronapp.trainer.plugins.base import PluginContext
+    from megatronapp.trainer.plugins.megatrace import MegatracePlugin
     from megatronapp.trainer.plugins.scan import ScanPlugin
     from megatronapp.trainer.plugins.scan.flags import ScanSettings
     from megatronapp.trainer.plugins.scan.window import Window
@@ -86,7 +89,15 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
             if self._mode not in (*UNTRACED, "hooks"):
                 super().step_end(step, progress)
 
-    train(flags, plugins=[SwitchedScan])
+    class SwitchedMegatrace(MegatracePlugin):
+        """NCCL is asked for its operations in the blocks of one mode."""
+
+        def step_begin(self, step: int) -> None:
+            self._native.ask_for(self._level if blocks.mode_of(step)[0] == NCCL else self._native.Level.OFF)
+
+    if NCCL in blocks.modes and not any(flag.startswith("--nccl-trace") for flag in flags):
+        raise SystemExit(f"mode {NCCL} compares what --nccl-trace switches on: give it, too")
+    train(flags, plugins=[SwitchedScan, SwitchedMegatrace])
     if facts.pop("rank") != 0:
         return None
     modes = {mode: timings.against_first(mode) for mode in blocks.modes[1:]}
