@@ -108,6 +108,7 @@ def readers(good: Path) -> list[Reader]:
         ),
         Reader("MegaScan, aggregated", recordings.megascan, read_megascan),
         Reader("Megatrace", of_bytes("rank_0.log", recordings.megatrace()), analyze._judge),
+        Reader("Megatrace's interceptor", of_bytes("pod-1.log", recordings.megatrace_interceptor()), analyze._judge),
         Reader("Megatrace, several ranks", of_folder(logs, damage), analyze._judge),
         Reader(
             "Megatrace's config", of_yaml("config.yaml", recordings.config()), lambda p: read_config(p / "config.yaml")

@@ -174,6 +174,16 @@ def megatrace() -> bytes:
     return "".join(lines).encode()
 
 
+def megatrace_interceptor() -> bytes:
+    lines = (
+        f"[10.0.0.1] [node1] [save_count 1] [170000000{number}.{number:09}] [Rank 0] [PCI 0000:18:00.0] "
+        f"[Func nccl{operation}] [Data 4096] [stream 0x7f] [opCount {number}] [groupHash 0x{group}]\n"
+        for number in range(8)
+        for operation, group in (("AllReduce", "a1"), ("Send", "b2"))
+    )
+    return "".join(lines).encode()
+
+
 def megatrace_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     write_run(folder, Run(PipelinedJob(tp=2, dp=2, pp=2), steps=6, slow=lambda rank, share: 2.0 if rank == 1 else 1.0))

@@ -25,7 +25,13 @@ from tests.support.scrapes import target_labels
 OURS = {metric.name: metric for metrics in METRICS.values() for metric in metrics}
 OUTSIDE: dict[str, list[str]] = yaml.safe_load((CHART / "files/exporters.yaml").read_text())
 ADDED_BY_SCRAPES = {"instance", "job", "le"}.union(*target_labels().values())
-RECORDED = {"megatronapp:gpu_fault:bool"}
+RECORDED = {
+    rule["record"]
+    for path in (CHART / "files/alerts").glob("*.yaml")
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+    if "record" in rule
+}
 
 
 def operator_metrics(registry: CollectorRegistry) -> None:

@@ -43,6 +43,9 @@ EVERYTHING = {
     "notifications": {
         "existingSecret": "receivers",
         **{name: {"enabled": True} for name in ("feishu", "slack", "webhook", "phone")},
+        "mail": {"enabled": True, "host": "smtp.example.com", "user": "u", "from": "m@example.com", "to": ["a@b.org"]},
+        "feishuSheet": {"enabled": True, "appId": "cli_1", "sheetId": "s1"},
+        "heartbeat": {"enabled": True},
     },
 }
 """Values with every switch on."""

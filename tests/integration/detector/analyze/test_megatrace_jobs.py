@@ -9,7 +9,7 @@ import pytest
 from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Cause, Kind
 from megatronapp.detector.analyze import analyze
-from tests.unit.detector.formats.megatrace_files import Job, stand_still, write_logs
+from tests.unit.detector.formats.megatrace_files import Job, stand_still, write_interceptors_logs, write_logs
 
 LAYOUTS = [
     Job(dp=4),
@@ -204,3 +204,26 @@ def test_a_rank_that_skips_a_collective_is_named_for_its_program(tmp_path):
     assert report.hang is not None
     assert (report.hang.ranks, report.hang.side, report.hang.communicator) == ((2,), "program", "tp0.0")
     assert "where others call" in report.findings[0].summary
+
+
+@pytest.mark.parametrize("pods", [False, True])
+def test_the_interceptors_logs_tell_the_same(tmp_path, pods):
+    stopped(tmp_path, Job(tp=2, dp=2), culprit=1, at=0.6)
+    before = analyze(tmp_path)
+    write_interceptors_logs(tmp_path, pods)
+
+    after = analyze(tmp_path)
+
+    assert before.hang is not None
+    assert (before.hang.ranks, before.hang.side) == ((1,), "host")
+    assert after == before
+
+
+def test_logs_of_two_runs_in_one_folder_are_refused(tmp_path):
+    stopped(tmp_path, Job(tp=2), culprit=1, at=0.6)
+    write_interceptors_logs(tmp_path, pods=False)
+    log = tmp_path / "megatrace_20260101_000000_rank_1.log"
+    (tmp_path / "megatrace_20260102_000000_rank_1.log").write_bytes(log.read_bytes())
+
+    with pytest.raises(DataError, match="both of rank 1; give a folder with one run's logs"):
+        analyze(tmp_path)

@@ -16,14 +16,16 @@ import yaml
 from pydantic import SecretStr
 
 from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.bus.kept import read_kept
 from megatronapp.gateway.notify import notifier
-from megatronapp.gateway.notify.events import AlertReceived, GroupState
+from megatronapp.gateway.notify.events import AlertReceived, GroupState, MonitoringHeard, parse
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
 from megatronapp.gateway.notify.receivers import receivers
 from tests.integration.gateway.notify.conftest import Inbox, Served, Start
 from tests.support.alertmanager import alertmanager, free_port
 from tests.support.helm import CHART
+from tests.support.smtp import MailBox, mail_server
 
 JSON = {"Content-Type": "application/json"}
 TOKEN = "alertmanager-token"
@@ -170,13 +172,10 @@ async def test_a_compressed_answer_is_not_asked_for_and_not_unpacked(
 class BrokenReceiver:
     """Fails as only a mistake in our own code can."""
 
-    name, url, level, reports = "broken", SecretStr("http://127.0.0.1:9/"), Level.P3, False
+    name, level, reports = "broken", Level.P3, False
 
-    def request(self, message: Message, now: float) -> tuple[dict[str, Any], dict[str, str]]:
+    async def deliver(self, client: httpx.AsyncClient, message: Message, now: float) -> None:
         raise RuntimeError("a mistake")
-
-    def objection(self, answer: Any) -> str:
-        return ""
 
 
 async def test_a_receiver_s_failure_of_any_kind_concerns_no_other(
@@ -308,7 +307,24 @@ async def test_the_report_is_json_and_markdown(start: Start) -> None:
 
 
 async def test_a_real_alertmanager_is_understood(start: Start, inbox: Inbox, tmp_path: Path) -> None:
-    served = await start(**receiver_settings(inbox))
+    bus = MemoryBus()
+    async with mail_server(MailBox()) as box:
+        mail = {"mail_host": "127.0.0.1", "mail_port": box.port, "mail_tls": "none"}
+        addresses = {"mail_from": "m@example.com", "mail_to": ("a@example.com",)}
+        served = await start(bus=bus, **receiver_settings(inbox, **mail, **addresses))
+        await hear_of_a_fault(served, inbox, tmp_path)
+        await inbox.until(lambda: len(box.mails) == 2)
+
+    events = [parse(message.value) async for message in read_kept(bus, Topic.INCIDENTS)]
+    assert any(isinstance(event, MonitoringHeard) for event in events)
+    assert {event.state.name for event in events if isinstance(event, AlertReceived)} == {"SlowGPU"}
+    assert [body["text"] for body in inbox.bodies("slack")] == [
+        "[P1] slow (and 7 more)", "[P1] resolved: slow (and 7 more)",
+    ]  # fmt: skip
+
+
+async def hear_of_a_fault(served: Served, inbox: Inbox, folder: Path) -> None:
+    """Of its beginning and its end, and of the alert that always fires, through a real Alertmanager."""
     config = yaml.safe_load((CHART / "files/alertmanager/alertmanager.yaml").read_text())
     # Long enough that the eight alerts of one call are one group.
     config["route"] |= {"group_wait": "2s", "group_interval": "2s"}
@@ -320,14 +336,11 @@ async def test_a_real_alertmanager_is_understood(start: Start, inbox: Inbox, tmp
         alerts = [
             {"labels": LABELS | {"rank": str(rank)}, "annotations": {"summary": "slow"}} | more for rank in range(8)
         ]
+        alerts.append({"labels": {"alertname": "Watchdog", "severity": "P3"}})
         client.post("/api/v2/alerts", json=alerts).raise_for_status()
 
-    with alertmanager(config, free_port(), tmp_path) as client:
+    with alertmanager(config, free_port(), folder) as client:
         await asyncio.to_thread(fire, client)
         await inbox.until(lambda: len(inbox.posts) == 1)
         await asyncio.to_thread(fire, client, endsAt=datetime.now(UTC).isoformat())
         await inbox.until(lambda: len(inbox.posts) == 2)
-
-    assert [body["text"] for body in inbox.bodies("slack")] == [
-        "[P1] slow (and 7 more)", "[P1] resolved: slow (and 7 more)",
-    ]  # fmt: skip

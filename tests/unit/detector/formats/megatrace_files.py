@@ -102,3 +102,29 @@ def write_logs(folder: Path, programs: Sequence[list[Operation]], called: Sequen
                 f"Data {ELEMENTS[group[:2]]} stream 0x{hash(group) & 0xFFFF:x} opCount {number}{named}"
             )
         (folder / f"rank_{rank}.log").write_text("\n".join(lines[-10_000:]) + "\n")
+
+
+def write_interceptors_logs(folder: Path, pods: bool) -> None:
+    """The logs in a folder as Megatrace's interceptor would have written them. pods: names that do not tell the rank;
+    rank 0's is full once."""
+    for path in sorted(folder.glob("rank_*.log")):
+        rank = int(path.stem.removeprefix("rank_"))
+        lines = [_intercepted(line) for line in path.read_text().splitlines()]
+        path.unlink()
+        if not pods:
+            (folder / f"megatrace_20260101_000000_rank_{rank}.log").write_text("\n".join(lines) + "\n")
+            continue
+        half = len(lines) // 2 if rank == 0 else 0
+        log = folder / f"job-1-worker-{rank}-0_20260101_000000_{700 - rank}.log"
+        log.write_text("\n".join(lines[half:]) + "\n")
+        if half:
+            log.with_name(f"{log.name}.1").write_text("\n".join(lines[:half]) + "\n")
+
+
+def _intercepted(line: str) -> str:
+    save, at, rank, rest = line.replace("] [", "]|[").replace("] Fun", "]|Fun").split("|")
+    words = rest.split()
+    named = [f"[{name} {value}]" for name, value in zip(words[2::2], words[3::2], strict=True)]
+    return " ".join(
+        ["[job-1] [10.0.0.1] [node1]", save, at, rank, "[PCI 0000:18:00.0]", f"[Func nccl{words[1]}]", *named]
+    )

@@ -24,14 +24,14 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_WORLD
 from megatronapp.detector.formats import megatrace_streams
 from megatronapp.detector.formats.layout import Traffic
-from megatronapp.detector.formats.megatrace_log import RECV, SEND, Call, RankLog, read_log
+from megatronapp.detector.formats.megatrace_log import RECV, SEND, Call, RankLog, rank_of, read_log
 from megatronapp.detector.signals.frontier import Frontier, Position
 from megatronapp.detector.signals.program import Called, Calls
 
 MAX_AHEAD = 1024
 """Operations that a host can be ahead of its device: so many launches wait in a stream's queue before one blocks. Who
 is farther behind than this has not stopped: its log is cut."""
-_FILE = re.compile(r"rank_(\d+)\.log")
+_FILE = re.compile(r"(?:megatrace_\S+_)?rank_(\d+)\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,19 @@ class Logs:
 
 
 def find_logs(folder: Path) -> dict[int, Path]:
-    """The logs in a folder by rank; empty when it holds none."""
-    named = ((_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
-    return {int(name[1]): path for name, path in named if name and path.is_file()}
+    """The logs in a folder by rank; empty when it holds none. Raises DataError when two are of one rank."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix != ".log" or not path.is_file():
+            continue
+        named = _FILE.fullmatch(path.name)
+        rank = int(named[1]) if named else rank_of(path)
+        if rank is None:
+            continue
+        if rank in found:
+            raise DataError(f"{path} and {found[rank].name} are both of rank {rank}; give a folder with one run's logs")
+        found[rank] = path
+    return found
 
 
 def read(logs: Mapping[int, Path], world: int | None = None) -> Logs:

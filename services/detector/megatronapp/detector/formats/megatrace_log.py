@@ -1,4 +1,12 @@
-"""One rank's log as Megatrace writes it: its lines as calls."""
+"""One rank's log as Megatrace writes it: its lines as calls.
+
+Its patched NCCL writes `rank_<r>.log`, with the lines of megatrace.py. Its interceptor, which came later, writes
+`megatrace_<time>_rank_<r>.log`, or `<pod>_<time>_<pid>.log`, whose lines alone tell the rank; when one is full it is
+renamed to `….log.1`, and so on, and begun again. Its lines have every word in brackets, and begin with the node:
+
+    [10.0.0.1] [node1] [save_count 1] [1730000000.000001234] [Rank 3] [PCI 0000:18:00.0] [Func ncclAllReduce]
+    [Data 4096] [stream 0x7f..] [opCount 57] [groupHash 0x83..]
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from megatronapp.core.errors import DataError
@@ -15,11 +24,19 @@ MAX_FILE_BYTES = 64 << 20
 RING_LINES = 10_000
 MESSAGES = SEND, RECV = "Send", "Recv"
 
-_LINE = re.compile(
+_PATCHED = re.compile(
     rb"\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,10})\.(?P<ns>\d{1,9})\] \[Rank (?P<rank>\d{1,9})\] "
     rb"Fun (?P<operation>\w{1,40}) Data (?P<count>\d{1,19}) stream (?P<stream>\S{1,40}) "
     rb"opCount (?P<number>[0-9a-fA-F]{1,16})(?: groupHash (?P<group>\S{1,40}))?\s*"
 )
+_INTERCEPTED = re.compile(
+    rb"(?:\[[^\]]{0,256}\] ){1,16}\[save_count (?P<save>\d{1,12})\] \[(?P<seconds>\d{1,10})\.(?P<ns>\d{1,9})\] "
+    rb"\[Rank (?P<rank>\d{1,9})\] \[PCI [^\]]{1,64}\] \[Func? (?:nccl)?(?P<operation>\w{1,40})\] "
+    rb"\[Data (?P<count>\d{1,19})\] \[stream (?P<stream>[^\]\s]{1,40})\] \[opCount (?P<number>\d{1,19})\]"
+    rb"(?: \[groupHash (?P<group>[^\]\s]{1,40})\])?\s*"
+)
+_OLDER = re.compile(r"\.(\d{1,4})")
+MAX_LINE_BYTES = 8192
 NS = 10**9
 
 
@@ -55,12 +72,22 @@ class RankLog:
         return self.lines >= RING_LINES
 
 
+def rank_of(path: Path) -> int | None:
+    """The rank that the first line of an interceptor's log tells; None: it is none."""
+    with path.open("rb") as file:
+        match = _INTERCEPTED.fullmatch(file.readline(MAX_LINE_BYTES))
+    return int(match["rank"]) if match else None
+
+
 def read_log(rank: int, path: Path) -> RankLog:
-    size = path.stat().st_size
+    """Of a file, and of those beside it that were full before. Raises DataError."""
+    paths = [*_older(path), path]
+    size = sum(each.stat().st_size for each in paths)
     if size > MAX_FILE_BYTES:
         raise DataError(f"{path} has {size} bytes; {MAX_FILE_BYTES >> 20} MiB are the most that are read")
-    lines = [line for line in path.read_bytes().split(b"\n") if line.strip(b"\0 \t\r")]
-    found = [match for line in lines if (match := _LINE.fullmatch(line))]
+    content = b"\n".join(each.read_bytes() for each in paths)
+    lines = [line for line in content.split(b"\n") if line.strip(b"\0 \t\r")]
+    found = [match for line in lines if (match := _match(line))]
     if not found:
         raise DataError(f"{path}: holds no call of NCCL; it is not one of Megatrace's logs")
     if others := {int(match["rank"]) for match in found} - {rank}:
@@ -79,8 +106,19 @@ def read_log(rank: int, path: Path) -> RankLog:
         history=tuple(sorted(set().union(*calls.values(), *messages.values()), key=lambda call: call.at_ns)),
         hashed=all(match["group"] is not None for match in found),
         lines=len(lines),
-        cut=_LINE.fullmatch(lines[-1]) is None,
+        cut=_match(lines[-1]) is None,
     )
+
+
+def _older(path: Path) -> list[Path]:
+    """What the interceptor renamed, the oldest first."""
+    beside = (each for each in path.parent.glob(f"{escape(path.name)}.*") if each.is_file())
+    numbered = [(int(match[1]), each) for each in beside if (match := _OLDER.fullmatch(each.name[len(path.name) :]))]
+    return [each for _, each in sorted(numbered, reverse=True)]
+
+
+def _match(line: bytes) -> re.Match[bytes] | None:
+    return _PATCHED.fullmatch(line) or _INTERCEPTED.fullmatch(line)
 
 
 def _each_once(calls: set[Call]) -> tuple[Call, ...]:

@@ -66,10 +66,18 @@ class NotificationSent(_Value):
     """It was told that the incident is over."""
 
 
-Event = Annotated[AlertReceived | Claimed | NotificationSent, Field(discriminator="type")]
-_EVENT: TypeAdapter[AlertReceived | Claimed | NotificationSent] = TypeAdapter(Event)
+class MonitoringHeard(_Value):
+    """The alert that always fires has come from Prometheus through Alertmanager."""
+
+    type: Literal["alive"] = "alive"
+    at: float
 
 
-def parse(value: bytes) -> AlertReceived | Claimed | NotificationSent:
+AnyEvent = AlertReceived | Claimed | NotificationSent | MonitoringHeard
+Event = Annotated[AnyEvent, Field(discriminator="type")]
+_EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Event)
+
+
+def parse(value: bytes) -> AnyEvent:
     """Raises pydantic's ValidationError, a ValueError."""
     return _EVENT.validate_json(value)

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from megatronapp.gateway.notify.events import AlertReceived, Claimed, GroupState, NotificationSent
+from megatronapp.gateway.notify.events import (
+    AlertReceived,
+    AnyEvent,
+    Claimed,
+    GroupState,
+    MonitoringHeard,
+    NotificationSent,
+)
 from megatronapp.gateway.notify.levels import Level
 
 MAX_INCIDENTS = 5_000
@@ -86,13 +93,19 @@ class Incidents:
     records: dict[tuple[str, str], Record] = field(default_factory=dict)
     """(subject, receiver) → what was told."""
 
-    def apply(self, event: AlertReceived | Claimed | NotificationSent, week: str = "") -> bool:
+    heard: float | None = None
+    """When monitoring was last heard; None: never."""
+
+    def apply(self, event: AnyEvent, week: str = "") -> bool:
         """Fold in one event; False for a claim that does not count. `week` is the report that is due at its time."""
         if isinstance(event, AlertReceived):
             self._on_alert(event.state, event.at)
             return True
         if isinstance(event, NotificationSent):
             self._note(event)
+            return True
+        if isinstance(event, MonitoringHeard):
+            self.heard = max(event.at, self.heard or event.at)
             return True
         return self._grant(event, week)
 

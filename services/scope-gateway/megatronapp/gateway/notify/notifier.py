@@ -9,17 +9,26 @@ import time
 from collections.abc import Callable
 
 import httpx
+from pydantic import SecretStr
 
 from megatronapp.core.bus import Bus, Message, Topic
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.metrics import GatewayMetrics
-from megatronapp.gateway.notify import messages
-from megatronapp.gateway.notify.events import AlertReceived, Claimed, GroupState, NotificationSent, parse
+from megatronapp.gateway.notify import heartbeat, messages
+from megatronapp.gateway.notify.events import (
+    AlertReceived,
+    AnyEvent,
+    Claimed,
+    GroupState,
+    MonitoringHeard,
+    NotificationSent,
+    parse,
+)
 from megatronapp.gateway.notify.incidents import REPORT, Due, Incident, Incidents, Rules
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.receivers import receivers
-from megatronapp.gateway.notify.receivers.base import SEND_SECONDS, send
+from megatronapp.gateway.notify.receivers.base import SEND_SECONDS, post
 from megatronapp.gateway.notify.report import WEEK_SECONDS, due_end, markdown, report
 from megatronapp.gateway.notify.settings import NotifySettings
 
@@ -56,6 +65,9 @@ class Notifier:
         self._mine: dict[str, tuple[Due, float]] = {}
         """Claims that this gateway has published and not heard of yet: claim → (what, when)."""
         self._changed = asyncio.Event()
+        self._started = clock()
+        self._judged = 0.0
+        """When it last said whether monitoring is silent: its words take a moment to come back from the bus."""
 
     @property
     def incidents(self) -> list[Incident]:
@@ -64,6 +76,13 @@ class Notifier:
 
     async def on_alert(self, state: GroupState) -> None:
         """Take in what Alertmanager says. Raises UnavailableError when it could not be kept; it must be said again."""
+        if state.name == heartbeat.ALWAYS_FIRES:
+            if state.firing:
+                await self._bus.publish(Topic.INCIDENTS, heartbeat.GROUP, _bytes(MonitoringHeard(at=self._clock())))
+            return
+        await self._say(state)
+
+    async def _say(self, state: GroupState) -> None:
         await self._bus.publish(Topic.INCIDENTS, state.group, _bytes(AlertReceived(at=self._clock(), state=state)))
 
     async def run(self) -> None:
@@ -71,6 +90,8 @@ class Notifier:
         async with httpx.AsyncClient(timeout=SEND_SECONDS) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(client, tasks))
             tasks.create_task(self._claim_for_ever())
+            if self._settings.heartbeat_url is not None:
+                tasks.create_task(self._beat_for_ever(client, self._settings.heartbeat_url))
 
     async def _follow(self, client: httpx.AsyncClient, tasks: asyncio.TaskGroup) -> None:
         async for batch in self._bus.follow(Topic.INCIDENTS):
@@ -101,6 +122,7 @@ class Notifier:
                 await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
             self._changed.clear()
             try:
+                await self._judge_silence()
                 await self._claim_due()
             except UnavailableError as error:
                 log.warning("incidents_wait_for_the_bus", error=str(error))
@@ -118,6 +140,33 @@ class Notifier:
                 claim = Claimed(at=now, claim=secrets.token_hex(8), subject=due.subject, receiver=due.receiver)
                 self._mine[claim.claim] = (due, now)
                 await self._bus.publish(Topic.INCIDENTS, due.subject, _bytes(claim))
+
+    @property
+    def _heard(self) -> float | None:
+        """When monitoring was last heard, or could have been."""
+        return None if self._known.heard is None else max(self._known.heard, self._started)
+
+    async def _judge_silence(self) -> None:
+        known = self._known.incidents.get(self._known.latest.get(heartbeat.GROUP, ""))
+        state = heartbeat.news(self._heard, known, self._clock(), self._settings.silent_seconds)
+        if state is not None and self._clock() - self._judged >= ASK_AGAIN_SECONDS:
+            self._judged = self._clock()
+            await self._say(state)
+
+    async def _beat_for_ever(self, client: httpx.AsyncClient, url: SecretStr) -> None:
+        while True:
+            try:
+                await self._beat(client, url)
+            except UnavailableError as error:
+                log.warning("heartbeat_not_sent", error=str(error))
+            await asyncio.sleep(self._settings.heartbeat_seconds)
+
+    async def _beat(self, client: httpx.AsyncClient, url: SecretStr) -> None:
+        heard = self._heard
+        if heard is None or self._clock() - heard >= self._settings.silent_seconds:
+            return
+        await self._bus.ping()
+        await post(client, "the heartbeat's service", url, {"heard_unix_seconds": heard}, {})
 
     async def _notify(self, client: httpx.AsyncClient, claim: str, due: Due) -> None:
         incident = self._known.incidents.get(due.subject)
@@ -140,7 +189,7 @@ class Notifier:
         """Whether the receiver has taken the message. A receiver may answer anything."""
         try:
             message = self._message(due, incident)
-            await send(client, self._receivers[due.receiver], message, self._clock())
+            await self._receivers[due.receiver].deliver(client, message, self._clock())
         except UnavailableError as error:
             log.warning("notification_failed", receiver=due.receiver, subject=due.subject, error=str(error))
             return False
@@ -188,5 +237,5 @@ class Notifier:
             self._metrics.incidents.labels(level).set(count)
 
 
-def _bytes(event: AlertReceived | Claimed | NotificationSent) -> bytes:
+def _bytes(event: AnyEvent) -> bytes:
     return event.model_dump_json().encode()

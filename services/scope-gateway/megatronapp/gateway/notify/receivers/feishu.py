@@ -10,11 +10,12 @@ from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
+from megatronapp.gateway.notify.receivers.base import Posted
 
 COLOURS = {Level.P0: "red", Level.P1: "orange", Level.P2: "yellow", Level.P3: "blue"}
 
 
-class Feishu:
+class Feishu(Posted):
     name = "feishu"
     reports = True
 

@@ -8,10 +8,10 @@ from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
-from megatronapp.gateway.notify.receivers.base import bearer
+from megatronapp.gateway.notify.receivers.base import Posted, bearer
 
 
-class Phone:
+class Phone(Posted):
     name = "phone"
     reports = False
 
@@ -30,6 +30,3 @@ class Phone:
             "runbook": message.runbook,
         }
         return body, bearer(self._token)
-
-    def objection(self, answer: Any) -> str:
-        return ""

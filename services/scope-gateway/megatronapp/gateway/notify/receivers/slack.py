@@ -8,12 +8,13 @@ from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
+from megatronapp.gateway.notify.receivers.base import Posted
 
 MAX_TEXT = 2_900
 """Slack takes 3,000 characters a section."""
 
 
-class Slack:
+class Slack(Posted):
     name = "slack"
     reports = True
 
@@ -33,9 +34,6 @@ class Slack:
         if links:
             blocks.append({"type": "context", "elements": [_markup(" · ".join(links))]})
         return {"text": escape(message.title), "blocks": blocks}, {}
-
-    def objection(self, answer: Any) -> str:
-        return ""
 
 
 def _markup(text: str) -> dict[str, Any]:

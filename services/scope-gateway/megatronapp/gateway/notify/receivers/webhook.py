@@ -8,10 +8,10 @@ from pydantic import SecretStr
 
 from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
-from megatronapp.gateway.notify.receivers.base import bearer
+from megatronapp.gateway.notify.receivers.base import Posted, bearer
 
 
-class Webhook:
+class Webhook(Posted):
     name = "webhook"
     reports = True
 
@@ -41,6 +41,3 @@ class Webhook:
                 **incident.state.model_dump(mode="json"),
             }
         return body, bearer(self._token)
-
-    def objection(self, answer: Any) -> str:
-        return ""
