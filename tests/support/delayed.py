@@ -20,7 +20,7 @@ from tests.support.forked import run_forked
 from tests.support.random_pipelines import random_order
 from tests.support.varied_orders import StockUnderDpp, Trained, Watching, trained
 
-LANES = ("shm", "tcp")
+LANES = ("shm", "tcp", "ucx")
 STAGES, CHUNKS = 2, 2
 FLAGS = (
     f"--pipeline-model-parallel-size {STAGES} --num-virtual-stages-per-pipeline-rank {CHUNKS} "

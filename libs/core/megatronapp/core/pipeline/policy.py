@@ -7,7 +7,7 @@ order as it is, and waits for the next operation whatever else could run: the st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megatronapp.core.errors import UsageError
@@ -103,6 +103,8 @@ class StagePolicy:
         self._arrivals = [NEVER] * (layout.lanes * layout.microbatches)
         self._started = [0] * layout.lanes
         self._held = [0, 0]
+        self._left = layout.operations
+        self._fed = dict(self._feeds_itself())
         for chunk in range(layout.chunks):
             if layout.part(stage, chunk) == 0:
                 for microbatch in range(layout.microbatches):
@@ -119,7 +121,7 @@ class StagePolicy:
 
     @property
     def finished(self) -> bool:
-        return sum(self._started) == self.layout.operations
+        return not self._left
 
     def arrived(self, operation: Operation) -> None:
         """The operation's input is there. For B of the model's last part that is the end of its F, told by `end`."""
@@ -139,11 +141,20 @@ class StagePolicy:
         lane = self.layout.lane(operation.kind, operation.chunk)
         if operation.microbatch != self._started[lane]:
             raise ValueError(f"{operation} is not at the head of its lane")
+        self._left -= 1
         lanes.start(self._started, self._held, self.layout.chunks, lane)
 
     def end(self, operation: Operation) -> None:
         lane = self.layout.lane(operation.kind, operation.chunk)
         lanes.end(self._started, self._held, self.layout.chunks, lane, self._pending)
-        following = self.layout.following(self.stage, operation.kind, operation.chunk)
-        if following is not None and following[0] == self.stage:
-            self.arrived(Operation(following[1], following[2], operation.microbatch))
+        if (fed := self._fed.get(lane)) is not None:
+            self.arrived(Operation(*fed, operation.microbatch))
+
+    def _feeds_itself(self) -> Iterator[tuple[int, tuple[Kind, int]]]:
+        """Lanes whose results the stage itself needs, and the lane (kind, chunk) that needs them."""
+        layout = self.layout
+        for kind in layout.kinds:
+            for chunk in range(layout.chunks):
+                following = layout.following(self.stage, kind, chunk)
+                if following is not None and following[0] == self.stage:
+                    yield layout.lane(kind, chunk), following[1:]

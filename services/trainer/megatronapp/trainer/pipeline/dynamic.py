@@ -159,6 +159,18 @@ class DynamicSchedule:
         return Step(**parts)
 
 
+@dataclass(slots=True)
+class Incoming:
+    """What a lane receives, in its order."""
+
+    posted: int = 0
+    """Microbatches, from the first one on."""
+    messages: deque[tuple[Handle, torch.Tensor]] = field(default_factory=deque)
+    """Posted, and not taken by their operation."""
+    told: bool = False
+    """The policy knows that the first of them has come."""
+
+
 @dataclass(kw_only=True)
 class Step:
     """One training step of one stage."""
@@ -184,13 +196,16 @@ class Step:
 
     def __post_init__(self) -> None:
         self._ranks = dist.get_process_group_ranks(self.messages.group)
-        self._receives: dict[Operation, tuple[Handle, torch.Tensor]] = {}
-        self._coming: dict[Operation, Handle] = {}
-        self._posted = dict.fromkeys(((kind, c) for kind in DIRECTIONS for c in range(self.layout.chunks)), 0)
+        self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
+        self._moved: Sequence[int] = range(
+            self.layout.chunks
+        )  # chunks that more may be received for since the last look
         self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
         self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
         self._unreduced = list(range(self.layout.chunks))
-        self._tokens = torch.zeros([], dtype=torch.int, device=torch.cuda.current_device())
+        self._last_kind = self.layout.kinds[-1]
+        self._device = torch.cuda.current_device()
+        self._tokens = torch.zeros([], dtype=torch.int, device=self._device)
         self._longest_seconds = 0.0
         self._on_device: deque[torch.cuda.Event] = deque()
         self._with_no_sync = ExitStack()
@@ -229,6 +244,7 @@ class Step:
             case Kind.WGRAD:
                 self.wgrad.run(operation.chunk, operation.microbatch)
         self._done[operation.kind, operation.chunk] += 1
+        self._moved = (operation.chunk,)
         self.policy.end(operation)
         self.ran.append(operation)
         self._reduce_what_is_ready()
@@ -253,7 +269,7 @@ class Step:
         while True:
             if (operation := self.decide()) is not None:
                 return operation
-            if not self._coming:
+            if not any(self._awaited()):
                 raise TrainingError(f"stage {self.stage} has nothing to run, and nothing will come: {self._standing()}")
             self._be_patient(began)
             cast(AnyOrderTransport, self.messages.transport).wait_any(WAIT_SECONDS)
@@ -281,7 +297,13 @@ class Step:
 
     def _standing(self) -> str:
         lanes = ", ".join(f"{n} {kind.letter} of chunk {chunk}" for (kind, chunk), n in self._done.items())
-        return f"it has run {lanes}, and waits for {', '.join(map(str, self._coming)) or 'no message'}"
+        return f"it has run {lanes}, and waits for {', '.join(map(str, self._awaited())) or 'no message'}"
+
+    def _awaited(self) -> Iterator[Operation]:
+        """Of each lane the first operation whose message was posted and is not known to have come."""
+        for (kind, chunk), lane in self._incoming.items():
+            if lane.messages and not lane.told:
+                yield Operation(kind, chunk, self._done[kind, chunk])
 
     # ---- messages
 
@@ -294,14 +316,18 @@ class Step:
         return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
 
     def _post_receives(self) -> None:
-        """Of each lane some ahead of its head; of backward only what its forward has been begun of."""
-        for (kind, chunk), posted in self._posted.items():
-            limit = min(self.layout.microbatches, self._done[kind, chunk] + AHEAD)
-            if kind is Kind.BACKWARD:
-                limit = min(limit, self._done[Kind.FORWARD, chunk])
-            for microbatch in range(posted, limit):
-                self._post_receive(Operation(kind, chunk, microbatch))
-                self._posted[kind, chunk] = microbatch + 1
+        for chunk in self._moved:
+            for kind in DIRECTIONS:
+                lane = self._incoming[kind, chunk]
+                for microbatch in range(lane.posted, min(self.layout.microbatches, self._post_until(kind, chunk))):
+                    lane.posted += 1
+                    self._post_receive(Operation(kind, chunk, microbatch))
+        self._moved = ()
+
+    def _post_until(self, kind: Kind, chunk: int) -> int:
+        """Some ahead of the lane's head; of backward only what its forward has been run of."""
+        limit = self._done[kind, chunk] + AHEAD
+        return limit if kind is Kind.FORWARD else min(limit, self._done[Kind.FORWARD, chunk])
 
     def _post_receive(self, operation: Operation) -> None:
         forward = operation.kind is Kind.FORWARD
@@ -309,24 +335,24 @@ class Step:
         if source is None:
             return
         stage, chunk = source
-        tensor = torch.empty(
-            self.shape, requires_grad=True, device=torch.cuda.current_device(), dtype=self.config.pipeline_dtype
-        )
+        tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
         name = self._name(operation.kind, operation.microbatch, chunk if forward else operation.chunk)
         handle = self.messages.receive(tensor, self._ranks[stage], name)
-        self._receives[operation] = handle, tensor
-        self._coming[operation] = handle
+        self._incoming[operation.kind, operation.chunk].messages.append((handle, tensor))
 
     def _take_arrived(self) -> None:
-        for operation in [each for each, handle in self._coming.items() if handle.is_completed()]:
-            del self._coming[operation]
-            self.policy.arrived(operation)
+        """Only the first message of a lane lets anything run."""
+        for (kind, chunk), lane in self._incoming.items():
+            if lane.messages and not lane.told and lane.messages[0][0].is_completed():
+                lane.told = True
+                self.policy.arrived(Operation(kind, chunk, self._done[kind, chunk]))
 
     def _received(self, operation: Operation) -> torch.Tensor | None:
-        if operation not in self._receives:
-            return None
-        handle, tensor = self._receives.pop(operation)
-        self._coming.pop(operation, None)  # a rank that follows has not asked
+        lane = self._incoming[operation.kind, operation.chunk]
+        if not lane.messages:
+            return None  # the model begins or ends here
+        handle, tensor = lane.messages.popleft()
+        lane.told = False
         handle.wait()
         return tensor
 
@@ -372,8 +398,7 @@ class Step:
 
     def _reduce_what_is_ready(self) -> None:
         """Chunks from the last one on, whatever order they end in."""
-        last = self.layout.kinds[-1]
-        while self._unreduced and self._done[last, self._unreduced[-1]] == self.layout.microbatches:
+        while self._unreduced and self._done[self._last_kind, self._unreduced[-1]] == self.layout.microbatches:
             chunk = self._unreduced.pop()
             reduce = _listed(self.config.grad_sync_func)
             if reduce:

@@ -18,7 +18,7 @@ from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recompute import recompute_order
 from megatronapp.core.trace.message_id import MessageId
-from megatronapp.trainer.pipeline.dynamic import AHEAD, DynamicSchedule, Step
+from megatronapp.trainer.pipeline.dynamic import DynamicSchedule, Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.fbd.link import Kind as MessageKind
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
@@ -113,16 +113,11 @@ class RecomputeStep(Step):
         operation: Operation = self.policy.order[0]  # type: ignore[attr-defined]
         return operation
 
-    def _post_receives(self) -> None:
+    def _post_until(self, kind: Kind, chunk: int) -> int:
         """Inputs as far as there are slots; gradients of what has been run again."""
-        for (kind, chunk), posted in self._posted.items():
-            ahead = self.inputs.slots if kind is Kind.FORWARD else AHEAD
-            limit = min(self.layout.microbatches, self._done[Kind.BACKWARD, chunk] + ahead)
-            if kind is Kind.BACKWARD:
-                limit = min(limit, self._done[Kind.FORWARD, chunk])
-            for microbatch in range(posted, limit):
-                self._post_receive(Operation(kind, chunk, microbatch))
-                self._posted[kind, chunk] = microbatch + 1
+        if kind is Kind.FORWARD:
+            return self._done[Kind.BACKWARD, chunk] + self.inputs.slots
+        return super()._post_until(kind, chunk)
 
     def _post_receive(self, operation: Operation) -> None:
         if operation.kind is not Kind.FORWARD:
@@ -130,9 +125,7 @@ class RecomputeStep(Step):
             return
         part = self.layout.part(self.stage, operation.chunk)
         if part:
-            tensor = torch.empty(
-                self.shape, requires_grad=True, device=torch.cuda.current_device(), dtype=self.config.pipeline_dtype
-            )
+            tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
             self._posted_inputs[operation] = self.inputs.post(tensor, part, operation.microbatch), tensor
 
     def _received(self, operation: Operation) -> torch.Tensor | None:
