@@ -29,8 +29,8 @@ def jobs(lines: Iterable[str]) -> Iterator[tuple[Trial, Outcome]]:
         if trial in known:
             raise ValueError(f"{trial.name} with seed {trial.seed} stands in the files twice")
         known.add(trial)
-        told = numbers["outcome"]
-        yield trial, Outcome(**told | {"detections": [Detection(**each) for each in told["detections"]]})
+        outcome = numbers["outcome"]
+        yield trial, Outcome(**outcome | {"detections": [Detection(**each) for each in outcome["detections"]]})
 
 
 def stalls(lines: Iterable[str]) -> dict[int, list[Stall]]:

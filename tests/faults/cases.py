@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,6 +124,20 @@ CLEAN = [
 
 
 def drawn(cases: Sequence[Case], share: float, seed: int) -> list[Case]:
-    """So many of the cases, in their order; the same for the same seed."""
-    chosen = random.Random(seed).sample(range(len(cases)), max(1, round(share * len(cases))))
-    return [cases[index] for index in sorted(chosen)]
+    """So many of the cases, in their order; the same for the same seed. Stratified: each is drawn at random of those
+    whose layout, and then whose kinds of fault, have been drawn least, so that a small part has all of both."""
+    left = list(cases)
+    random.Random(seed).shuffle(left)
+    layouts, kinds = Counter[str](), Counter[tuple[FaultKind, ...]]()
+    chosen = list[Case]()
+    for _ in range(max(1, round(share * len(cases)))):
+        case = min(left, key=lambda case: (layouts[case.layout], kinds[kinds_of(case)]))
+        left.remove(case)
+        chosen.append(case)
+        layouts[case.layout] += 1
+        kinds[kinds_of(case)] += 1
+    return sorted(chosen, key=cases.index)
+
+
+def kinds_of(case: Case) -> tuple[FaultKind, ...]:
+    return tuple(fault.kind for fault in case.scenario.faults)
