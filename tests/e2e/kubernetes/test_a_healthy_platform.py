@@ -37,7 +37,7 @@ def test_no_alert_is_firing_or_pending(monitors: Monitoring, release: Release) -
         assert monitors.series(NEWS) == []
         assert up(monitors, release) == wanted
         time.sleep(2.0)
-    assert {alert["alertname"] for alert in monitors.alerts()} <= {"Watchdog"}
+    assert {alert["labels"]["alertname"] for alert in monitors.alerts()} <= {"Watchdog"}
     for component in COMPONENTS:  # as the platform's dashboard asks
         assert monitors.series(f'sum(up{{part_of="megatronapp", component="{component}"}}) > 0')
     assert monitors.series("megatronapp_operator_leader == 1"), "the services' own metrics are there too"

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.support.helm import EVERYTHING, NAMESPACE, RELEASE, of_kind, pods, render
+from tests.support.helm import EVERYTHING, NAMESPACE, RELEASE, find, of_kind, pods, render
 from tests.support.networkpolicy import Endpoint, allowed
 
 PORTS = (22, 53, 443, 2379, 6379, 6443, 7601, 7602, 8080, 9090)
@@ -128,3 +128,13 @@ def test_an_external_redis_is_reached_by_its_port_alone() -> None:
 
 def test_without_policies_there_are_none() -> None:
     assert not of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy")
+
+
+def test_a_heartbeat_alone_opens_the_way_to_its_service() -> None:
+    def ways(enabled: bool) -> str:
+        notifications = {"existingSecret": "receivers", "heartbeat": {"enabled": enabled}}
+        objects = render({"notifications": notifications, "networkPolicy": {"receivers": {"ports": [8443]}}})
+        return str(find(objects, "NetworkPolicy", "gateway")["spec"]["egress"])
+
+    assert "8443" in ways(True)
+    assert "8443" not in ways(False)

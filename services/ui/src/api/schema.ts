@@ -2237,6 +2237,11 @@ export interface components {
              * @description named by two incidents or more, the worst first
              */
             repeat_offenders: components["schemas"]["Offender"][];
+            /**
+             * Trend
+             * @description four spans of this length, the last of them this one
+             */
+            trend: components["schemas"]["WeekCount"][];
         };
         /**
          * Role
@@ -2766,6 +2771,25 @@ export interface components {
             status: "firing" | "resolved";
             /** Alerts */
             alerts: components["schemas"]["Alert"][];
+        };
+        /**
+         * WeekCount
+         * @description One of the weeks, or spans of the report's length, up to the report's end.
+         */
+        WeekCount: {
+            /** To Unix Seconds */
+            to_unix_seconds: number;
+            /** Incidents */
+            incidents: number;
+            /**
+             * By Level
+             * @description all four
+             */
+            by_level: {
+                [key: string]: number;
+            };
+            /** Mean Seconds To Resolve */
+            mean_seconds_to_resolve: number | null;
         };
         /**
          * Worker

@@ -220,7 +220,7 @@ export class FakeGateway {
 
 const REPORT: Report = {
   from_unix_seconds: 1_789_000_000, to_unix_seconds: 1_790_000_000, incidents: 0, open: 0, mean_seconds_to_resolve: null,
-  levels: [], causes: [], repeat_offenders: [],
+  levels: [], causes: [], repeat_offenders: [], trend: [],
 }
 
 const json = (body: unknown): Answer => ({ status: 200, type: 'application/json', body: JSON.stringify(body) })

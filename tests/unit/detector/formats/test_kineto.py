@@ -132,3 +132,14 @@ def test_other_json_is_none_of_kinetos(tmp_path):
     path.write_text(json.dumps([{"name": "iteration", "ph": "B", "rel_ts": 0}]))
 
     assert kineto.find_traces(tmp_path) == []
+
+
+@pytest.mark.parametrize("time", ["ts", "dur"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, -1e300])
+def test_times_that_no_clock_shows_are_refused_in_one_line(tmp_path, time, value):
+    file = TraceFile()
+    training_step(file, 1, 0.0)
+    next(event for event in file.events if event["cat"] == "user_annotation")[time] = value
+
+    with pytest.raises(DataError, match="can't be understood: an event begins at"):
+        kineto.read(file.write(tmp_path / "t.json"))

@@ -101,3 +101,22 @@ def test_it_is_due_for_one_day_of_each_week(now: float, weekday: Weekday, hour: 
     if end is not None:
         assert 0 <= now - end < 86_400
         assert datetime.fromtimestamp(end, UTC).weekday() == weekday.number
+
+
+def test_it_tells_the_trend_over_four_weeks() -> None:
+    opened = [WEEK + 5, 2 * WEEK + 5, 2 * WEEK + 6, 3 * WEEK + 5]
+    found = report(
+        [incident(at, at + 60, Level.P2) for at in opened] + [incident(5, None, Level.P0)], 3 * WEEK, 4 * WEEK
+    )
+
+    assert [(week.to_unix_seconds, week.incidents, week.by_level[Level.P2]) for week in found.trend] == [
+        (WEEK, 1, 0), (2 * WEEK, 1, 1), (3 * WEEK, 2, 2), (4 * WEEK, 1, 1),
+    ]  # fmt: skip
+    assert [week.mean_seconds_to_resolve for week in found.trend] == [None, 60.0, 60.0, 60.0]
+    lines = markdown(found).splitlines()
+    assert "| until | incidents | P0 | P1 | P2 | P3 | mean time to resolve | |" in lines
+    assert lines[-1] == "| 1970-01-29 00:00 UTC | 1 | 0 | 0 | 1 | 0 | 1 min | -1 |"
+
+
+def test_a_first_week_has_no_trend() -> None:
+    assert "| until |" not in markdown(report(INCIDENTS[1:], 0, WEEK))

@@ -29,6 +29,8 @@ from megatronapp.detector.steps import Floats
 MAX_FILE_BYTES = 1 << 30
 """Of a file, unpacked."""
 US = 1e-6
+MAX_US = 1e17
+"""Some three thousand years: times since 1970, and durations, lie below."""
 
 _HEAD_BYTES = 1 << 16
 _MARKS = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"cpu_op"')
@@ -164,8 +166,11 @@ def _work(rows: list[tuple[float, float, str, str, str]]) -> Work:
 
 
 def _span(event: Mapping[str, Any]) -> tuple[float, float]:
-    begin = float(event["ts"])
-    return begin, begin + max(0.0, float(event.get("dur", 0.0)))
+    """Raises ValueError for times that no clock shows."""
+    begin, duration = float(event["ts"]), float(event.get("dur", 0.0))
+    if not (abs(begin) < MAX_US and abs(duration) < MAX_US):
+        raise ValueError(f"an event begins at {begin} µs and lasts {duration} µs")
+    return begin, begin + max(0.0, duration)
 
 
 def _windows(timed: list[dict[str, Any]]) -> dict[int, tuple[float, float]]:

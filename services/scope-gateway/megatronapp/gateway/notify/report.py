@@ -24,6 +24,7 @@ LATE_SECONDS = 86_400.0
 OFFENCES = 2
 """Incidents that make a node, GPU or job a repeat offender."""
 MAX_OFFENDERS = 20
+TREND_SPANS = 4
 
 
 class LevelCount(Model):
@@ -47,6 +48,15 @@ class Offender(Model):
     alerts: tuple[str, ...]
 
 
+class WeekCount(Model):
+    """One of the weeks, or spans of the report's length, up to the report's end."""
+
+    to_unix_seconds: float
+    incidents: int
+    by_level: dict[Level, int] = Field(description="all four")
+    mean_seconds_to_resolve: float | None
+
+
 class Report(Model):
     """Incidents that opened in a span of time."""
 
@@ -58,11 +68,13 @@ class Report(Model):
     levels: tuple[LevelCount, ...] = Field(description="all four, the most urgent first")
     causes: tuple[CauseCount, ...] = Field(description="the most frequent first")
     repeat_offenders: tuple[Offender, ...] = Field(description="named by two incidents or more, the worst first")
+    trend: tuple[WeekCount, ...] = Field(description="four spans of this length, the last of them this one")
 
 
 def report(incidents: Iterable[Incident], start: float, end: float) -> Report:
     """Of the incidents that opened in [start, end), as they stood at its end."""
-    chosen = [incident for incident in incidents if start <= incident.opened < end]
+    everything = list(incidents)
+    chosen = _opened(everything, start, end)
     return Report(
         from_unix_seconds=start,
         to_unix_seconds=end,
@@ -72,6 +84,24 @@ def report(incidents: Iterable[Incident], start: float, end: float) -> Report:
         levels=tuple(_level(level, [i for i in chosen if i.state.level is level], end) for level in Level),
         causes=tuple(CauseCount(cause=cause, incidents=number) for cause, number in _causes(chosen)),
         repeat_offenders=_offenders(chosen),
+        trend=tuple(
+            _week(everything, end - back * (end - start), end - start) for back in reversed(range(TREND_SPANS))
+        ),
+    )
+
+
+def _opened(incidents: Iterable[Incident], start: float, end: float) -> list[Incident]:
+    return [incident for incident in incidents if start <= incident.opened < end]
+
+
+def _week(incidents: Sequence[Incident], end: float, seconds: float) -> WeekCount:
+    """As it stood at its own end."""
+    chosen = _opened(incidents, end - seconds, end)
+    return WeekCount(
+        to_unix_seconds=end,
+        incidents=len(chosen),
+        by_level={level: sum(incident.state.level is level for incident in chosen) for level in Level},
+        mean_seconds_to_resolve=_mean_seconds(chosen, end),
     )
 
 
@@ -96,6 +126,7 @@ def markdown(found: Report) -> str:
 def _lines(found: Report) -> Iterator[str]:
     if not found.incidents:
         yield "Nothing happened."
+        yield from _trend(found)
         return
     lasted = _time(found.mean_seconds_to_resolve)
     yield f"{found.incidents} incidents, {found.open} still open, resolved after {lasted} on average."
@@ -108,6 +139,24 @@ def _lines(found: Report) -> Iterator[str]:
         yield from ("", "| again and again | | incidents | alerts |", "|---|---|---|---|")
         for who in found.repeat_offenders:
             yield f"| {who.kind} | {_cell(who.name)} | {who.incidents} | {', '.join(map(_cell, who.alerts))} |"
+    yield from _trend(found)
+
+
+def _trend(found: Report) -> Iterator[str]:
+    if not any(week.incidents for week in found.trend[:-1]):
+        return
+    yield from (
+        "",
+        f"| until | incidents | {' | '.join(Level)} | mean time to resolve | |",
+        "|---|---|---|---|---|---|---|---|",
+    )
+    before = None
+    for week in found.trend:
+        counts = " | ".join(str(week.by_level[level]) for level in Level)
+        change = "" if before is None else f"{week.incidents - before:+d}"
+        lasted = _time(week.mean_seconds_to_resolve)
+        yield f"| {_day(week.to_unix_seconds)} | {week.incidents} | {counts} | {lasted} | {change} |"
+        before = week.incidents
 
 
 def _level(level: Level, incidents: Sequence[Incident], end: float) -> LevelCount:
