@@ -90,8 +90,8 @@ void Frontiers::publish(std::uint32_t index) {
         entry.completed.store(track.completed, kRelaxed);
         entry.enqueued_at_ns.store(track.enqueued_at_ns, kRelaxed);
         entry.completed_at_ns.store(track.completed_at_ns, kRelaxed);
-        // A collective has no identity beyond its place in the order.
-        const std::size_t open = track.peer < 0 ? 0 : track.open.size();
+        // A collective has no identity beyond its place in the order: the oldest tells how it was called.
+        const std::size_t open = std::min(track.open.size(), track.peer < 0 ? 1 : track.open.size());
         entry.open.store(static_cast<std::uint32_t>(open), kRelaxed);
         for (std::size_t i = 0; i < std::min(open, common::kOpenMessages); ++i) {
             entry.messages[i].step.store(track.open[i].step, kRelaxed);

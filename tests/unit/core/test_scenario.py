@@ -68,3 +68,12 @@ def test_a_wrong_scenario_is_explained(tmp_path: Path, fault: str, message: str)
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         Scenario.load(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER, FaultKind.KILL]
+)
+def test_faults_of_the_program_have_no_size(kind: FaultKind) -> None:
+    assert Fault(kind=kind, ranks=(1,), from_step=3).active(3)
+    with pytest.raises(ValueError, match="takes neither effect_ratio nor seconds"):
+        Fault(kind=kind, ranks=(1,), from_step=3, seconds=1)

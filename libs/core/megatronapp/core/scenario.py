@@ -18,6 +18,15 @@ class FaultKind(StrEnum):
     LATE_LINK = "late_link"
     DATA_STALL = "data_stall"
     HANG = "hang"
+    SKIP_COLLECTIVE = "skip_collective"
+    WRONG_SIZE = "wrong_size"
+    WRONG_ORDER = "wrong_order"
+    KILL = "kill"
+
+
+PROGRAM = frozenset({FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER})
+"""The rank calls another collective than the others."""
+_WITHOUT_SIZE = PROGRAM | {FaultKind.HANG, FaultKind.KILL}
 
 
 class HangSide(StrEnum):
@@ -54,8 +63,8 @@ class Fault(BaseModel):
             self.seconds is None or self.effect_ratio is not None
         ):
             raise ValueError(f"{self.kind} takes seconds, not effect_ratio")
-        if self.kind is FaultKind.HANG and (self.seconds is not None or self.effect_ratio is not None):
-            raise ValueError("hang takes neither effect_ratio nor seconds")
+        if self.kind in _WITHOUT_SIZE and (self.seconds is not None or self.effect_ratio is not None):
+            raise ValueError(f"{self.kind} takes neither effect_ratio nor seconds")
         if self.kind is not FaultKind.HANG and self.side is not None:
             raise ValueError("side belongs to hang")
         return self

@@ -69,11 +69,13 @@ class Engine:
         process = self.membership.take(sender, body, now, lost=message.lost)
         if process is None:
             return []
+        changed: list[Finding] = []
         if process.lost:
             self.progress.lose(process.rank)
+            changed = self._hang(process, now)
         if body.HasField("heartbeat"):
-            return self._beat(process, body, now)
-        return self._judge(self.assembler.feed(process, message), now)
+            return changed + self._beat(process, body, now)
+        return changed + self._judge(self.assembler.feed(process, message), now)
 
     def tick(self, unix_ns: int) -> list[Finding]:
         """Let time pass: steps that have waited long enough for a rank are judged without it."""

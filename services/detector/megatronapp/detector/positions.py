@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.heartbeat import read_frontiers
+from megatronapp.detector.signals.called import Called
 from megatronapp.detector.signals.frontier import Message, Position
 from megatronapp.detector.steps import Group
 from megatronapp.v1 import trace_pb2
@@ -53,7 +54,9 @@ class Positions:
             self._known = {}, {}
             for name, ranks, f in self._placed():
                 opened = _open(f.open)
-                position = Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened)
+                position = Position(
+                    f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened, _called(f)
+                )
                 self._known[0][name], self._known[1][name] = position, ranks
         return self._known
 
@@ -78,3 +81,10 @@ def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:
         return ()
     opened = tuple([(m.step, m.message) for m in messages])
     return opened if all(message for _, message in opened) else ()
+
+
+def _called(f: trace_pb2.Frontier) -> Called | None:
+    """None of a pair, and of a rank that does not tell."""
+    if f.peer >= 0 or not (f.elements or f.data_type):
+        return None
+    return Called(f.operation, f.elements or None, f.data_type, f.root if f.HasField("root") else None)

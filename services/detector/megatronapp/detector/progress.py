@@ -16,7 +16,8 @@ from megatronapp.detector import patience, profiles
 from megatronapp.detector.members import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
-from megatronapp.detector.signals.frontier import Blame, Side, blame
+from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
+from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -28,6 +29,9 @@ LAGS_SECONDS = 10.0
 """Lags are looked at again after so long: a scrape of /metrics comes as often as anybody likes."""
 RENEWAL_SECONDS = 1.0
 """Who is to blame for a stall is looked at again when it has lasted so much longer: as often as each rank speaks."""
+CERTAIN_SECONDS = 5.0
+"""Members that call different operations under one number do so however long the job's pauses are. They are named when
+nothing has moved for so long, as long as the least patience within a step, or when a rank is lost."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
@@ -88,6 +92,10 @@ class Progress:
         self._lags: dict[str, int] | None = None
         self._lags_unix_ns = 0
         """When they were worked out."""
+        self._program: tuple[Blame, ...] = ()
+        """Who calls something else than the others."""
+        self._program_unix_ns = 0
+        """When that was looked at."""
 
     @property
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
@@ -149,12 +157,30 @@ class Progress:
         self.stalled_seconds = seconds
 
     def stall(self) -> Stall | None:
-        """Who hangs, once nothing has moved for longer than the job's usual pauses explain."""
-        if self._closed == len(self._ranks) or self.stalled_seconds <= self._patience_seconds:
+        """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
+        patient = self.stalled_seconds <= self._patience_seconds
+        if self._closed == len(self._ranks) or (patient and not self._differing()):
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
+
+    def _differing(self) -> bool:
+        """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
+        and not before it can be told."""
+        if self.stalled_seconds <= CERTAIN_SECONDS and not self._lost:
+            self._program, self._program_unix_ns = (), 0
+        elif (self._heard_unix_ns - self._program_unix_ns) * NS >= RENEWAL_SECONDS:
+            self._compare(self._frontiers())
+            self._program_unix_ns = self._heard_unix_ns
+        return bool(self._program)
+
+    def _compare(self, frontiers: Mapping[int, Frontier]) -> None:
+        """Note who calls something else. One that ends gives up what it was in, and what was seen before holds."""
+        self._program = tuple(disagreements(calls_of(frontiers))) or self._program
+
+    def _frontiers(self) -> dict[int, Frontier]:
+        return {rank: state.positions.by_communicator() for rank, state in self._ranks.items()}
 
     @property
     def _patience_seconds(self) -> float:
@@ -176,14 +202,18 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
-        frontiers = {rank: state.positions.by_communicator() for rank, state in living.items()}
+        everyone = self._frontiers()
+        self._compare(everyone)
+        frontiers = {rank: everyone[rank] for rank in living}
         members = {name: ranks for s in living.values() for name, ranks in s.positions.members().items()}
         activities = {rank: state.activity for rank, state in living.items()}
-        blamed = blame(frontiers, members, silent, activities)
+        blamed = list(self._program) or blame(frontiers, members, silent, activities)
         if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself
             blamed = blame(frontiers, members, silent | computing, activities)
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
-        blamed = [replace(b, side=Side.DEVICE) if b.rank in computing else b for b in blamed if b.rank in living]
+        computes = Side.PROGRAM not in {b.side for b in blamed}
+        blamed = [replace(b, side=Side.DEVICE) if computes and b.rank in computing else b for b in blamed]
+        blamed = [b for b in blamed if b.rank in living or b.side is Side.PROGRAM]
         foremost = max(living.values(), key=lambda s: s.step)
         usual = self._patience.usual(foremost.phase)
         return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase, usual, unheard)

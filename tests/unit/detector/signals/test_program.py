@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from megatronapp.detector.signals.frontier import Side
-from megatronapp.detector.signals.program import Called, disagreements
+from megatronapp.detector.signals.frontier import Position, Side
+from megatronapp.detector.signals.program import Called, calls_of, disagreements
 
 REDUCE, GATHER = Called("AllReduce", 8, "bf16"), Called("AllGather", 8, "bf16")
 
@@ -48,3 +48,10 @@ def test_of_two_neither_is_right_alone():
 
 def test_what_is_not_known_is_no_difference():
     assert named([REDUCE], [Called("AllReduce")], [REDUCE]) == {}
+
+
+def test_what_ranks_are_in_is_compared_where_they_tell_how_they_called_it():
+    ended = {"tp": Position(4, 4, 4, called=GATHER)}
+    frontiers = {0: {"tp": Position(5, 5, 4, called=REDUCE)}, 1: {"tp": Position(5, 5, 4)}, 2: ended}
+
+    assert calls_of(frontiers) == {"tp": {0: {5: REDUCE}}}

@@ -21,6 +21,7 @@ from megatronapp.core.trace import file as trace_file
 from megatronapp.core.trace import limits
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.access import Access
+from megatronapp.trainer.agent.calls import Call
 from megatronapp.trainer.agent.connection import LENGTH, MAX_FRAME, Connection
 from megatronapp.trainer.agent.encode import encode_all
 from megatronapp.trainer.agent.hello import RankHello
@@ -29,6 +30,7 @@ from megatronapp.trainer.agent.rank import IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.ring import SegmentError
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.stream import StreamLoop
+from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.v1 import trace_pb2
 from tests.support.rank_writer import RankWriter
 
@@ -297,6 +299,21 @@ def test_communicators_that_came_with_a_refused_step_are_told_with_the_next(tmp_
 def test_a_communicator_that_cannot_be_is_refused_when_it_comes(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with known(tmp_path) as (rank, _), pytest.raises(IMPLAUSIBLE):
         rank.take("communicators", [GROUP | wrong])
+
+
+def test_a_rank_that_dies_leaves_what_it_was_in(tmp_path: Path) -> None:
+    with known(tmp_path) as (rank, writer):
+        rank.tick()
+        collective = writer.recorder.track(1, -1, False)
+        writer.recorder.enqueue(collective, Operation.ALL_REDUCE, 12, Call("float32").pack())
+
+        rank.end().join()
+
+        messages = trace_file.read(trace_file.path_for(tmp_path, "team/job", 1, 0))
+        last = [message.heartbeat for message in messages if message.HasField("heartbeat")][-1]
+        assert not last.closing
+        (frontier,) = last.frontiers
+        assert (frontier.operation, frontier.elements, frontier.data_type) == ("all_reduce", 12, "float32")
 
 
 def steps_of(folder: Path, rank: Rank) -> list[tuple[int, int]]:

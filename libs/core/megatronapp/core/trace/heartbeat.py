@@ -56,12 +56,13 @@ def _check_frontiers(frontiers: Sequence[trace_pb2.Frontier]) -> None:
     check_count("frontiers", len(frontiers), limits.MAX_FRONTIERS)
     _FRONTIER.check_all(frontiers)
     check_texts("operation", list(map(_OPERATION, frontiers)), limits.MAX_NAME)
+    check_texts("data type", list(map(_DATA_TYPE, frontiers)), limits.MAX_NAME)
     for opened in filter(len, map(_OPEN_MESSAGES, frontiers)):
         check_count("open messages of a pair", len(opened), limits.MAX_OPEN_MESSAGES)
         _OPEN.check_all(opened)
 
 
-_OPERATION, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("open")
+_OPERATION, _DATA_TYPE, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("data_type"), attrgetter("open")
 _TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
 
 
@@ -86,6 +87,8 @@ def _frontier_holds(frontier: trace_pb2.Frontier) -> bool:
         and -_TIME_NS <= frontier.enqueued_at_ns <= _TIME_NS
         and -_TIME_NS <= frontier.completed_at_ns <= _TIME_NS
         and -1 <= frontier.peer < limits.MAX_WORLD
+        and frontier.elements <= _COUNT
+        and frontier.root < limits.MAX_WORLD
     )
 
 
@@ -109,7 +112,8 @@ _GPU = Ranges("gpu", *up_to(limits.MAX_COUNT, "ecc_volatile_uncorrected", "pcie_
 _FRONTIER = Ranges(
     "frontier",
     *up_to(limits.MAX_COMMUNICATORS, "communicator"),
-    *up_to(limits.MAX_COUNT, "enqueued", "started", "completed"),
+    *up_to(limits.MAX_COUNT, "enqueued", "started", "completed", "elements"),
+    *up_to(limits.MAX_WORLD - 1, "root"),
     *times("enqueued_at_ns", "completed_at_ns"),
     ("peer", -1, limits.MAX_WORLD - 1),
     hold=_frontier_holds,

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from megatronapp.core.trace.limits import MAX_OPEN_MESSAGES
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.core.trace.span_names import SYMMETRIC, message_span
+from megatronapp.detector.signals.called import Called
 
 _SYMMETRIC = tuple(name.replace("_", "") for name in SYMMETRIC)
 """Sources spell them with and without underscores, and with more behind them."""
@@ -62,6 +63,8 @@ class Position(NamedTuple):
     open: tuple[Message, ...] = ()
     """Of a pair: the messages that were posted and are not through, the oldest first; empty where the rank does not
     name them."""
+    called: Called | None = None
+    """The oldest collective that is not through, where the rank tells how it was called."""
 
     @property
     def inside(self) -> bool:

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from megatronapp.detector.signals.frontier import Blame, Side
+from megatronapp.detector.signals.called import Called
+from megatronapp.detector.signals.frontier import Blame, Frontier, Side
 
-
-class Called(NamedTuple):
-    """One operation as a member called it; empty or None: not known, or not the same on all members."""
-
-    operation: str
-    elements: int | None = None
-    type: str = ""
-    root: int | None = None
-
-    def agrees(self, other: Called) -> bool:
-        return self.operation == other.operation and all(
-            own in (None, "") or theirs in (None, "") or own == theirs
-            for own, theirs in zip(self[1:], other[1:], strict=True)
-        )
-
-    def in_words(self) -> str:
-        size = f" of {self.elements} {self.type}".rstrip() if self.elements is not None else ""
-        return f"{self.operation}{size}" + (f" from rank {self.root}" if self.root not in (None, -1) else "")
-
+__all__ = ["Called", "Calls", "calls_of", "disagreements"]
 
 Calls = Mapping[str, Mapping[int, Mapping[int, Called]]]
 """By communicator and rank what each number was."""
+
+
+def calls_of(frontiers: Mapping[int, Frontier]) -> Calls:
+    """What each rank's communicators are in."""
+    calls: dict[str, dict[int, dict[int, Called]]] = {}
+    for rank, frontier in frontiers.items():
+        for communicator, position in frontier.items():
+            if position.called is not None and position.outstanding:
+                calls.setdefault(communicator, {})[rank] = {position.completed + 1: position.called}
+    return calls
 
 
 def disagreements(calls: Calls) -> list[Blame]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from megatronapp.core.trace.values import Communicator, Evaluation, TraceControl
 from megatronapp.core.trace.wire import to_proto
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.calls import Call
 from megatronapp.trainer.agent.encode import memory_of
 from megatronapp.trainer.agent.process import RankProcess
 from megatronapp.trainer.agent.segment import Segment
@@ -93,6 +94,7 @@ def _frontier(entry: Any, names: SpanNames) -> trace_pb2.Frontier:
     """Of operations that were handed over in order only the oldest incomplete one is under way."""
     enqueued, completed, peer = int(entry["enqueued"]), int(entry["completed"]), int(entry["peer"])
     operation = int(entry["operation"])
+    elements, called = _called(entry) if peer < 0 else (0, Call())
     return trace_pb2.Frontier(
         communicator=int(entry["communicator"]),
         enqueued=enqueued,
@@ -104,7 +106,18 @@ def _frontier(entry: Any, names: SpanNames) -> trace_pb2.Frontier:
         peer=peer,
         sending=bool(entry["sending"]),
         open=_open(entry) if peer >= 0 else (),
+        elements=elements,
+        data_type=called.data_type,
+        root=called.root if called.root >= 0 else None,
     )
+
+
+def _called(entry: Any) -> tuple[int, Call]:
+    """Elements, and what else the members of a communicator agree on, of the collective that is under way."""
+    if not entry["open"]:
+        return 0, Call()
+    elements, packed, _ = entry["messages"][0].tolist()
+    return elements, Call.unpack(packed)
 
 
 def _open(entry: npt.NDArray[np.void]) -> list[trace_pb2.OpenMessage]:

@@ -155,11 +155,12 @@ class Rank:
             self._scope.drain()
         except IMPLAUSIBLE as error:
             log.warning("rest_refused", rank=self.identity.rank, reason=str(error))
-        if self._closing or self._segment.state.closing:
-            self._guarded(self._send_heartbeat, closing=True)
+        closing = self._closing or bool(self._segment.state.closing)
+        if closing or not lives:  # of one that was killed: what it was in
+            self._guarded(self._send_heartbeat, closing=closing)
         if self._telemetry is not None:
             self._telemetry.close()
-        self._end_operations(died=not (lives or self._closing or self._segment.state.closing))
+        self._end_operations(died=not (lives or closing))
         self._segment.close()
         flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
         flushing.start()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from megatronapp.core.trace.message_id import Direction, MessageId
+from megatronapp.trainer.agent.calls import Call
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.scan.frontier import Frontiers, finished_of
 from megatronapp.trainer.plugins.scan.operations import Operation
@@ -49,6 +50,21 @@ def test_an_operation_is_enqueued_then_completed(recorder: Recorder) -> None:
     frontier = only(recorder)
     assert (frontier.enqueued, frontier.started, frontier.completed, frontier.operation) == (1, 1, 1, "")
     assert 0 < frontier.enqueued_at_ns <= frontier.completed_at_ns
+
+
+def test_a_collective_under_way_tells_how_it_was_called(recorder: Recorder) -> None:
+    track = Frontiers(recorder).track(1)
+    entry = track.enter(Operation.BROADCAST, 12, Call("bfloat16", 3).pack())
+    track.enter(Operation.ALL_REDUCE, 5, Call("float32").pack())
+    first = only(recorder)
+
+    entry.end = recorder.mark()
+
+    assert (first.operation, first.elements, first.data_type, first.root) == ("broadcast", 12, "bfloat16", 3)
+    second = only(recorder)
+    assert (second.operation, second.elements, second.data_type) == ("all_reduce", 5, "float32")
+    assert not second.HasField("root")
+    assert not first.open
 
 
 def test_an_operation_whose_call_does_not_return_stays_incomplete(recorder: Recorder) -> None:

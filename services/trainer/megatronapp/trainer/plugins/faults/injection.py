@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.core.scenario import Fault, FaultKind, HangSide, Scenario
+from megatronapp.core.scenario import PROGRAM, Fault, FaultKind, HangSide, Scenario
 from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.plugins.base import PluginContext, TimerListener
+from megatronapp.trainer.plugins.faults.collectives import WrongCollective
 from megatronapp.trainer.plugins.faults.compute import slow_compute
 from megatronapp.trainer.plugins.faults.waits import ComputeHang, LateData, LateLink, keep_host_busy, stand_still
 
@@ -36,6 +39,7 @@ class Injection:
         self._link = LateLink(context.device, context.pipeline)
         self._hang = ComputeHang(context.device)
         self._data = LateData()
+        self._collective = WrongCollective()
         self._listeners: tuple[TimerListener, ...] = (self._compute, self._link, self._hang)
         # Last of all listeners: what is injected lies inside the spans that the others measure.
         context.timers.listeners.extend(self._listeners)
@@ -52,11 +56,16 @@ class Injection:
         self._data.seconds = self._size(active, FaultKind.DATA_STALL)
         hangs = {fault.side or HangSide.DEVICE for fault in active if fault.kind is FaultKind.HANG}
         self._hang.active = HangSide.DEVICE in hangs
+        for kind in (fault.kind for fault in active if fault.kind in PROGRAM):
+            self._collective.arm(kind)
+        if any(fault.kind is FaultKind.KILL for fault in active):
+            os.kill(os.getpid(), signal.SIGKILL)
         if HangSide.HOST in hangs:
             stand_still()
         keep_host_busy(self._size(active, FaultKind.HOST_STALL))
 
     def close(self) -> None:
+        self._collective.close()
         for listener in self._listeners:
             self._timers.listeners.remove(listener)
 

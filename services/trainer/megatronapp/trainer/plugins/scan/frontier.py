@@ -70,7 +70,8 @@ class Track:
         self.communicator = communicator
 
     def enter(self, operation: int, step: int = 0, message: int = NO_MESSAGE) -> Pending:
-        """The next operation is handed over now; of a message of this step with this packed name."""
+        """The next operation is handed over now; of a message of this step with this packed name, of a collective so
+        many elements and its packed call."""
         frontiers = self._frontiers
         frontiers.poll()
         ticket = frontiers.recorder.enqueue(self._index, operation, step, message)

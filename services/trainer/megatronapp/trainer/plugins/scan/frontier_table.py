@@ -24,7 +24,7 @@ class _Entry:
     enqueued_at_ns: int = 0
     completed_at_ns: int = 0
     open: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    """(operation, step, message, when it was posted)"""
+    """(operation, step and message as in layout.OPEN_MESSAGE, when it was posted)"""
 
     def pack(self) -> bytes:
         oldest = list(itertools.islice(self.open.values(), layout.OPEN_MESSAGES if self.peer >= 0 else 1))
@@ -38,7 +38,7 @@ class _Entry:
             self.completed,
             self.enqueued_at_ns,
             self.completed_at_ns,
-            len(oldest) if self.peer >= 0 else 0,
+            len(oldest),
         )
         return head + b"".join(layout.OPEN_MESSAGE.pack(*message) for _, *message in oldest)
 

@@ -128,7 +128,8 @@ class Recorder(Protocol):
         """Index of a communicator's (peer -1) or directed pair's entry; the same for the same arguments."""
 
     def enqueue(self, track: int, operation: int, step: int, message: int, /) -> int:
-        """An operation is handed over now. Returns its ticket: how many have been, with it."""
+        """An operation is handed over now; step and message as in layout.OPEN_MESSAGE. Returns its ticket: how many
+        have been, with it."""
 
     def started(self, track: int, /) -> None:
         """The oldest operation that has not started has. One that completes has started."""

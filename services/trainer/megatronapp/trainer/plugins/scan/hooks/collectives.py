@@ -17,12 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatronapp.trainer.agent.calls import DATA_TYPES, Call
 from megatronapp.trainer.plugins.patches import Patches
 from megatronapp.trainer.plugins.scan.frontier import finished_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 ASYNC_STREAM = 4
+UNTOLD = Call()
 
 # Function name -> (operation, name and position of the argument that holds the larger side's data). Which of them there
 # are depends on PyTorch's version.
@@ -64,14 +66,17 @@ class CollectiveHooks:
     def _wrap(self, function: Callable[..., Any], operation: Operation, data: str, position: int) -> Callable[..., Any]:
         @functools.wraps(function)
         def collective(*args: Any, **kwargs: Any) -> Any:
-            size = size_of(kwargs[data] if data in kwargs else args[position] if 0 <= position < len(args) else None)
+            sent = kwargs[data] if data in kwargs else args[position] if 0 <= position < len(args) else None
             if self._coalescing is not None:
-                self._coalescing.note(operation, size)
+                self._coalescing.note(operation, sent)
                 return function(*args, **kwargs)
             group = kwargs["group"] if "group" in kwargs else next((a for a in args if _is_group(a)), None)
             if group is dist.GroupMember.NON_GROUP_MEMBER or not (index := self._probe.communicators.index(group)):
                 return function(*args, **kwargs)
-            call = _Call(self._probe, index, operation, size)
+            root = _root(group, args, kwargs) if operation is Operation.BROADCAST else -1
+            call = _Call(
+                self._probe, index, operation, size_of(sent), elements_of(operation, sent), call_of(sent, root)
+            )
             try:
                 result = function(*args, **kwargs)
             except BaseException:
@@ -102,7 +107,7 @@ class CollectiveHooks:
                         self._coalescing = None
                     index = self._probe.communicators.index(group)
                     if noted.operation is not None and index:  # sent as the context ends
-                        call = _Call(self._probe, index, noted.operation, noted.size)
+                        call = _Call(self._probe, index, noted.operation, noted.size, noted.elements, noted.called)
             except BaseException:
                 if call is not None:
                     call.abandon()
@@ -120,12 +125,13 @@ class _Call:
 
     __slots__ = ("_entry", "_issue", "_operation", "_probe", "_recorded", "_size", "_track")
 
-    def __init__(self, probe: Probe, communicator: int, operation: int, size: int) -> None:
+    def __init__(self, probe: Probe, communicator: int, operation: int, size: int, elements: int, called: Call) -> None:
+        """`size` in bytes; `elements`: 0 where the members' may differ."""
         self._probe = probe
         self._operation = operation
         self._size = size
         self._track = probe.frontiers.track(communicator)
-        self._entry = self._track.enter(operation)
+        self._entry = self._track.enter(operation, elements, called.pack())
         self._issue: Any = None
         self.begin()
 
@@ -164,10 +170,15 @@ class _Coalesced:
 
     operation: Operation | None = None
     size: int = 0
+    elements: int = 0
+    called: Call = UNTOLD
 
-    def note(self, operation: Operation, size: int) -> None:
+    def note(self, operation: Operation, sent: Any) -> None:
         self.operation = operation
-        self.size += size
+        self.size += size_of(sent)
+        self.elements += elements_of(operation, sent)
+        called = call_of(sent, -1)
+        self.called = called if self.called in (UNTOLD, called) else UNTOLD
 
 
 class TracedWork:
@@ -225,3 +236,30 @@ def size_of(data: Any) -> int:
     if isinstance(data, list | tuple):
         return sum(size_of(tensor) for tensor in data)
     return 0
+
+
+def elements_of(operation: Operation, data: Any) -> int:
+    """Of a tensor or of a list of tensors; 0 where members may have different ones."""
+    if operation is Operation.ALL_TO_ALL:
+        return 0
+    if isinstance(data, torch.Tensor):
+        return data.numel()
+    if isinstance(data, list | tuple):
+        return sum(elements_of(operation, tensor) for tensor in data)
+    return 0
+
+
+def call_of(data: Any, root: int) -> Call:
+    first = data[0] if isinstance(data, list | tuple) and data else data
+    return Call(_NAMES.get(first.dtype, "") if isinstance(first, torch.Tensor) else "", root)
+
+
+_NAMES = {dtype: name for name in DATA_TYPES if (dtype := getattr(torch, name, None)) is not None}
+
+
+def _root(group: dist.ProcessGroup | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The global rank of a broadcast's source; -1 where it can't be told."""
+    if (in_group := kwargs.get("group_src")) is not None:
+        return dist.get_global_rank(group or dist.distributed_c10d._get_default_group(), in_group)
+    source = kwargs.get("src", args[1] if len(args) > 1 else None)
+    return source if isinstance(source, int) else -1

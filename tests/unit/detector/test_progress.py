@@ -1,0 +1,72 @@
+"""Members that call different operations are told from heartbeats, however long the job's pauses are."""
+
+from __future__ import annotations
+
+from megatronapp.core.trace.membership import Process
+from megatronapp.detector.members import Member
+from megatronapp.detector.progress import Progress, Stall
+from megatronapp.detector.signals.frontier import Side
+from megatronapp.v1 import trace_pb2
+
+WORLD = 4
+NS = 10**9
+CULPRIT = 2
+DP = trace_pb2.Communicator(index=1, id="dp:0-1-2-3", kind="dp", ranks=range(WORLD))
+
+
+def inside(operation: str = "all_reduce", elements: int = 8, **called: object) -> trace_pb2.Heartbeat:
+    """Of a rank that is in its fifth collective."""
+    frontier = trace_pb2.Frontier(
+        communicator=1, enqueued=5, started=5, completed=4, operation=operation, elements=elements, peer=-1, **called
+    )
+    return trace_pb2.Heartbeat(
+        step=3, frontiers=[frontier], communicators=[DP], activity=operation, phase=trace_pb2.PHASE_START
+    )
+
+
+def stall_of(culprit: trace_pb2.Heartbeat, *, seconds: int, lost: bool = False) -> Stall | None:
+    """After so many heartbeats of each rank, of which the last one of the culprit's may be its last at all."""
+    progress = Progress()
+    for second in range(seconds + 1):
+        for rank in range(WORLD):
+            member = Member(Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1)), {})
+            beat = culprit if rank == CULPRIT else inside(data_type="float32")
+            member.name(beat.communicators)
+            sent = trace_pb2.SentHeartbeat.FromString(beat.SerializeToString())
+            progress.beat(member, sent, (second + 1) * NS)
+    if lost:
+        progress.lose(CULPRIT)
+    return progress.stall()
+
+
+def test_another_size_is_told_within_seconds_also_in_the_first_step() -> None:
+    stall = stall_of(inside(elements=4, data_type="float32"), seconds=6)
+
+    assert stall is not None
+    (blame,) = stall.blamed
+    assert (blame.rank, blame.side, blame.sequence) == (CULPRIT, Side.PROGRAM, 5)
+    assert (blame.operation, blame.instead) == ("all_reduce of 4 float32", "all_reduce of 8 float32")
+
+
+def test_another_operation_type_or_root_is_told_as_well() -> None:
+    others = (
+        inside("broadcast", data_type="float32", root=0),
+        inside(data_type="bfloat16"),
+    )
+    for other in others:
+        stall = stall_of(other, seconds=6)
+        assert stall is not None
+        assert [each.rank for each in stall.blamed] == [CULPRIT]
+
+
+def test_one_that_has_died_over_it_is_told_at_once() -> None:
+    stall = stall_of(inside(elements=4, data_type="float32"), seconds=0, lost=True)
+
+    assert stall is not None
+    assert [(each.rank, each.side) for each in stall.blamed] == [(CULPRIT, Side.PROGRAM)]
+
+
+def test_alike_calls_and_calls_that_are_not_told_blame_nobody_before_patience_is_over() -> None:
+    assert stall_of(inside(data_type="float32"), seconds=6) is None
+    assert stall_of(inside(elements=0), seconds=6) is None
+    assert stall_of(inside(data_type="float32"), seconds=0, lost=True) is None
