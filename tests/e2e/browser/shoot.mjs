@@ -1,30 +1,49 @@
-// Pictures of every page, theme and size: node shoot.mjs URL FOLDER
-import { mkdir } from 'node:fs/promises'
-import { join } from 'node:path'
-import { launch, signIn, SIZES, THEMES } from './browser.mjs'
+// Pictures of every page, width, theme and language, and a sheet of them for each page: node shoot.mjs FOLDER
+// PAGES=jobs,health WIDTHS=390 THEMES=dark LOCALES=zh: only these. Chinese needs a font that has it, such as Debian's fonts-noto-cjk.
+import { mkdir, writeFile } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import { launch, THEMES } from './browser.mjs'
+import { PAGES, servePages } from './pages.mjs'
 
-const [url, folder] = process.argv.slice(2)
-const origin = new URL(url).origin
+const HEIGHTS = { 390: 844, 1280: 800, 1920: 1080 }
+const [folder = 'pictures'] = process.argv.slice(2)
+const chosen = (name, all) => process.env[name]?.split(',') ?? all
+const [names, widths] = [chosen('PAGES', Object.keys(PAGES)), chosen('WIDTHS', Object.keys(HEIGHTS))]
+const [themes, locales] = [chosen('THEMES', THEMES), chosen('LOCALES', ['en', 'zh'])]
+
 await mkdir(folder, { recursive: true })
+const { url, close } = await servePages()
 const browser = await launch()
-const { context } = await signIn(browser, url)
-const storageState = await context.storageState()
-const jobs = await (await context.request.get(`${origin}/api/v1/jobs`)).json()
-const run = jobs[0].run
-const PAGES = { jobs: '/jobs', job: `/jobs/${run}`, timeline: `/jobs/${run}/timeline`, health: '/health' }
-const wanted = process.env.PAGES?.split(',') ?? Object.keys(PAGES)
-
-for (const theme of process.env.THEMES?.split(',') ?? THEMES) {
-  for (const size of process.env.SIZES?.split(',') ?? Object.keys(SIZES)) {
-    const { page, problems, context: own } = await signIn(browser, `${origin}/jobs`, { theme, viewport: SIZES[size], storageState })
-    for (const name of wanted) {
-      await page.goto(origin + PAGES[name])
-      await page.waitForLoadState('networkidle').catch(() => undefined)
-      await page.waitForTimeout(1500)
-      await page.screenshot({ path: join(folder, `${name}-${theme}-${size}.png`) })
+const shots = new Map(names.map((name) => [name, []]))
+for (const theme of themes) {
+  for (const locale of locales) {
+    for (const width of widths) {
+      const viewport = { width: Number(width), height: HEIGHTS[width] }
+      const context = await browser.newContext({ viewport, colorScheme: theme, locale: locale === 'zh' ? 'zh-CN' : 'en-GB', reducedMotion: 'reduce' })
+      const page = await context.newPage()
+      page.on('pageerror', (error) => console.error(`${page.url()}: ${error.message}`))
+      for (const name of names) {
+        await page.goto(url + PAGES[name])
+        await page.locator('h1, h2').first().waitFor()
+        await page.waitForTimeout(900)
+        const file = `${name}-${width}-${theme}-${locale}.png`
+        await page.screenshot({ path: join(folder, file) })
+        shots.get(name).push(file)
+      }
+      await context.close()
     }
-    for (const problem of problems) console.error(problem)
-    await own.close()
   }
 }
+
+const sheet = await browser.newPage({ viewport: { width: 2400, height: 1000 } })
+for (const [name, files] of shots) {
+  const figures = files.map((file) => `<figure><img src="${file}"><figcaption>${file}</figcaption></figure>`).join('')
+  const html = `<style>body{display:flex;flex-wrap:wrap;gap:8px;margin:8px;background:#888;font:12px sans-serif}figure{margin:0}img{height:420px;display:block}</style>${figures}`
+  const at = join(folder, `${name}.html`)
+  await writeFile(at, html)
+  await sheet.goto(`file://${resolve(at)}`)
+  await sheet.screenshot({ path: join(folder, `sheet-${name}.png`), fullPage: true })
+}
 await browser.close()
+close()
+process.exit(0)

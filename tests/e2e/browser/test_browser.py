@@ -132,6 +132,12 @@ async def test_a_person_compares_runs_and_opens_a_link_of_last_month() -> None:
     assert code == 0, report
 
 
+async def test_every_page_is_accessible_and_an_alert_leads_to_the_slow_rank_among_512() -> None:
+    """Over a made-up gateway; the page is the built one."""
+    code, report = await node("pages.test.mjs")
+    assert code == 0, report
+
+
 async def test_a_person_looks_into_a_training_steps_it_and_disturbs_it(tmp_path: Path) -> None:
     async with trained(tmp_path) as running:
         code, report = await node("scope.test.mjs", PAGE_URL=running.link, RUN=RUN)

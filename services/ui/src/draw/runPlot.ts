@@ -54,7 +54,8 @@ export function runPlotOptions(plot: RunPlot): Options {
     if (points !== undefined) series[points] = { label, stroke: colour, paths: () => null, points: { show: true, size: 7, width: 1.5, stroke: colour, fill: palette.background } }
   }
   return {
-    padding: [12, 12, 0, 0],
+    // To the right half of the last label.
+    padding: [12, 20, 0, 0],
     legend: { show: false },
     cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: false, dist: 6 }, sync: { key: plot.sync, setSeries: false } },
     scales: {

@@ -1,0 +1,71 @@
+// Every page over a made-up gateway, large and dark, light and on a phone: nothing serious for axe, nothing beyond the edge.
+// Then: the slow rank among 512, from its alert's link to its trace in Perfetto.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { AXE, launch, SIZES } from './browser.mjs'
+import { PAGES, servePages } from './pages.mjs'
+
+const PATIENCE = { timeout: 30_000 }
+const PHONE = { width: 390, height: 844 }
+
+let browser, url, close, page
+const problems = []
+before(async () => {
+  browser = await launch()
+  ;({ url, close } = await servePages())
+  page = await browser.newPage({ viewport: SIZES.large, locale: 'en-GB', reducedMotion: 'reduce' })
+  page.on('pageerror', (error) => problems.push(`${page.url()}: ${error.message}`))
+})
+after(async () => {
+  await browser.close()
+  close()
+})
+
+/** What reaches beyond the right edge of the screen and can't be scrolled to. */
+const cut = () =>
+  page.evaluate(() => {
+    const main = document.querySelector('main')
+    return [main.scrollWidth - main.clientWidth, ...[...document.querySelectorAll('header, header *')].filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.crumbs')).map((one) => one.outerHTML.slice(0, 80))].filter(Boolean)
+  })
+
+/** The list of health beside one of its findings is the same page. */
+const { finding: _, ...CHECKED } = PAGES
+const LOOKS = [
+  { colorScheme: 'dark', viewport: SIZES.large },
+  { colorScheme: 'light', viewport: PHONE },
+]
+for (const [name, path] of Object.entries(CHECKED)) {
+  test(`${name}: no serious finding of axe in either theme, nothing cut`, async () => {
+    for (const { colorScheme, viewport } of LOOKS) {
+      await page.emulateMedia({ colorScheme })
+      await page.setViewportSize(viewport)
+      await page.goto(url + path)
+      await page.locator('h1').first().waitFor({ state: 'attached', ...PATIENCE })
+      await page.waitForTimeout(300)
+      assert.deepEqual(await cut(), [], `${viewport.width}`)
+      await page.evaluate(AXE)
+      const found = await page.evaluate(async () => (await window.axe.run()).violations.filter(({ impact }) => impact === 'serious' || impact === 'critical').map(({ id, nodes }) => `${id} ${nodes[0].html}`))
+      assert.deepEqual(found, [], `${viewport.width} ${colorScheme}`)
+    }
+  })
+}
+
+test('from the alert to the slow rank among 512 and to its trace', async () => {
+  await page.setViewportSize(SIZES.large)
+  await page.goto(`${url}/health?finding=7f3a90c2-finding-0`)
+  const finding = page.getByRole('article')
+  await finding.getByRole('heading', { name: 'Rank 312: slow GPU' }).waitFor(PATIENCE)
+  assert.ok((await finding.boundingBox()).y < SIZES.large.height / 2, 'a finding stands above the nodes, however many there are')
+  await finding.getByRole('link', { name: 'Show in the timeline' }).click()
+  await page.waitForURL('**/timeline?*')
+  const canvas = page.getByRole('application')
+  await canvas.waitFor(PATIENCE)
+  await page.getByRole('complementary', { name: 'Selection' }).getByRole('heading', { name: 'Rank 312 · step' }).waitFor(PATIENCE)
+  assert.match(await canvas.getAttribute('aria-label'), /of 512 ranks.*Slow: rank 312\./)
+  const asked = page.waitForRequest((request) => /\/trace\?/.test(request.url()))
+  await page.getByRole('toolbar').getByRole('button', { name: 'Open in Perfetto' }).click()
+  const ranks = new URL((await asked).url()).searchParams.get('ranks') ?? ''
+  assert.ok(ranks.split(',').some((part) => { const [low, high = low] = part.split('-').map(Number); return low <= 312 && 312 <= high }), ranks)
+})
+
+test('no script failed', () => assert.deepEqual(problems, []))
