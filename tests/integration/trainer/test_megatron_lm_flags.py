@@ -1,4 +1,4 @@
-"""Megatron-LM's flags at work: each changes the run as it says, alike on all ranks."""
+"""Flags of Megatron-LM, and habits around a run: each changes the run as it says, alike on all ranks."""
 
 from __future__ import annotations
 
@@ -121,3 +121,23 @@ def test_exit_duration_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
 
     assert 0 < len(recording.steps) < 100000
     assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == str(recording.steps[-1].step)
+
+
+def test_a_loss_that_does_not_fall_ends_the_run_on_all_ranks() -> None:
+    flags = "--pipeline-model-parallel-size 2 --train-iters 1000 --lr 1e-12 --weight-decay 0 --eval-iters 1"
+
+    recording = run(f"{flags} --eval-interval 3 --early-stop-patience 2 --log-interval 1", 2)
+
+    losses = [each.loss for each in recording.evaluations]
+    assert recording.steps[-1].step < 1000
+    assert all(loss >= min(losses[:-2]) for loss in losses[-2:])
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    run(f"--train-iters 5 --save {tmp_path} --save-interval 1 --keep-last 2")
+
+    assert sorted(path.name for path in tmp_path.iterdir() if "iter_" in path.name and path.is_dir()) == [
+        "iter_0000004",
+        "iter_0000005",
+    ]
+    assert run(f"--train-iters 6 --save {tmp_path}").steps[0].step == 6

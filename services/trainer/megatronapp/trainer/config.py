@@ -228,6 +228,11 @@ class EvaluationConfig:
 
     eval_interval: int = flag(1000, "steps between evaluations", OPERATION)
     eval_iters: int = flag(100, "batches of one evaluation; 0: never evaluate", OPERATION, minimum=0)
+    early_stop_patience: int | None = flag(
+        None,
+        "end, with a checkpoint, after so many evaluations in a row without a lower loss; counted anew on resume",
+        OPERATION,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +244,7 @@ class CheckpointConfig:
     save_interval: int | None = flag(
         None, "steps between checkpoints; absent: only at the end and on SIGTERM", OPERATION
     )
+    keep_last: int | None = flag(None, "keep only so many checkpoints, the newest; default: all", OPERATION)
     use_checkpoint_args: bool = flag(False, "take the model's flags and the tokenizer from the checkpoint", OPERATION)
     ckpt_format: Literal["torch_dist"] = flag("torch_dist", "format of checkpoints", OPERATION)
     no_save_optim: bool = flag(False, "save without the optimizer", OPERATION)

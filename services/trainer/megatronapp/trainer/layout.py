@@ -87,6 +87,8 @@ class Layout:
         _check_attention(config.model)
         if config.training.skip_train and not config.evaluation.eval_iters:
             raise UsageError("--skip-train only evaluates, and --eval-iters 0 never does: leave one of them out")
+        if config.evaluation.early_stop_patience and not config.evaluation.eval_iters:
+            raise UsageError("--early-stop-patience counts evaluations, and --eval-iters 0 never evaluates")
         layout = cls(
             world=world_size,
             tensor=parallel.tensor_model_parallel_size,

@@ -44,6 +44,24 @@ class Window:
     seconds: float = 0.0
 
 
+class Patience:
+    """How many evaluations in a row had no lower loss than the best one before them. Only ranks that know the loss
+    count; one that runs out of it stops all."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._best = math.inf
+        self._without = 0
+
+    def see(self, loss: float) -> None:
+        self._without = 0 if loss < self._best else self._without + 1
+        self._best = min(self._best, loss)
+
+    @property
+    def is_over(self) -> bool:
+        return self._most is not None and self._without >= self._most
+
+
 class Trainer:
     """Drives `state` from its step to the last one."""
 
@@ -75,6 +93,7 @@ class Trainer:
         self._pipeline = pipeline
         self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self._window = self._new_window()
+        self._patience = Patience(config.evaluation.early_stop_patience)
         self._forward_step = plugins.forward_step(build_forward_step(device))
         self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
         self._schedule = plugins.schedule(schedule)
@@ -99,6 +118,8 @@ class Trainer:
             self._step(state.step + 1)
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
                 self._evaluate("valid")
+                if self._patience.is_over:
+                    borders.request_stop()
             border = borders.after(state.step)
             if Border.PLUGINS in border or self._plugins.border_due(state.step):
                 self._border()
@@ -255,6 +276,8 @@ class Trainer:
                 )
                 for reporter in self._reporters:
                     reporter.evaluation(report)
+                if split == "valid":
+                    self._patience.see(mean)
                 microbatches = self._config.evaluation.eval_iters * self._batches.layout.microbatches
                 self._plugins.evaluation(
                     Evaluation(split=split, loss=mean, microbatches=microbatches, step=self._state.step)
