@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def _watch_overflow(flags: str) -> list[tuple[bool, float, bool]]:
     class Watch(Plugin):
         name = "watch"
 
-        def models(self, chunks: list[torch.nn.Module]) -> None:
+        def models(self, chunks: Sequence[torch.nn.Module]) -> None:
             self._weights = [parameter for chunk in chunks for parameter in chunk.parameters()]
 
         def optimizer(self, step: Any) -> Any:

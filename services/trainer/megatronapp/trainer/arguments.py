@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Collection, Sequence
@@ -87,7 +88,7 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     namespace, left = parser.parse_known_args(argv)
     if left:
         raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
-    for remark in translation.remarks:
+    for remark in translation.remarks if os.environ.get("RANK", "0") == "0" else ():
         log.info("flag_without_effect", flag=remark)
     return TrainerConfig.of(namespace), namespace
 
