@@ -38,7 +38,8 @@ def test_flags_arrive_in_their_sections() -> None:
         ("--num-layer 4", "unknown flag --num-layer; did you mean --num-layers"),
         ("--tensor-parallel-size 2", "did you mean --tensor-model-parallel-size"),
         ("--zzz", "unknown flag --zzz"),
-        ("--use-flash-attn", "unknown flag --use-flash-attn; `megatronapp train --help` lists all flags"),
+        ("--use-a-dinosaur", "unknown flag --use-a-dinosaur; `megatronapp train --help` lists all flags"),
+        ("--async-save", "--async-save is refused: checkpoints are written while training waits"),
         ("--hidden-dim 8", "did you mean --hidden-size"),
         ("--hidden-siz=8", "did you mean --hidden-size"),
         ("--micro-batch-size two", "invalid int value: 'two'"),
@@ -64,7 +65,7 @@ def test_a_missing_flag_is_named() -> None:
     ("flags", "said"),
     [
         ("--lr 1", "error: the following arguments are required: --num-layers, --hidden-size"),
-        (f"{NEEDED} --use-flash-attn", "error: unknown flag --use-flash-attn"),
+        (f"{NEEDED} --fp8-format hybrid", "error: --fp8-format is refused"),
         (f"{NEEDED} --trace-intervall 3", "error: unknown flag --trace-intervall; did you mean --trace-interval?"),
     ],
 )

@@ -54,7 +54,6 @@ def test_both_ways_to_ask_for_virtual_stages_mean_the_same(flags: str) -> None:
         (1, "--group-query-attention --num-query-groups 3", "can't share 3 query groups"),
         (1, "--hidden-size 66", "--hidden-size 66 is no multiple of 4 heads"),
         (2, "--optimizer sgd --use-distributed-optimizer", "can't shard --optimizer sgd: take --optimizer adam"),
-        (1, "--sequence-parallel", "--sequence-parallel needs --tensor-model-parallel-size"),
         (2, "--tensor-model-parallel-size 2 --sequence-parallel --seq-length 33", "--seq-length 33 can't be split"),
         (1, "--max-position-embeddings 16", "is less than --seq-length 32"),
         (1, "--num-layers-per-virtual-pipeline-stage 2", "virtual pipeline stages need"),

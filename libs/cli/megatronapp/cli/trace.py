@@ -9,6 +9,9 @@ import typer
 
 from megatronapp.cli.extras import needs
 
+SOURCE = ("-b", "--benchmark-dir", "--b", "--bench-dir", "--benchmark_dir")
+"""The last three are MegaScan's spellings."""
+
 trace_app = typer.Typer(help="Work on recorded traces.", no_args_is_help=True)
 
 
@@ -19,7 +22,7 @@ def _trace() -> None:
 
 @trace_app.command("aggregate")
 def aggregate(
-    source: Annotated[Path, typer.Option("-b", "--benchmark-dir", help="folder (or file) with the ranks' traces")],
+    source: Annotated[Path, typer.Option(*SOURCE, help="folder (or file) with the ranks' traces")],
     output: Annotated[Path, typer.Option("-o", "--output", help="timeline to write: .json (Chrome) or .pftrace")],
     detect: Annotated[bool, typer.Option("-d", "--detect", help="also name what is slow")] = False,
 ) -> None:

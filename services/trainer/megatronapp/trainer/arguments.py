@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn
 
 from megatronapp.core.errors import PluginMissingError, UsageError
+from megatronapp.core.logging import get_logger
+from megatronapp.trainer import foreign_flags
 from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig, flag_name
 from megatronapp.trainer.plugins.base import Plugin
+
+log = get_logger(__name__)
 
 NEAR = 0.75
 """How alike two flags are, from 0 to 1, when one may have been meant by the other."""
@@ -74,6 +79,8 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     Raises UsageError for an unknown flag, naming the nearest known one, and for a value that does not fit its flag;
     PluginMissingError for a plug-in that is asked for, by name or by one of its flags, and not among `plugins`.
     """
+    translation = foreign_flags.translate(argv)
+    argv = translation.argv
     parser = build_parser(plugins)
     names = [plugin.name for plugin in plugins]
     _refuse_missing_plugins(argv, names)
@@ -81,6 +88,8 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     namespace, left = parser.parse_known_args(argv)
     if left:
         raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
+    for remark in translation.remarks if os.environ.get("RANK", "0") == "0" else ():
+        log.info("flag_without_effect", flag=remark)
     return TrainerConfig.of(namespace), namespace
 
 
@@ -89,6 +98,7 @@ def check_known(argv: Sequence[str], installed: Sequence[str]) -> None:
 
     With a plug-in among the `installed` whose flags only it knows, all is left to `parse`.
     """
+    argv = foreign_flags.translate(argv).argv
     if FLAGS_OF_PLUGINS.keys() >= set(installed):
         _refuse_missing_plugins(argv, installed)
         theirs = [flag for name in installed for flag in FLAGS_OF_PLUGINS[name]]
@@ -113,11 +123,12 @@ def check_required(argv: Sequence[str]) -> None:
     Plug-ins that are asked for, and flags that may be a plug-in's or misspelled, are left to `parse`.
     """
     parser = build_parser()
+    argv = foreign_flags.translate(argv).argv
     given = {argument.split("=", 1)[0] for argument in argv}
     known = given <= {*parser._option_string_actions} | {name for name in given if not name.startswith("--")}
     required = [action.option_strings[0] for action in parser._actions if action.required]
     missing = [name for name in required if name not in given]
-    if missing and known and not given & {"-h", "--help", REQUIRE}:
+    if missing and known and not given & {"-h", "--help", REQUIRE, "--use-checkpoint-args"}:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 

@@ -26,7 +26,7 @@ from megatronapp.core.errors import (
 )
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import random_states
-from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, publish, read_recipe
+from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
 from megatronapp.trainer.config import CheckpointConfig, Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
@@ -83,16 +83,13 @@ def save(
             f"the checkpoint of step {state.step} could not be written to {claim.folder} (the ones before it are "
             f"whole): {error}; make room there or give another --save"
         ) from error
-    on_first_rank(
-        lambda: publish(
-            claim,
-            partial,
-            final,
-            step=state.step,
-            recipe=state.recipe,
-            tokenizer_files=state.tokenizer_files,
-        )
-    )
+
+    def finish() -> None:
+        publish(claim, partial, final, step=state.step, recipe=state.recipe, tokenizer_files=state.tokenizer_files)
+        if config.keep_last is not None:
+            prune(claim, step=state.step, keep=config.keep_last)
+
+    on_first_rank(finish)
     return final
 
 

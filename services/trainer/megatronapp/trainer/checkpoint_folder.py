@@ -177,3 +177,24 @@ def publish(
     partial.rename(final)
     sync(claim.folder)
     replace_file(claim.folder / LATEST, str(step).encode())
+
+
+def prune(claim: Claim, *, step: int, keep: int) -> None:
+    """Remove all but the newest `keep` complete checkpoints up to that of `step`. Torn ones older than these go too;
+    later ones, which an earlier run left, stay. Call on one rank. What can't be removed is logged."""
+    kept = 0
+    for each in sorted(_steps_in(claim.folder), reverse=True):
+        checkpoint = claim.folder / folder_name(each)
+        if each > step:
+            continue
+        if kept < keep:
+            kept += _torn(checkpoint) is None
+            continue
+        # Under another name first: what is half removed must not look like a checkpoint.
+        going = checkpoint.with_name(f".{checkpoint.name}.removed")
+        try:
+            shutil.rmtree(going, ignore_errors=True)
+            checkpoint.rename(going)
+            shutil.rmtree(going)
+        except OSError as error:
+            log.warning("checkpoint_not_removed", folder=str(checkpoint), reason=error.strerror)

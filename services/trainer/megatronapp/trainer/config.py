@@ -85,6 +85,9 @@ class ModelConfig:
     moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag(
         "aux_loss", "how experts are balanced", FORWARD
     )
+    attention_backend: Literal["auto", "unfused", "local", "flash", "fused"] = flag(
+        "auto", "kernel of attention; flash and fused are Transformer Engine's", OPERATION
+    )
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss", TRAINING)
 
 
@@ -109,6 +112,7 @@ class ParallelConfig:
     use_distributed_optimizer: bool = flag(False, "shard the optimizer's state over the data-parallel ranks", OPERATION)
     overlap_grad_reduce: bool = flag(False, "reduce gradients while backward still runs", OPERATION)
     overlap_param_gather: bool = flag(False, "gather parameters while forward already runs", OPERATION)
+    grad_reduce_in_bf16: bool = flag(False, "reduce gradients in bfloat16, not in float32", TRAINING)
     ddp_bucket_size: int | None = flag(None, "parameters per bucket of the gradient reduction", OPERATION)
     distributed_backend: Literal["nccl", "gloo"] | None = flag(None, "default nccl on GPUs, gloo on CPUs", OPERATION)
     distributed_timeout_minutes: float = flag(10.0, "after this a stuck collective fails", OPERATION)
@@ -131,8 +135,21 @@ class TrainingConfig:
     global_batch_size: int | None = flag(
         None, "sequences per step; default micro batch size x data-parallel size", TRAINING
     )
+    rampup_batch_size: tuple[int, ...] = flag(
+        (), "let the batch grow to --global-batch-size: first size, increment, samples over which it grows", TRAINING
+    )
+    calculate_per_token_loss: bool = flag(False, "weigh each token of a step alike; default: each microbatch", TRAINING)
+    skip_train: bool = flag(False, "only evaluate", OPERATION)
+    exit_interval: int | None = flag(None, "end, with a checkpoint, after a step that is a multiple of this", OPERATION)
+    exit_duration_in_mins: float | None = flag(None, "end, with a checkpoint, after so many minutes", OPERATION)
     seed: int = flag(1234, "seed of weights, dropout and data order", TRAINING, minimum=0)
     bf16: bool = flag(False, "bfloat16 weights and activations, float32 gradients and optimizer", FORWARD)
+    fp16: bool = flag(False, "float16 weights and activations, float32 gradients, scaled loss", FORWARD)
+    loss_scale: float | None = flag(None, "fp16: a fixed scale of the loss; default: adapted to overflows", TRAINING)
+    initial_loss_scale: float = flag(2.0**32, "fp16: the scale at the start", TRAINING)
+    min_loss_scale: float = flag(1.0, "fp16: the least scale", TRAINING)
+    loss_scale_window: float = flag(1000.0, "fp16: steps without overflow after which the scale doubles", TRAINING)
+    hysteresis: int = flag(2, "fp16: overflows before the scale is halved", TRAINING)
     recompute_granularity: Literal["full", "selective"] | None = flag(
         None, "compute activations again in backward", OPERATION
     )
@@ -192,6 +209,7 @@ class DataConfig:
     split: str = flag("969,30,1", "parts of the documents for training, validation and test", TRAINING)
     mock_data: bool = flag(False, "made-up sequences in place of --data-path, always the same", TRAINING)
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data", OPERATION)
+    no_mmap_bin_files: bool = flag(False, "read the .bin files, do not map them into memory", OPERATION)
     num_workers: int = flag(2, "data loader processes; 0: the training process itself", OPERATION, minimum=0)
     tokenizer_type: Literal["GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer"] = flag(
         "ByteTokenizer", "tokenizer", FORWARD
@@ -210,6 +228,11 @@ class EvaluationConfig:
 
     eval_interval: int = flag(1000, "steps between evaluations", OPERATION)
     eval_iters: int = flag(100, "batches of one evaluation; 0: never evaluate", OPERATION, minimum=0)
+    early_stop_patience: int | None = flag(
+        None,
+        "end, with a checkpoint, after so many evaluations in a row without a lower loss; counted anew on resume",
+        OPERATION,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +244,9 @@ class CheckpointConfig:
     save_interval: int | None = flag(
         None, "steps between checkpoints; absent: only at the end and on SIGTERM", OPERATION
     )
+    keep_last: int | None = flag(None, "keep only so many checkpoints, the newest; default: all", OPERATION)
+    use_checkpoint_args: bool = flag(False, "take the model's flags and the tokenizer from the checkpoint", OPERATION)
+    ckpt_format: Literal["torch_dist"] = flag("torch_dist", "format of checkpoints", OPERATION)
     no_save_optim: bool = flag(False, "save without the optimizer", OPERATION)
     no_save_rng: bool = flag(False, "save without the random states", OPERATION)
     no_load_optim: bool = flag(False, "load without the optimizer", OPERATION)

@@ -22,6 +22,7 @@ _LITERAL_CUDA = (
     "megatron.core.pipeline_parallel.schedules",  # the token counter
     "megatron.core.optimizer.clip_grads",  # norms and overflow flags
     "megatron.core.optimizer.optimizer",  # found_inf
+    "megatron.core.optimizer.grad_scaler",  # the loss scale
     "megatron.core.transformer.utils",  # the causal mask
     "megatron.core.transformer.moe.moe_utils",  # counters of the auxiliary loss
     "megatron.core.dist_checkpointing.exchange_utils",  # scratch tensors of the load exchange

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,11 @@ import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatr
 # isort: split
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatronapp.core.errors import NotFoundError
+from megatronapp.core.errors import NotFoundError, UsageError
 from megatronapp.core.generation_port import Port
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity, Schedule
-from megatronapp.trainer import arguments, checkpoint, checkpoint_folder, cpu, model, parallel
+from megatronapp.trainer import arguments, checkpoint, checkpoint_flags, checkpoint_folder, cpu, model, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.borders import Borders
 from megatronapp.trainer.checkpoint import TrainingState
@@ -50,8 +51,9 @@ def run(
 ) -> None:
     """Train as the flags say; `plugins` None takes all that are installed. Raises MegatronAppError."""
     kinds = discover() if plugins is None else plugins
-    config, namespace = arguments.parse(argv, kinds)
     environment = Environment.read()
+    config, namespace = arguments.parse(checkpoint_flags.completed(argv, environment), kinds)
+    _check_plugins(config, namespace)
     asked = Preparation(
         environment=environment,
         config=config,
@@ -107,6 +109,22 @@ def run(
     parallel.stop()
 
 
+def _check_plugins(config: TrainerConfig, namespace: argparse.Namespace) -> None:
+    """Raises UsageError for what the plug-ins' own schedules don't do."""
+    training = config.training
+    split = getattr(namespace, "forward_backward_disaggregating", False)
+    fixed = split or getattr(namespace, "use_dpp", False) or config.parallel.p2p_transport == "native"
+    if training.rampup_batch_size and fixed:
+        raise UsageError(
+            "--rampup-batch-size changes the number of microbatches, and --use-dpp, --forward-backward-disaggregating "
+            "and --p2p-transport native plan all steps alike: leave one of them out"
+        )
+    for name in ("fp16", "calculate_per_token_loss"):
+        if split and getattr(training, name):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"--forward-backward-disaggregating scales its losses itself: leave {flag} out")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """Where this run begins, and where it saves. `step` 0 without `source`: from first weights."""
@@ -119,13 +137,14 @@ class Start:
 
     @classmethod
     def find(cls, config: TrainerConfig, environment: Environment) -> Start:
-        """The newest checkpoint of the folder to save to; where there is none, that of --load."""
+        """The newest checkpoint of the folder to save to; where there is none, that of --load, which may name the same
+        folder: a first start then."""
         folder = config.checkpoint.save or environment.checkpoint_dir
         save = Path(folder) if folder else None
         own = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(save)) if save else None
         if save is not None and own is not None:
             return cls(save=save, source=save, step=own, fresh=False)
-        if config.checkpoint.load is None:
+        if config.checkpoint.load is None or (save is not None and Path(config.checkpoint.load) == save):
             return cls(save=save, source=None, step=0, fresh=True)
         load = Path(config.checkpoint.load)
         step = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(load))
@@ -200,7 +219,9 @@ def _build(
         chain,
         reporters,
         device=device,
-        flops_per_step=_flops_per_step(config, layout, vocabulary),
+        flops_per_sequence=flops_per_sequence(
+            config.model, config.training.seq_length, model.padded_vocabulary(vocabulary, config.model, layout)
+        ),
         claim=start.claim(context.identity),
         schedule=schedule.build(transformer, context.pipeline),
         pipeline=context.pipeline,
@@ -227,11 +248,6 @@ def _state(
         recipe=recipe,
         tokenizer_files=tokenizer.files,
     )
-
-
-def _flops_per_step(config: TrainerConfig, layout: Layout, vocabulary: int) -> float:
-    padded = model.padded_vocabulary(vocabulary, config.model, layout)
-    return layout.global_batch_size * flops_per_sequence(config.model, config.training.seq_length, padded)
 
 
 def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first_step: int) -> Schedule:

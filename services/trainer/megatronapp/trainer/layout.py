@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.values import ParallelSizes
-from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from megatronapp.trainer.batch_ramp import BatchRamp
+from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,12 @@ class Layout:
         _check_experts(config.model, parallel, world_size)
         _check_recompute(config)
         _check_optimizer(config)
+        _check_precision(config.training)
+        _check_attention(config.model)
+        if config.training.skip_train and not config.evaluation.eval_iters:
+            raise UsageError("--skip-train only evaluates, and --eval-iters 0 never does: leave one of them out")
+        if config.evaluation.early_stop_patience and not config.evaluation.eval_iters:
+            raise UsageError("--early-stop-patience counts evaluations, and --eval-iters 0 never evaluates")
         layout = cls(
             world=world_size,
             tensor=parallel.tensor_model_parallel_size,
@@ -99,6 +106,7 @@ class Layout:
                 f"the interleaved schedule needs microbatches ({layout.microbatches}) in a multiple of the pipeline "
                 f"stages ({layout.pipeline}); change --global-batch-size"
             )
+        _check_ramp(config, layout)
         return layout
 
 
@@ -186,3 +194,31 @@ def _check_optimizer(config: TrainerConfig) -> None:
             f"--use-distributed-optimizer can't shard --optimizer {config.optimizer.optimizer}: take --optimizer adam, "
             "or leave --use-distributed-optimizer out"
         )
+
+
+def _check_precision(training: TrainingConfig) -> None:
+    if training.fp16 and training.bf16:
+        raise UsageError("give --fp16 or --bf16, not both")
+
+
+def _check_attention(model: ModelConfig) -> None:
+    backend = model.attention_backend
+    if backend in ("flash", "fused") and model.transformer_impl != "transformer_engine":
+        raise UsageError(
+            f"--attention-backend {backend} is a kernel of Transformer Engine: give --transformer-impl "
+            "transformer_engine where it is installed, or take --attention-backend auto"
+        )
+    if backend == "local" and model.transformer_impl == "transformer_engine":
+        raise UsageError("--attention-backend local is megatron-core's own: leave --transformer-impl at local")
+
+
+def _check_ramp(config: TrainerConfig, layout: Layout) -> None:
+    part = layout.micro_batch_size * layout.data
+    for size in BatchRamp.of(config.training, layout.global_batch_size).sizes:
+        if size % part or (layout.virtual and size // part % layout.pipeline):
+            raise UsageError(
+                f"--rampup-batch-size comes to {size} sequences, which {layout.data} data-parallel ranks can't share "
+                f"in microbatches of {layout.micro_batch_size}"
+                + (f" in a multiple of {layout.pipeline}" if layout.virtual else "")
+                + ": change the first size or the increment"
+            )

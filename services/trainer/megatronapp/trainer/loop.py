@@ -18,6 +18,7 @@ from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Evaluation, Phase
 from megatronapp.trainer import checkpoint
+from megatronapp.trainer.batch_ramp import BatchRamp
 from megatronapp.trainer.batches import Batches, Split
 from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.checkpoint import TrainingState
@@ -39,7 +40,26 @@ class Window:
     loss: torch.Tensor
     """[2], float64: sum of the losses and number of tokens."""
     steps: int = 0
+    samples: int = 0
     seconds: float = 0.0
+
+
+class Patience:
+    """How many evaluations in a row had no lower loss than the best one before them. Only ranks that know the loss
+    count; one that runs out of it stops all."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._best = math.inf
+        self._without = 0
+
+    def see(self, loss: float) -> None:
+        self._without = 0 if loss < self._best else self._without + 1
+        self._best = min(self._best, loss)
+
+    @property
+    def is_over(self) -> bool:
+        return self._most is not None and self._without >= self._most
 
 
 class Trainer:
@@ -55,7 +75,7 @@ class Trainer:
         reporters: Sequence[Reporter],
         *,
         device: torch.device,
-        flops_per_step: float,
+        flops_per_sequence: float,
         claim: Claim | None,
         schedule: ScheduleFunction,
         pipeline: PipelineMessages | None,
@@ -67,11 +87,13 @@ class Trainer:
         self._plugins = plugins
         self._reporters = reporters
         self._device = device
-        self._flops_per_step = flops_per_step
+        self._flops_per_sequence = flops_per_sequence
+        self._ramp = BatchRamp.of(config.training, batches.layout.global_batch_size)
         self._claim = claim
         self._pipeline = pipeline
         self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self._window = self._new_window()
+        self._patience = Patience(config.evaluation.early_stop_patience)
         self._forward_step = plugins.forward_step(build_forward_step(device))
         self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
         self._schedule = plugins.schedule(schedule)
@@ -85,22 +107,36 @@ class Trainer:
         state, intervals = self._state, self._config
         saved_at = state.step
         self._plugins.training_begin(state.step, state.consumed_samples, loaded=state.loaded)
+        if intervals.training.skip_train:
+            self._evaluate("valid")
+            self._evaluate("test")
+            self._end()
+            return
+        limit_seconds = (intervals.training.exit_duration_in_mins or math.inf) * 60
+        began = time.monotonic()
         while state.step < self._config.training.train_iters:
             self._step(state.step + 1)
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
                 self._evaluate("valid")
+                if self._patience.is_over:
+                    borders.request_stop()
             border = borders.after(state.step)
             if Border.PLUGINS in border or self._plugins.border_due(state.step):
                 self._border()
             if self._due(intervals.checkpoint.save_interval):
                 self._save()
                 saved_at = state.step
-            if Border.STOP in border:
+            if Border.STOP in border or self._due(intervals.training.exit_interval):
                 break
+            if time.monotonic() - began > limit_seconds:
+                borders.request_stop()
         if saved_at < state.step:
             self._save()
         if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
             self._evaluate("test")
+        self._end()
+
+    def _end(self) -> None:
         self._plugins.training_end()
         self._plugins.phase_begin(Phase.PAUSE)  # ranks end one by one, and wait for each other in it
 
@@ -117,28 +153,38 @@ class Trainer:
         for chunk in self._state.chunks:
             chunk.zero_grad_buffer()
         self._state.optimizer.zero_grad()
-        outputs = self._run_schedule(self._data, forward_only=False)
+        batch_size = self._ramp.size_at(self._state.consumed_samples)
+        outputs = self._run_schedule(self._data, batch_size, forward_only=False)
         if self._knows_loss:  # before the optimizer, whose norm the host waits for
             self._window.loss += self._total_loss(outputs)
-        _, grad_norm, _ = self._optimizer_step()
+        updated, grad_norm, _ = self._optimizer_step()
         if grad_norm is None and self._device.type == "cuda":
             torch.cuda.synchronize()  # the norm's value would have waited; without it the host runs steps ahead
         learning_rate = self._learning_rate()
-        self._state.scheduler.step(1)
+        if updated:
+            self._state.scheduler.step(1)
+        else:
+            self._log_skipped(step)
         self._state.step = step
-        self._state.consumed_samples += self._batches.layout.global_batch_size
+        self._state.consumed_samples += batch_size
         self._window.steps += 1
+        self._window.samples += batch_size
         self._window.seconds += time.perf_counter() - start
         report = self._report(grad_norm, learning_rate) if self._due(self._config.logging.log_interval) else None
         self._plugins.step_end(step, report.progress() if report else None)
 
-    def _run_schedule(self, data: list[Iterator[Any]], *, forward_only: bool) -> list[torch.Tensor]:
+    def _log_skipped(self, step: int) -> None:
+        """Gradients overflowed float16 on some rank, so that no rank changed a weight."""
+        if dist.get_rank() == 0:
+            log.warning("step_skipped", step=step, loss_scale=float(self._state.optimizer.get_loss_scale()))
+
+    def _run_schedule(self, data: list[Iterator[Any]], batch_size: int, *, forward_only: bool) -> list[torch.Tensor]:
         layout = self._batches.layout
         outputs: list[torch.Tensor] = self._schedule(
             forward_step_func=self._forward_step,
             data_iterator=data if layout.virtual else data[0],
             model=self._state.chunks,
-            num_microbatches=layout.microbatches,
+            num_microbatches=batch_size // (layout.micro_batch_size * layout.data),
             seq_length=self._config.training.seq_length,
             micro_batch_size=layout.micro_batch_size,
             forward_only=forward_only,
@@ -176,8 +222,8 @@ class Trainer:
             learning_rate=learning_rate,
             grad_norm=None if grad_norm is None else float(grad_norm),
             step_seconds=step_seconds,
-            tokens_per_second=layout.global_batch_size * self._config.training.seq_length / step_seconds,
-            tflops_per_gpu=self._flops_per_step / step_seconds / layout.world / 1e12,
+            tokens_per_second=window.samples * self._config.training.seq_length / window.seconds,
+            tflops_per_gpu=self._flops_per_sequence * window.samples / window.seconds / layout.world / 1e12,
         )
         for reporter in self._reporters:
             reporter.step(report)
@@ -218,7 +264,7 @@ class Trainer:
             for chunk in self._state.chunks:
                 chunk.eval()
             for _ in range(self._config.evaluation.eval_iters):
-                outputs = self._run_schedule(data, forward_only=True)
+                outputs = self._run_schedule(data, self._batches.layout.global_batch_size, forward_only=True)
                 if self._knows_loss:
                     loss += self._total_loss(outputs)
             for chunk in self._state.chunks:
@@ -230,6 +276,8 @@ class Trainer:
                 )
                 for reporter in self._reporters:
                     reporter.evaluation(report)
+                if split == "valid":
+                    self._patience.see(mean)
                 microbatches = self._config.evaluation.eval_iters * self._batches.layout.microbatches
                 self._plugins.evaluation(
                     Evaluation(split=split, loss=mean, microbatches=microbatches, step=self._state.step)

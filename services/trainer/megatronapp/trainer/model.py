@@ -15,6 +15,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -34,7 +35,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
     dispatcher = model.moe_token_dispatcher_type
     if model.num_experts is not None and dispatcher == "alltoall" and device.type == "cpu":
         raise UsageError("--moe-token-dispatcher-type alltoall needs GPUs; on CPUs take allgather")
-    dtype = torch.bfloat16 if training.bf16 else torch.float32
+    dtype = torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else torch.float32
     try:
         return TransformerConfig(
             num_layers=sum(layout.layers) or model.num_layers,
@@ -56,6 +57,9 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             params_dtype=dtype,
             pipeline_dtype=dtype,
             bf16=training.bf16,
+            fp16=training.fp16,
+            attention_backend=AttnBackend[model.attention_backend],
+            calculate_per_token_loss=training.calculate_per_token_loss,
             recompute_granularity=training.recompute_granularity,
             recompute_method=training.recompute_method,
             recompute_num_layers=training.recompute_num_layers,
@@ -212,9 +216,9 @@ class Norm:
 def wrap(
     chunks: list[torch.nn.Module], transformer: TransformerConfig, parallel: ParallelConfig
 ) -> list[DistributedDataParallel]:
-    """Chunks with bfloat16 weights where asked for, and gradient buffers that are reduced over the data ranks."""
+    """Chunks with 16-bit weights where asked for, and gradient buffers that are reduced over the data ranks."""
     options = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True,
+        grad_reduce_in_fp32=not parallel.grad_reduce_in_bf16,
         overlap_grad_reduce=parallel.overlap_grad_reduce,
         overlap_param_gather=parallel.overlap_param_gather,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
@@ -227,8 +231,9 @@ def wrap(
 
 
 def lowered(chunks: list[torch.nn.Module], transformer: TransformerConfig) -> list[torch.nn.Module]:
-    """Chunks with bfloat16 weights where asked for."""
-    return [Float16Module(transformer, chunk) if transformer.bf16 else chunk for chunk in chunks]
+    """Chunks with 16-bit weights where asked for."""
+    lower = transformer.bf16 or transformer.fp16
+    return [Float16Module(transformer, chunk) if lower else chunk for chunk in chunks]
 
 
 def parameters_of(model: ModelConfig, vocabulary: int, positions: int) -> int:

@@ -20,7 +20,7 @@ def build_optimizer(
     config: TrainerConfig, chunks: list[DistributedDataParallel], transformer: TransformerConfig
 ) -> Any:
     """The optimizer over all chunks, and the callbacks by which the pipeline schedule reaches gradients and weights."""
-    settings = config.optimizer
+    settings, training = config.optimizer, config.training
     options = MegatronOptimizerConfig(
         optimizer=settings.optimizer,
         lr=config.schedule.lr,
@@ -32,6 +32,12 @@ def build_optimizer(
         sgd_momentum=settings.sgd_momentum,
         clip_grad=settings.clip_grad,
         bf16=transformer.bf16,
+        fp16=transformer.fp16,
+        loss_scale=training.loss_scale,
+        initial_loss_scale=training.initial_loss_scale,
+        min_loss_scale=training.min_loss_scale,
+        loss_scale_window=training.loss_scale_window,
+        hysteresis=training.hysteresis,
         params_dtype=transformer.params_dtype,
         use_distributed_optimizer=config.parallel.use_distributed_optimizer,
         overlap_param_gather=config.parallel.overlap_param_gather,

@@ -23,7 +23,7 @@ from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.model import ffn_hidden_size
 
-SCHEMA = 2
+SCHEMA = 3
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)

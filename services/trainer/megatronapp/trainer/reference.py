@@ -1,4 +1,5 @@
-"""The list of flags in docs/trainer.md, made from the parser: `python -m megatronapp.trainer.reference` rewrites it."""
+"""The lists of flags in docs/trainer.md, from the parser, and docs/megatron-lm-flags.md, from foreign_flags.toml:
+`python -m megatronapp.trainer.reference` rewrites both."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from megatronapp.trainer import foreign_flags
 from megatronapp.trainer.arguments import build_parser
 from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, flag_name
 from megatronapp.trainer.plugins.base import discover
@@ -13,6 +15,17 @@ from megatronapp.trainer.plugins.base import discover
 BEGIN = "<!-- flags: made by `python -m megatronapp.trainer.reference` -->"
 END = "<!-- end of flags -->"
 DOCUMENT = Path("docs/trainer.md")
+FOREIGN = Path("docs/megatron-lm-flags.md")
+FOREIGN_HEAD = """# Megatron-LM's flags
+
+`megatronapp train` takes the flags of Megatron-LM's scripts in `examples/{gpt3,bert,t5,llama}`. Each is honoured (the
+list in [trainer.md](trainer.md#all-flags) says how), accepted without effect (the log says so: `flag_without_effect`),
+or refused with the way out. With `--vocab-file` and `--merge-file` and no `--tokenizer-type` the tokenizer is GPT-2's,
+as there. `--load` may name the folder of `--save`, also before its first checkpoint.
+
+This table is made by `python -m megatronapp.trainer.reference`.
+
+"""
 EFFECTS: dict[str, Effect] = {
     flag_name(field): field.metadata[EFFECT] for section in SECTIONS.values() for field in dataclasses.fields(section)
 }
@@ -53,6 +66,33 @@ def _default(action: argparse.Action) -> str:
     return "–" if empty else f"`{action.default}`"
 
 
+def foreign_flags_page() -> str:
+    """What becomes of each flag of Megatron-LM's example scripts, and of others that are no settings here."""
+    known = foreign_flags.table()
+    scripts = {flag: [f for f, flags in known.scripts.items() if flag in flags] for flag in _foreign(known)}
+    rows = [f"| `{flag}` | {', '.join(scripts[flag]) or '–'} | {_outcome(flag, known)} |" for flag in sorted(scripts)]
+    return FOREIGN_HEAD + "\n".join(["| flag | examples | what becomes of it |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _foreign(known: foreign_flags.ForeignFlags) -> set[str]:
+    listed = {flag for flags in known.scripts.values() for flag in flags}
+    return listed | {*known.means, *known.in_samples, *known.meaningless, *known.refused, foreign_flags.NO_POSITIONS}
+
+
+def _outcome(flag: str, known: foreign_flags.ForeignFlags) -> str:
+    if flag in known.refused:
+        return f"refused: {known.refused[flag]}"
+    if flag in known.meaningless:
+        return f"no effect: {known.meaningless[flag][1]}"
+    if flag in known.means:
+        return f"as `{' '.join(known.means[flag])}`"
+    if flag in known.in_samples:
+        return f"as `{known.in_samples[flag]}`, divided by `--global-batch-size`"
+    if flag == foreign_flags.NO_POSITIONS:
+        return "as `--position-embedding-type none`; nothing with rotary positions"
+    return "honoured"
+
+
 def rewrite(document: str) -> str:
     """The document with its list of flags made anew."""
     head, _, rest = document.partition(BEGIN)
@@ -62,3 +102,4 @@ def rewrite(document: str) -> str:
 
 if __name__ == "__main__":
     DOCUMENT.write_text(rewrite(DOCUMENT.read_text()))
+    FOREIGN.write_text(foreign_flags_page())

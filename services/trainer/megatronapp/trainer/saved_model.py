@@ -62,8 +62,8 @@ class SavedModel:
         if changes:
             raise UsageError(f"the plug-in {next(iter(changes))} would change the model of {self.folder}: leave it off")
         chunks = model.build_chunks(self.config, transformer, layout, self.tokenizer.vocab_size, device)
-        if transformer.bf16:
-            chunks = [chunk.bfloat16() for chunk in chunks]
+        if transformer.bf16 or transformer.fp16:
+            chunks = [chunk.to(transformer.params_dtype) for chunk in chunks]
         checkpoint.load_weights(chunks, self.folder)
         plugins.models(chunks)
         return chunks, transformer

@@ -59,6 +59,7 @@ def build_datasets(
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
+        mmap_bin_files=not config.no_mmap_bin_files,
         create_attention_mask=False,
     )
     # A set that nobody asked for is not built: megatron-core never comes back from building one without documents.

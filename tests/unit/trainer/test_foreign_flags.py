@@ -1,0 +1,107 @@
+"""Megatron-LM's flags: each of its example scripts' has one fate, and command lines come out in our own flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatronapp.core.errors import UsageError
+from megatronapp.trainer import arguments, foreign_flags
+from megatronapp.trainer.foreign_flags import table, translate
+
+GPT3 = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--attention-backend auto --micro-batch-size 1 --global-batch-size 16 --rampup-batch-size 4 4 100 "
+    "--train-iters 50 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --clip-grad 1.0 "
+    "--fp16 --lr 6.0e-5 --lr-decay-style cosine --min-lr 6.0e-6 --lr-warmup-fraction .001 --lr-decay-iters 40 "
+    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --data-path data --vocab-file vocab.json "
+    "--merge-file merges.txt --split 949,50,1 --log-interval 100 --save-interval 10000 --eval-interval 1000 "
+    "--save out --load out --eval-iters 10 --tensorboard-dir logs"
+)
+LLAMA = (
+    "--use-mcore-models --num-layers 4 --hidden-size 64 --ffn-hidden-size 128 --num-attention-heads 4 "
+    "--group-query-attention --num-query-groups 2 --kv-channels 16 --seq-length 32 --max-position-embeddings 32 "
+    "--position-embedding-type rope --rotary-base 1000000 --rotary-percent 1.0 --attention-dropout 0.0 "
+    "--hidden-dropout 0.0 --swiglu --init-method-std 0.0134 --attention-backend fused "
+    "--untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 --global-batch-size 128 "
+    "--train-samples 1280 --lr-decay-samples 640 --lr-warmup-samples 128 --lr 0.00015 --min-lr 0.00001 "
+    "--lr-decay-style cosine --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 "
+    "--grad-reduce-in-bf16 --cross-entropy-loss-fusion --calculate-per-token-loss --manual-gc "
+    "--empty-unused-memory-level 1 --exit-duration-in-mins 235 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather --tensor-model-parallel-size 1 --context-parallel-size 1 --sequence-parallel --mock-data "
+    "--tokenizer-type NullTokenizer --vocab-size 1000 --data-cache-path cache --tiktoken-pattern v2 --split 99,1,0 "
+    "--no-create-attention-mask-in-dataloader --no-mmap-bin-files --num-workers 1 --log-interval 1 --eval-iters 32 "
+    "--eval-interval 100 --save-interval 1000 --log-throughput --profile --profile-step-start 4 --profile-step-end 6 "
+    "--ckpt-format torch_dist --distributed-timeout-minutes 60 --save out --load out --tensorboard-dir logs"
+)
+
+
+@pytest.mark.parametrize("folder", ["gpt3", "bert", "t5", "llama"])
+def test_every_flag_of_the_scripts_has_one_fate(folder: str) -> None:
+    ours = set(arguments.build_parser()._option_string_actions)
+    known = table()
+    fates = [ours, set(known.means), set(known.in_samples), set(known.meaningless), set(known.refused)]
+
+    assert known.scripts[folder]
+    for flag in known.scripts[folder]:
+        assert sum(flag in fate for fate in fates) == 1, flag
+
+
+def test_the_gpt3_script_parses_unchanged() -> None:
+    config, _ = arguments.parse(GPT3.split())
+
+    assert config.training.fp16
+    assert config.training.rampup_batch_size == (4, 4, 100)
+    assert config.data.tokenizer_type == "GPT2BPETokenizer"
+    assert {flag for flag in GPT3.split() if flag.startswith("--")} == set(table().scripts["gpt3"])
+
+
+def test_the_llama_script_parses_but_for_what_is_refused() -> None:
+    config, _ = arguments.parse(LLAMA.split())
+
+    assert config.training.train_iters == 10
+    assert (config.schedule.lr_decay_iters, config.schedule.lr_warmup_iters) == (5, 1)
+    assert config.training.calculate_per_token_loss
+    assert not config.parallel.sequence_parallel
+    left = set(table().scripts["llama"]) - {flag for flag in LLAMA.split() if flag.startswith("--")}
+    assert left - set(table().refused) == {"--pipeline-model-parallel-size", "--data-path", "--tokenizer-model"}
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("--recompute-activations", "--recompute-granularity selective"),
+        ("--use-flash-attn", "--attention-backend flash"),
+        ("--use-rotary-position-embeddings", "--position-embedding-type rope"),
+        ("--no-position-embedding", "--position-embedding-type none"),
+        ("--no-position-embedding --use-rotary-position-embeddings", "--position-embedding-type rope"),
+        ("--no-rope-fusion --bf16 --no-bias-gelu-fusion", "--bf16"),
+        ("--tiktoken-pattern v2 --bf16", "--bf16"),
+        ("--tiktoken-pattern=v2 --bf16", "--bf16"),
+        ("--global-batch-size 4 --train-samples 41", "--global-batch-size 4 --train-iters 10"),
+        ("--sequence-parallel --tensor-model-parallel-size 2", "--sequence-parallel --tensor-model-parallel-size 2"),
+        ("--log-throughput 3", "3"),
+    ],
+)
+def test_other_names_come_out_as_ours(given: str, ours: str) -> None:
+    assert translate(given.split()).argv == ours.split()
+
+
+def test_what_has_no_effect_is_said() -> None:
+    assert translate(["--manual-gc"]).remarks == [
+        "--manual-gc has no effect: Python's garbage collector is left as it is"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--fp8-format hybrid", "train with --bf16"),
+        ("--train-samples 100", "needs --global-batch-size"),
+        ("--train-samples many --global-batch-size 2", "a whole number of samples"),
+        ("--train-samples 100 --global-batch-size 0", "too small"),
+        ("--train-samples 100 --global-batch-size 8 --rampup-batch-size 4 4 8", "give --train-iters"),
+    ],
+)
+def test_what_is_refused_names_the_way_out(given: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        foreign_flags.translate(given.split())
