@@ -369,7 +369,7 @@ class ScopePlugin(Plugin):
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
         sites = self._viewer.described(trains=not self._serving, generates=self._text.possible)
-        return "scope", {"hello": self._teller.introduction(sites, self._chunks[0], asked_for_text=self._text.here)}
+        return "scope", {"hello": self._teller.hello(sites, self._chunks[0], asked_for_text=self._text.here)}
 
     def _state_document(self) -> Document:
         return {

@@ -45,7 +45,7 @@ class Teller:
     def described_state(self) -> Document:
         return {"state": self.state, **self._state_document()}
 
-    def introduction(self, sites: Document, chunk: Any, *, asked_for_text: bool) -> Document:
+    def hello(self, sites: Document, chunk: Any, *, asked_for_text: bool) -> Document:
         """A `ScopeHello`. `sites`: what can be looked at (`Viewer.described`); `asked_for_text`: this rank is."""
         context, config = self._context, chunk.config
         roles = [*(() if context.serving else ("train",)), "perturb", *(("generate",) if asked_for_text else ())]
