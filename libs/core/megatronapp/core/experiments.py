@@ -137,8 +137,9 @@ class Trace:
 
     @property
     def effect(self) -> Doubles:
-        """0: as corrupted, 1: as clean."""
-        return np.asarray((self.patched - self.corrupted) / (self.clean - self.corrupted))
+        """0: as corrupted, 1: as clean; NaN where the two prompts lead to the answer alike."""
+        difference = self.clean - self.corrupted or np.nan
+        return np.asarray((self.patched - self.corrupted) / difference)
 
 
 def causal_trace(

@@ -105,6 +105,10 @@ def _interventions_do_what_they_say(patient: Patient) -> None:
     mean = torch.from_numpy(other["mlp.out", 3].mean((0, 1)))
     cases = [
         (patch("resid_post", "corrupted", layers="1", tokens="3"), _replaced("resid_post", 1, 3, other)),
+        (
+            patch("resid_post", "corrupted", layers="1", tokens="4,2", source_tokens="1,5"),
+            at("resid_post", 1, lambda x: _moved(x, _tensor(other["resid_post", 1]), {4: 1, 2: 5})),
+        ),
         (patch("attn.context", "corrupted", layers="1", heads="2"), _head("attn.context", 1, 2, other)),
         (patch("attn.k", "corrupted", layers="2", heads="1"), _head("attn.k", 2, 1, other)),
         (zero_ablation("attn.context", layers="2", heads="3"), _head("attn.context", 2, 3, None)),
@@ -275,6 +279,13 @@ def _replaced(site: str, layer: int, token: int, source: Values) -> Change:
         return value
 
     return at(site, layer, change)
+
+
+def _moved(value: torch.Tensor, source: torch.Tensor, tokens: dict[int, int]) -> torch.Tensor:
+    value = value.clone()
+    for here, there in tokens.items():
+        value[here] = source[there]
+    return value
 
 
 def _head(site: str, layer: int, head: int, source: Values | None) -> Change:

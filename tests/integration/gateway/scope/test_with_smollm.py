@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from megatronapp.trainer import launch  # noqa: F401  (imported once, before the
 from tests.integration.gateway.conftest import OPERATOR, Served
 from tests.integration.gateway.scope.conftest import viewing
 from tests.integration.gateway.scope.patients import RUN, Patient, assert_close, batch_first, patient_on
-from tests.support.smollm import LAYERS, SHAPE, smollm
+from tests.support.smollm import CHANNELS, GROUPS, HEADS, LAYERS, POSITIONS, SHAPE, smollm
+from tests.support.transformer_lens_venv import transformer_lens_cache
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 PROMPT = "The capital of France is"
@@ -30,6 +32,54 @@ HOOKS = {
     "attn.hook_z": "attn.context",
     "mlp.hook_post": "mlp.act",
     "hook_resid_post": "resid_post",
+}
+
+COMPARED = [
+    "hook_embed",
+    "logits",
+    *(
+        f"blocks.{layer}.*hook_{name}"
+        for layer in (0, 14, 29)
+        for name in (
+            "resid_pre",
+            "resid_mid",
+            "resid_post",
+            "attn_out",
+            "mlp_out",
+            "q",
+            "k",
+            "v",
+            "rot_q",
+            "rot_k",
+            "attn_scores",
+            "pattern",
+            "z",
+            "pre",
+            "pre_linear",
+            "post",
+        )
+    ),
+]
+"""All hook points of these layers that both have; what each head adds needs a flag there."""
+TRANSFORMER_LENS = {
+    "n_layers": LAYERS,
+    "n_ctx": POSITIONS,
+    "d_model": 576,
+    "d_mlp": 1536,
+    "d_head": CHANNELS,
+    "n_heads": HEADS,
+    "n_key_value_heads": GROUPS,
+    "act_fn": "silu",
+    "gated_mlp": True,
+    "normalization_type": "RMS",
+    "final_rms": True,
+    "eps": 1e-5,
+    "positional_embedding_type": "rotary",
+    "rotary_dim": CHANNELS,
+    "rotary_base": 100_000,
+    "rotary_adjacent_pairs": False,
+    "original_architecture": "LlamaForCausalLM",
+    "device": "cpu",
 }
 
 
@@ -52,6 +102,22 @@ async def test_a_real_model_is_read_and_understood(patient: Patient) -> None:
     await asyncio.to_thread(_it_has_induction_heads, patient)
     await asyncio.to_thread(_the_name_of_the_country_decides, patient)
     await _the_lens_comes_to_the_answer(patient)
+
+
+@pytest.mark.parametrize(("layout", "ranks"), [("--pipeline-model-parallel-size 2", 2)])
+async def test_names_and_values_are_those_of_transformer_lens(patient: Patient, tmp_path: Path) -> None:
+    cache = await asyncio.to_thread(patient.model.run_with_cache, PROMPT, COMPARED)
+    config = {**TRANSFORMER_LENS, "d_vocab": len(patient.weights["embedding.word_embeddings.weight"])}
+
+    expected = await asyncio.to_thread(transformer_lens_cache, patient.weights, cache.tokens, config, tmp_path)
+
+    points = [name for pattern in COMPARED for name in expected if fnmatchcase(name, pattern)]
+    assert set(cache) == set(points)
+    for name in points:
+        values = expected[name][..., : cache["logits"].shape[-1]] if name == "logits" else expected[name]
+        known = np.isfinite(values)
+        np.testing.assert_array_equal(np.isfinite(cache[name]), known, name)
+        assert_close(cache[name][known], values[known], 1e-4)
 
 
 def _it_writes_readable_text(patient: Patient) -> None:

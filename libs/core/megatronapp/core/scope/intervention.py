@@ -46,6 +46,8 @@ class Intervention:
     off: bool = False
     source: str = ""
     """Of patch, mean and steer: the request whose kept values are taken."""
+    source_tokens: str = ""
+    """Of patch: the source's tokens that come to `tokens`, as many, one by one in their order; empty: the same ones."""
     baseline: str = ""
     """Of steer: the request whose mean is taken away from the source's."""
     vector: tuple[float, ...] = ()
@@ -75,7 +77,8 @@ def _vector(values: Any) -> tuple[float, ...]:
 
 
 def patch(site: str, source: str, **where: Any) -> Intervention:
-    """Values of the request `source`, at the same tokens; of its one row, or of the row of the same number."""
+    """Values of the request `source`, at the same tokens or its `source_tokens`; of its one row, or the row of the same
+    number."""
     return Intervention(kind=PATCH, site=site, source=source, **where)
 
 

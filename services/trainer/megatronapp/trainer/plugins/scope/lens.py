@@ -29,6 +29,7 @@ from megatronapp.core.scope.operations import Slice, Take, TopK
 from megatronapp.core.scope.plan import RESIDUAL_SITES
 from megatronapp.core.scope.results import Result, Top
 from megatronapp.core.scope.sites import Axis, matching
+from megatronapp.trainer.plugins.scope.commands import Document
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import LOGITS, Spot
 from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_shard
@@ -258,6 +259,13 @@ class Lens:
             when=tap.when,
         )
         self._queue.put(address, _with_axes(reduced, rows.kept))
+
+
+def lens_documents(demand: Document) -> list[Any]:
+    """Those of a demand's taps that are a lens's."""
+    taps = demand.get("taps")
+    found = [each for each in taps if isinstance(each, dict)] if isinstance(taps, list) else []
+    return [each for each in found if "logitlens(" in str(each.get("expression", ""))]
 
 
 def predicted(chunk: Any, rows: torch.Tensor, *, norm: bool) -> torch.Tensor:

@@ -29,7 +29,7 @@ from megatronapp.trainer.plugins.scope import flags
 from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
-from megatronapp.trainer.plugins.scope.lens import Lens
+from megatronapp.trainer.plugins.scope.lens import Lens, lens_documents
 from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.places import weight_spots
@@ -368,24 +368,8 @@ class ScopePlugin(Plugin):
 
     def _hello(self) -> tuple[str, Document]:
         """What the hello of a connection says of this plug-in."""
-        roles = [*(() if self._serving else ("train",)), "perturb"]
-        described = {
-            # One rank is asked, and asks the others.
-            "roles": [*roles, *(("generate",) if self._text.here else ())],
-            "state": self._teller.described_state(),
-            "confirms_demands": True,
-            **self._viewer.described(trains=not self._serving, generates=self._text.possible),
-        }
-        model = described["model"]
-        model["microbatches"] = self._context.schedule.microbatches
-        if self._context.tokenizer is not None:
-            model["vocabulary"] = self._context.tokenizer.vocab_size
-        model["position_embedding"] = str(getattr(self._chunks[0], "position_embedding_type", ""))
-        model["normalization"] = str(self._config.normalization)
-        model["norm_epsilon"] = float(self._config.layernorm_epsilon)
-        if self._serving:
-            model["sequence_length"] = self._context.max_positions
-        return "scope", {"hello": described}
+        sites = self._viewer.described(trains=not self._serving, generates=self._text.possible)
+        return "scope", {"hello": self._teller.hello(sites, self._chunks[0], asked_for_text=self._text.here)}
 
     def _state_document(self) -> Document:
         return {
@@ -396,10 +380,3 @@ class ScopePlugin(Plugin):
             "lease_seconds": self._control.left_seconds,
             "plan": self._disturber.names,
         }
-
-
-def lens_documents(demand: Document) -> list[Any]:
-    """Those of its taps that are a lens's."""
-    taps = demand.get("taps")
-    found = [each for each in taps if isinstance(each, dict)] if isinstance(taps, list) else []
-    return [each for each in found if "logitlens(" in str(each.get("expression", ""))]

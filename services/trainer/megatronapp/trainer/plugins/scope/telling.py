@@ -44,3 +44,26 @@ class Teller:
 
     def described_state(self) -> Document:
         return {"state": self.state, **self._state_document()}
+
+    def hello(self, sites: Document, chunk: Any, *, asked_for_text: bool) -> Document:
+        """A `ScopeHello`. `sites`: what can be looked at (`Viewer.described`); `asked_for_text`: this rank is."""
+        context, config = self._context, chunk.config
+        roles = [*(() if context.serving else ("train",)), "perturb", *(("generate",) if asked_for_text else ())]
+        model = {
+            **sites["model"],
+            "microbatches": context.schedule.microbatches,
+            "position_embedding": str(getattr(chunk, "position_embedding_type", "")),
+            "normalization": str(config.normalization),
+            "norm_epsilon": float(config.layernorm_epsilon),
+        }
+        if context.tokenizer is not None:
+            model["vocabulary"] = context.tokenizer.vocab_size
+        if context.serving:
+            model["sequence_length"] = context.max_positions
+        return {
+            "roles": roles,
+            "state": self.described_state(),
+            "confirms_demands": True,
+            "sites": sites["sites"],
+            "model": model,
+        }

@@ -123,11 +123,20 @@ def test_whatever_comes_is_a_plan_or_refused(document: dict[str, Any]) -> None:
         ({"kind": "steer", "vector": ["x"]}, "numbers"),
         ({"kind": "zero", "source": "a"}, "takes no values"),
         ({"kind": "steer", "place": "storage", "vector": [1.0]}, "weights have neither"),
+        ({"kind": "zero", "source_tokens": "1"}, "belong to a patch"),
     ],
 )
 def test_values_come_from_one_place(wish: dict[str, Any], word: str) -> None:
     with pytest.raises(DataError, match=word):
         Plan.parse({"perturbations": [wish]})
+
+
+@pytest.mark.parametrize(("tokens", "there"), [("", "1"), ("1,2", "1"), ("2:", "1"), ("1,1", "2,3"), ("1", "2:")])
+def test_a_patch_from_other_tokens_names_as_many(tokens: str, there: str) -> None:
+    asked = Intervention(kind="patch", site="resid_post", source="a", tokens=tokens, source_tokens=there)
+
+    with pytest.raises(DataError, match="as many as tokens"):
+        Plan.of_request(GenerationRequest(prompts=("x",), interventions=(asked,)))
 
 
 def test_a_request_s_interventions_are_a_plan_of_its_own() -> None:

@@ -104,7 +104,8 @@ class SiteChange:
     def _from_values(self, value: torch.Tensor, index: Index, spot: Spot, position: Position) -> torch.Tensor:
         wish = self._wish
         if wish.kind == PATCH:
-            return self._kept.patched(value, spot, wish.source, position.end)
+            moved = dict(zip(wish.tokens.numbers(), wish.source_tokens.numbers(), strict=False))
+            return self._kept.patched(value, spot, wish.source, position.end, moved)
         if wish.vector:
             along = index[next(axis for axis in _COLUMNS if axis in index)]
             vector = torch.tensor(wish.vector, dtype=value.dtype, device=value.device)[along]

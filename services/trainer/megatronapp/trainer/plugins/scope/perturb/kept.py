@@ -8,7 +8,7 @@ so that all ranks come to the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -101,22 +101,21 @@ class Kept:
         keeps = any(source.keeps(spot.site, spot.layer, self._layers) for source in self._sources.values())
         return [self._read] if keeps and not spot.place.computed else []
 
-    def patched(self, value: torch.Tensor, spot: Spot, source: str, end: int) -> torch.Tensor:
-        """The value, whose last token is before position `end`, with the source's in place of it where it has any."""
+    def patched(self, value: torch.Tensor, spot: Spot, source: str, end: int, moved: Mapping[int, int]) -> torch.Tensor:
+        """The value, whose last token is before position `end`, with the source's in place of it where it has any.
+        `moved`: by position the source's that comes there; empty: the same ones."""
         axes = [names[0] for names in spot.place.dims]
         token = next(at for at, name in enumerate(axes) if name in ("token", "query"))
         first, new = end - value.shape[token], value.clone()
         for begin, part in self._parts(source, spot):
-            low, high = max(first, begin), min(end, begin + part.shape[token])
-            if low >= high:
-                continue
-            here = new.narrow(token, low - first, high - low)
-            there = part.narrow(token, low - begin, high - low)
-            if "key" in axes:
-                at = axes.index("key")
-                keys = min(here.shape[at], there.shape[at])
-                here, there = here.narrow(at, 0, keys), there.narrow(at, 0, keys)
-            here.copy_(there.expand_as(here))
+            last = begin + part.shape[token]
+            for here, there, count in _stretches(first, end, begin, last, moved):
+                target, given = new.narrow(token, here - first, count), part.narrow(token, there - begin, count)
+                if "key" in axes:
+                    at = axes.index("key")
+                    keys = min(target.shape[at], given.shape[at])
+                    target, given = target.narrow(at, 0, keys), given.narrow(at, 0, keys)
+                target.copy_(given.expand_as(target))
         return new
 
     def mean(self, spot: Spot, source: str) -> torch.Tensor:
@@ -158,3 +157,15 @@ class Kept:
             for site in sites
             if site in self._axes
         )
+
+
+def _stretches(first: int, end: int, begin: int, last: int, moved: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+    """Positions from first to end for which the source has values from begin to last: where they are, where it has
+    them, how many in a row."""
+    if not moved:
+        low, high = max(first, begin), min(end, last)
+        if low < high:
+            yield low, low, high - low
+    for here, there in moved.items():
+        if first <= here < end and begin <= there < last:
+            yield here, there, 1

@@ -41,6 +41,8 @@ class Perturbation:
     bits: str
     with_heads: Ranges
     source: str
+    source_tokens: Ranges
+    """As many as `tokens`, in their order; none: the same ones."""
     baseline: str
     vector: tuple[float, ...]
     redraw: bool
@@ -115,6 +117,7 @@ def _checked(wish: Intervention, seed: int, number: int, replica: int | None, re
         bits=wish.bits,
         with_heads=Ranges.parse(wish.with_heads),
         source=wish.source,
+        source_tokens=Ranges.parse(wish.source_tokens),
         baseline=wish.baseline,
         vector=wish.vector,
         redraw=wish.redraw,
@@ -126,6 +129,8 @@ def _checked(wish: Intervention, seed: int, number: int, replica: int | None, re
     )
     if wish.kind == SWAP_HEADS:
         _check_swap(made)
+    if made.source_tokens.picks:
+        _check_source_tokens(made)
     return made
 
 
@@ -157,6 +162,12 @@ def _check_source(wish: Intervention) -> None:
         raise DataError("a baseline belongs to a steering source")
     if not all(map(math.isfinite, wish.vector)):
         raise DataError(f"the vector of a {wish.kind} must hold finite numbers")
+
+
+def _check_source_tokens(made: Perturbation) -> None:
+    tokens, there = made.tokens.numbers(), made.source_tokens.numbers()
+    if made.kind != PATCH or not there or len(tokens) != len(there) or len(set(tokens)) != len(tokens):
+        raise DataError("source_tokens belong to a patch: as many as tokens, each token named once, such as 4 with 2")
 
 
 def _check_swap(made: Perturbation) -> None:
