@@ -53,7 +53,9 @@ class GatewaySettings(NotifySettings):
         default=(), description="names that a browser may use for this server, besides the loopback's and `host`"
     )
     allowed_origins: Names = Field(
-        default=(), description="further origins whose pages may open sessions, write, and listen to events"
+        default=(),
+        description="further origins whose pages may open sessions, write, listen to events, and show the page "
+        "in a frame",
     )
     people_file: Path | None = Field(
         default=None, description="named tokens, a line each: name role token; read again when it changes"
