@@ -56,4 +56,43 @@ test('the heatmaps hold every position of both prompts', async () => {
   if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/served.png` })
 })
 
+test('the layer that was disturbed is found by A/B', async () => {
+  const part = page.getByRole('region', { name: 'Experiments', exact: true })
+  await part.getByLabel('Kind').selectOption('compare')
+  await part.getByLabel('Site').selectOption('mlp.out')
+  await part.getByLabel('Layers').fill('1')
+  await part.getByLabel('New tokens').fill('4')
+  assert.ok(await part.getByRole('button', { name: 'Run the experiment' }).isDisabled())
+  await part.getByLabel('Reason').fill('which layer is it')
+  await part.getByRole('button', { name: 'Run the experiment' }).click(PATIENCE)
+  await part.getByText('First layer that differs').waitFor(PATIENCE)
+  assert.match(await part.locator('dl').textContent(), /First layer that differs\s*layer 1/)
+  const relative = part.getByRole('region', { name: /^Relative L2/ })
+  const before = await relative.getByRole('row', { name: /^layer 0/ }).getByRole('cell').allTextContents()
+  // Batches of other sizes may round otherwise.
+  assert.ok(before.length && before.every((text) => text === '–' || Number(text.replace('−', '-')) < 1e-6), before.join())
+  if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/compared.png` })
+})
+
+test('the prompt’s surprisal is told token by token', async () => {
+  const part = page.getByRole('region', { name: 'Experiments', exact: true })
+  await part.getByLabel('Kind').selectOption('surprisal')
+  await part.getByRole('button', { name: 'Run the experiment' }).click(PATIENCE)
+  const told = part.getByRole('region', { name: 'Surprisal, nats' })
+  await told.waitFor(PATIENCE)
+  // Of the first nobody knows.
+  assert.equal((await told.getByRole('cell').allTextContents()).filter((text) => text === '–').length, 1)
+})
+
+test('a page is shown alone in a frame', async () => {
+  const link = new URL(page.url())
+  link.searchParams.set('embed', '1')
+  await page.goto(link.href)
+  await page.getByLabel('Prompts, one a line').waitFor(PATIENCE)
+  await page.getByText('1 viewer').waitFor(PATIENCE)
+  assert.equal(await page.getByRole('banner').count(), 0)
+  assert.equal(await page.getByRole('navigation', { name: 'Pages' }).count(), 0)
+  assert.equal(await page.getByRole('link', { name: 'MegatronApp' }).count(), 0)
+})
+
 test('no script failed', () => assert.deepEqual(problems, []))

@@ -149,6 +149,15 @@ async def test_the_own_page_and_listed_origins_can_write(start: Start) -> None:
             assert (await client.post("/api/v1/session", json={"token": "any"})).status_code == 200
 
 
+async def test_the_page_is_framed_by_itself_and_listed_origins_alone(start: Start) -> None:
+    served = await start(authenticator=AllowAll(), allowed_origins=["https://ops.example"])
+
+    async with served.client("") as client:
+        policy = (await client.get("/api/v1/session")).headers["Content-Security-Policy"]
+
+    assert policy.split("; ")[-1] == "frame-ancestors 'self' https://ops.example"
+
+
 @pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost", 200), ("scope.example", 200)])
 async def test_a_name_that_is_not_ours_is_refused(start: Start, host: str, status: int) -> None:
     served = await start(authenticator=AllowAll(), allowed_hosts=["scope.example"])

@@ -75,6 +75,14 @@ def test_exactly_the_documented_edges_pass(values: dict[str, object]) -> None:
     assert edges(values) == INSIDE | TO_API_SERVER | TO_RECEIVERS
 
 
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_replicas_of_the_gateway_reach_each_other_for_what_they_pass_on(values: dict[str, object]) -> None:
+    policies = list(of_kind(render(values), "NetworkPolicy").values())
+    gateway = members(values)["gateway"]
+
+    assert {port for port in PORTS if allowed(policies, gateway, gateway, port)} == {7602, 8080}
+
+
 def test_every_pod_may_resolve_names() -> None:
     policies = of_kind(render(), "NetworkPolicy")
 

@@ -7,6 +7,42 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ScopeRelayUp(_message.Message):
+    __slots__ = ("viewer", "text")
+    VIEWER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    viewer: ScopeRelayViewer
+    text: str
+    def __init__(self, viewer: _Optional[_Union[ScopeRelayViewer, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ScopeRelayViewer(_message.Message):
+    __slots__ = ("role", "name", "expires_unix_seconds")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_UNIX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    name: str
+    expires_unix_seconds: float
+    def __init__(self, role: _Optional[str] = ..., name: _Optional[str] = ..., expires_unix_seconds: _Optional[float] = ...) -> None: ...
+
+class ScopeRelayDown(_message.Message):
+    __slots__ = ("text", "frame", "close")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    frame: bytes
+    close: ScopeRelayClose
+    def __init__(self, text: _Optional[str] = ..., frame: _Optional[bytes] = ..., close: _Optional[_Union[ScopeRelayClose, _Mapping]] = ...) -> None: ...
+
+class ScopeRelayClose(_message.Message):
+    __slots__ = ("code", "reason")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    reason: str
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class ScopeUp(_message.Message):
     __slots__ = ("hello", "sites", "frame", "event", "ack", "in_force")
     HELLO_FIELD_NUMBER: _ClassVar[int]

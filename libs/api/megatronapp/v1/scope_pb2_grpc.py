@@ -116,3 +116,81 @@ class ScopeIngest:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ScopeRelayStub:
+    """Between replicas of the gateway: a viewer's WebSocket, carried to the replica that owns its run. The first message says
+    whose it is.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Watch = channel.stream_stream(
+                '/megatronapp.v1.ScopeRelay/Watch',
+                request_serializer=megatronapp_dot_v1_dot_scope__pb2.ScopeRelayUp.SerializeToString,
+                response_deserializer=megatronapp_dot_v1_dot_scope__pb2.ScopeRelayDown.FromString,
+                _registered_method=True)
+
+
+class ScopeRelayServicer:
+    """Between replicas of the gateway: a viewer's WebSocket, carried to the replica that owns its run. The first message says
+    whose it is.
+    """
+
+    def Watch(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ScopeRelayServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Watch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=megatronapp_dot_v1_dot_scope__pb2.ScopeRelayUp.FromString,
+                    response_serializer=megatronapp_dot_v1_dot_scope__pb2.ScopeRelayDown.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'megatronapp.v1.ScopeRelay', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('megatronapp.v1.ScopeRelay', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ScopeRelay:
+    """Between replicas of the gateway: a viewer's WebSocket, carried to the replica that owns its run. The first message says
+    whose it is.
+    """
+
+    @staticmethod
+    def Watch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/megatronapp.v1.ScopeRelay/Watch',
+            megatronapp_dot_v1_dot_scope__pb2.ScopeRelayUp.SerializeToString,
+            megatronapp_dot_v1_dot_scope__pb2.ScopeRelayDown.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

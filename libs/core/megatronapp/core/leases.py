@@ -65,6 +65,12 @@ class Leases:
             mine = await self._hold(self._keys(names), [self.holder, self._milliseconds])
         return {names[number - 1] for number in mine}
 
+    async def holder_of(self, name: str) -> str | None:
+        """Who has it now; None: nobody."""
+        async with _answered():
+            found = await self._redis.get(self._keys([name])[0])
+        return None if found is None else found.decode()
+
     async def release(self, names: Sequence[str]) -> None:
         """Let others have what is held of these."""
         if names:

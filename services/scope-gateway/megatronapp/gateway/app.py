@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Generator
+from functools import partial
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -29,7 +30,11 @@ from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics, RequestTimer
 from megatronapp.gateway.notify.notifier import Notifier
 from megatronapp.gateway.people import NamedTokens
+from megatronapp.gateway.scope.connection import Connection, serve
+from megatronapp.gateway.scope.relay import RelayedSocket
 from megatronapp.gateway.scope.service import Scope
+from megatronapp.gateway.scope.tickets import Admission
+from megatronapp.gateway.scope.viewers import Viewer
 from megatronapp.gateway.sessions import Sessions, SignInLinks
 from megatronapp.gateway.settings import GatewaySettings
 from megatronapp.gateway.shards import CollectorShards
@@ -83,7 +88,7 @@ class Gateway:
         jobs = JobStore()
         self._scope = scope = Scope(self._settings, self._authenticator, jobs, self._metrics.scope)
         try:
-            await scope.start()
+            await scope.start(self.port, partial(_serve_relayed, scope, self._settings))
         except MegatronAppError:
             listener.close()
             raise
@@ -157,6 +162,10 @@ class Gateway:
             notifier=Notifier(self._settings, self._bus, self._metrics),
             scope=scope,
         )
+
+
+async def _serve_relayed(scope: Scope, settings: GatewaySettings, socket: RelayedSocket, admission: Admission) -> None:
+    await serve(scope, Connection(socket, Viewer(admission), scope, settings))
 
 
 class _Server(uvicorn.Server):

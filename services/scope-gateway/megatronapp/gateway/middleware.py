@@ -30,16 +30,17 @@ TOO_LARGE = Answer(413, "too_large", "Send less, or raise MEGATRONAPP_GATEWAY_MA
 
 
 class SecurityHeaders:
-    """Adds HEADERS to every answer that does not set its own."""
+    """Adds HEADERS to every answer that does not set its own. `origins` may show the page in a frame."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, origins: Collection[str] = ()) -> None:
         self._app = app
+        self._headers = {**HEADERS, "Content-Security-Policy": " ".join([PAGE_POLICY, *origins])}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -53,7 +53,9 @@ class GatewaySettings(NotifySettings):
         default=(), description="names that a browser may use for this server, besides the loopback's and `host`"
     )
     allowed_origins: Names = Field(
-        default=(), description="further origins whose pages may open sessions, write, and listen to events"
+        default=(),
+        description="further origins whose pages may open sessions, write, listen to events, and show the page "
+        "in a frame",
     )
     people_file: Path | None = Field(
         default=None, description="named tokens, a line each: name role token; read again when it changes"
@@ -85,6 +87,16 @@ class GatewaySettings(NotifySettings):
     )
     ended_job_seconds: float = Field(default=24 * 3600, ge=0, description="how long a job that ended is listed")
 
+    replica_host: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9.:-]*$",
+        description="name or address by which other replicas reach this one, where several share MegaScope's runs over "
+        "redis_url; empty: it is the only one",
+    )
+    replica_tls_name: str = Field(
+        default="",
+        description="name in the replicas' own certificate, where the gRPC port has one; empty: replica_host",
+    )
     scope_max_viewers: int = Field(default=200, ge=1, description="most viewers of MegaScope at once")
     scope_max_ranks: int = Field(default=4096, ge=1, description="most ranks of one run that MegaScope serves")
     scope_max_subscriptions: int = Field(default=16, ge=1, description="most subscriptions of one viewer")

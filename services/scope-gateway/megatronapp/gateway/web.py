@@ -70,7 +70,7 @@ def build(settings: GatewaySettings) -> Application:
         larger={f"{API}/scope/recordings": settings.scope_max_recording_bytes},
     )
     app.add_middleware(SameSite, hosts=accepted_hosts(settings), origins=settings.allowed_origins)
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(SecurityHeaders, origins=settings.allowed_origins)
     errors.install(app)
     app.include_router(
         recordings.upload_router,

@@ -13,8 +13,8 @@ export function cellText({ values, states }: Pick<Picture, 'values' | 'states'>,
   return Number.isFinite(value) ? signed(value) : value > 0 ? '+∞' : '−∞'
 }
 
-/** Four digits, with a true minus. */
-export const signed = (value: number): string => formatNumber(value, 4).replace('-', '−')
+/** With a true minus. */
+export const signed = (value: number, digits = 4): string => formatNumber(value, digits).replace('-', '−')
 
 /** A probability: two digits, also of small ones: "78 %", "0.46 %". */
 export const formatShare = (share: number): string => `${formatNumber(100 * share, 2)} %`

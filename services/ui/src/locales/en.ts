@@ -1,4 +1,5 @@
 import { runsEn } from './runs.en'
+import { experimentsEn } from './experiments.en'
 import { recordingsEn } from './recordings.en'
 import { scopeEn } from './scope.en'
 
@@ -378,6 +379,7 @@ export const en = {
   'signal.frontier': 'Progress',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
+  ...experimentsEn,
   ...recordingsEn,
   ...scopeEn,
 } as const

@@ -1,4 +1,5 @@
 import { runsZh } from './runs.zh'
+import { experimentsZh } from './experiments.zh'
 import { recordingsZh } from './recordings.zh'
 import { scopeZh } from './scope.zh'
 import type { Messages } from '@/composables/useText'
@@ -378,6 +379,7 @@ export const zh: Messages = {
   'signal.frontier': '进度',
   'signal.telemetry': '遥测',
   ...runsZh,
+  ...experimentsZh,
   ...recordingsZh,
   ...scopeZh,
 }

@@ -1,4 +1,5 @@
 import type { Annotation, Finding, LiveEvent, Report } from '@/api/types'
+import { answerExperiment } from './experiments'
 import { COLUMNS_TYPE, gridBytes } from './grid'
 import { differenceOf, historyOf, markersOf, timeSpentOf } from './runs'
 import { chromeTrace } from './spans'
@@ -54,6 +55,8 @@ export class FakeGateway {
     if (path.startsWith('/api/v1/scope/recordings')) return this.ofRecordings(method, path.slice('/api/v1/scope/recordings/'.length))
     if (path === '/api/v1/scope/tickets') return { ...json({ ticket: 'made-up', expires_unix_seconds: this.now() + 30 }), status: 201 }
     if (path === '/api/v1/scope/audit') return json(this.scopes.get(url.searchParams.get('run') ?? '')?.records() ?? [])
+    const experiment = /^\/api\/v1\/scope\/runs\/[^/]+\/(.+)$/.exec(path)?.[1]
+    if (experiment) return json(answerExperiment(experiment, body))
     if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
     if (path.startsWith('/api/v1/findings/')) return this.ofFinding(method, path.slice('/api/v1/findings/'.length), url.searchParams, body)
     const [, run, rest = ''] = /^\/api\/v1\/jobs\/([^/]+)(?:\/(.*))?$/.exec(path) ?? []

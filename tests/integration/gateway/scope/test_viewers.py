@@ -73,7 +73,7 @@ async def test_after_a_cut_no_event_is_missing(scope: Served) -> None:
         async with viewing(scope) as viewer:
             await pods[3].event(series=scope_pb2.ScopeSeries(name="loss", step=1, value=1.0))
             before = await viewer.event("series")
-            epoch = scope.gateway._scope.session("run-1").ring.epoch  # type: ignore[union-attr]
+            epoch = (await scope.gateway._scope.session("run-1")).ring.epoch  # type: ignore[union-attr]
         for step in range(2, 30):
             await pods[3].event(series=scope_pb2.ScopeSeries(name="loss", step=step, value=1.0))
         async with opened(scope) as socket:

@@ -17,38 +17,38 @@ class Clock:
         return self.now
 
 
-def test_a_ticket_is_good_once() -> None:
+async def test_a_ticket_is_good_once() -> None:
     tickets = Tickets()
-    ticket = tickets.issue(ADMISSION)
+    ticket = await tickets.issue(ADMISSION)
 
-    assert tickets.use(ticket) is ADMISSION
+    assert await tickets.use(ticket) is ADMISSION
     with pytest.raises(AuthError):
-        tickets.use(ticket)
+        await tickets.use(ticket)
 
 
 @pytest.mark.parametrize("ticket", ["", "x", "\ud800", "x" * 10**6])
-def test_what_is_no_ticket_opens_nothing(ticket: str) -> None:
+async def test_what_is_no_ticket_opens_nothing(ticket: str) -> None:
     with pytest.raises(AuthError):
-        Tickets().use(ticket)
+        await Tickets().use(ticket)
 
 
-def test_a_ticket_expires() -> None:
+async def test_a_ticket_expires() -> None:
     clock = Clock()
-    tickets = Tickets(clock)
-    ticket = tickets.issue(ADMISSION)
+    tickets = Tickets(clock=clock)
+    ticket = await tickets.issue(ADMISSION)
     clock.now = TICKET_SECONDS
 
     with pytest.raises(AuthError):
-        tickets.use(ticket)
+        await tickets.use(ticket)
 
 
-def test_open_tickets_are_bounded_and_expired_ones_make_room() -> None:
+async def test_open_tickets_are_bounded_and_expired_ones_make_room() -> None:
     clock = Clock()
-    tickets = Tickets(clock)
+    tickets = Tickets(clock=clock)
     for number in range(MAX_OPEN):
         tickets._open[number.to_bytes(4, "big")] = (TICKET_SECONDS, ADMISSION)
 
     with pytest.raises(TooManyError):
-        tickets.issue(ADMISSION)
+        await tickets.issue(ADMISSION)
     clock.now = TICKET_SECONDS
-    assert tickets.issue(ADMISSION)
+    assert await tickets.issue(ADMISSION)

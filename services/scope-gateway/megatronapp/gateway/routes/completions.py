@@ -25,13 +25,14 @@ from megatronapp.gateway.completion_models import (
     MegatronRequest,
 )
 from megatronapp.gateway.deps import Caller, GatewayParts, caller
+from megatronapp.gateway.elsewhere import OwnersRoute
 from megatronapp.gateway.leaving import unless_gone
 from megatronapp.gateway.routes.completion_stream import EVENT_STREAM, Streamed, logprobs_of, streamed
 from megatronapp.gateway.scope.generating import events_of, generate
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.sessions import Session
 
-router = APIRouter(tags=["generation"])
+router = APIRouter(tags=["generation"], route_class=OwnersRoute)
 Asking = Annotated[Caller, Depends(caller)]
 
 
@@ -41,7 +42,7 @@ async def megatron_generate(
 ) -> MegatronGeneration:
     """As Megatron-LM's text-generation server has it: prompts in, prompts with their continuations out."""
     by = _operator(asking)
-    session = _serving(gateway.scope, "")
+    session = await _serving(gateway.scope, "")
     rows = await unless_gone(request, generate(session, _of_megatron(body), by))
     if body.beam_width:
         beams = rows[0].beams[: body.beam_width]
@@ -65,7 +66,7 @@ async def complete(
 ) -> Completion | StreamingResponse:
     """As OpenAI's completions: `model` is a run, its job, or left out where one model is served."""
     by = _operator(asking)
-    session = _serving(gateway.scope, body.model)
+    session = await _serving(gateway.scope, body.model)
     if body.stream:
         events = events_of(session, _of_completion(body), by)
         first = await unless_gone(request, anext(events))  # what is refused has a status of its own
@@ -95,17 +96,15 @@ def _operator(asking: Caller) -> str:
     return f"{asking.role.value} (API)"
 
 
-def _serving(scope: Scope, model: str) -> Session:
-    """Raises NotFoundError, and UsageError where several models could be meant."""
-    able = [session for session in scope.sessions() if session.generates]
-    if model:
-        able = [session for session in able if model in (session.identity.run, session.identity.job)]
+async def _serving(scope: Scope, model: str) -> Session:
+    """Raises NotFoundError, ElsewhereError for another replica's, and UsageError where several could be meant."""
+    able = [one for one in await scope.served() if one.generates and model in ("", one.run, one.job)]
     if not able:
         raise NotFoundError(f"no model {model[:100]} is served; start one with megatronapp serve".replace("  ", " "))
     if len(able) > 1:
-        names = ", ".join(session.identity.job for session in able[:5])
+        names = ", ".join(one.job for one in able[:5])
         raise UsageError(f"{len(able)} models are served: say which by /v1/completions' model, such as {names}")
-    return able[0]
+    return await scope.session(able[0].run)
 
 
 def _of_megatron(body: MegatronRequest) -> GenerationRequest:

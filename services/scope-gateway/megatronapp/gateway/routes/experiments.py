@@ -11,6 +11,7 @@ from megatronapp.core import experiments
 from megatronapp.core.errors import NotFoundError, UsageError
 from megatronapp.core.generation import Prompt, Sampling
 from megatronapp.gateway.deps import AskingOperator, Caller, GatewayParts, Parts
+from megatronapp.gateway.elsewhere import OwnersRoute
 from megatronapp.gateway.experiment_models import (
     AttributionRequest,
     CausalTrace,
@@ -27,7 +28,7 @@ from megatronapp.gateway.experiment_models import (
 from megatronapp.gateway.leaving import unless_gone
 from megatronapp.gateway.scope.experimenting import Experimenter
 
-router = APIRouter(prefix="/scope/runs/{run}", tags=["scope"])
+router = APIRouter(prefix="/scope/runs/{run}", tags=["scope"], route_class=OwnersRoute)
 Run = Annotated[str, Path(max_length=256, description="the run whose model it is")]
 
 
@@ -36,7 +37,7 @@ async def surprisal(
     body: SurprisalRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
 ) -> list[PromptSurprisal]:
     """How little the model expects each token of prompts."""
-    of = _experimenter(gateway, run, asking)
+    of = await _experimenter(gateway, run, asking)
     prompts = [_prompt(each) for each in body.prompts]
     found = await unless_gone(request, of.run(experiments.surprisal(prompts)))
     return [PromptSurprisal(**asdict(each)) for each in found]
@@ -47,7 +48,7 @@ async def causal_trace(
     body: CausalTraceRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
 ) -> CausalTrace:
     """Where values of one prompt, in place of another's, bring its answer back: a grid of layers and tokens."""
-    of = _experimenter(gateway, run, asking, body.reason)
+    of = await _experimenter(gateway, run, asking, body.reason)
     asked = experiments.causal_trace(
         _prompt(body.clean),
         _prompt(body.corrupted),
@@ -73,7 +74,7 @@ async def compare(
     body: ComparisonRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
 ) -> PromptComparison:
     """A prompt without and with interventions: how far predictions and a site's values are apart."""
-    of = _experimenter(gateway, run, asking, _given(body.reason))
+    of = await _experimenter(gateway, run, asking, _given(body.reason))
     asked = experiments.compare(
         _prompt(body.prompt),
         [each.of_core() for each in body.interventions],
@@ -104,7 +105,7 @@ async def sweep(
     body: SweepRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
 ) -> list[SweptPoint]:
     """How far predictions go as an intervention grows, over several seeds of its noise."""
-    of = _experimenter(gateway, run, asking, _given(body.reason))
+    of = await _experimenter(gateway, run, asking, _given(body.reason))
     asked = experiments.sweep(_prompt(body.prompt), body.intervention.of_core(), body.coefficients, body.seeds)
     found = await unless_gone(request, of.run(asked))
     return [SweptPoint(**asdict(each)) for each in found]
@@ -115,7 +116,7 @@ async def attribute(
     body: AttributionRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
 ) -> LogitAttribution:
     """Direct logit attribution: what each head and MLP adds to the answer at the prompt's end."""
-    of = _experimenter(gateway, run, asking)
+    of = await _experimenter(gateway, run, asking)
     answer = body.answer if isinstance(body.answer, int) else await of.token(body.answer)
     against = await of.token(body.against) if isinstance(body.against, str) else body.against
     asked = experiments.attribution(_prompt(body.prompt), answer, of.shape, against=against)
@@ -129,9 +130,9 @@ async def attribute(
     )
 
 
-def _experimenter(gateway: Parts, run: str, asking: Caller, reason: str = "") -> Experimenter:
+async def _experimenter(gateway: Parts, run: str, asking: Caller, reason: str = "") -> Experimenter:
     """Raises NotFoundError for a run whose model nobody can ask."""
-    session = gateway.scope.session(run)
+    session = await gateway.scope.session(run)
     if not session.generates:
         raise NotFoundError(f"the model of run {run!r} does not generate: start it with megatronapp serve, or --scope")
     return Experimenter(session, f"{asking.signature} (API)", reason)

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Depends, Query, WebSocket
 from megatronapp.core.errors import AuthError, MegatronAppError, NotFoundError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.deps import Caller, GatewayParts, caller, parts
+from megatronapp.gateway.elsewhere import OwnersRoute
 from megatronapp.gateway.errors import respond_to
 from megatronapp.gateway.models import AuditEntry, ScopeModel, ScopeTicket
-from megatronapp.gateway.scope.connection import Connection
+from megatronapp.gateway.scope.connection import Connection, serve
 from megatronapp.gateway.scope.limits import Close
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.tickets import TICKET_SECONDS, Admission
@@ -23,7 +24,7 @@ log = get_logger(__name__)
 PROTOCOL = "mscope.v1"
 TICKET_PREFIX = "ticket."
 
-router = APIRouter(prefix="/scope", tags=["scope"])
+router = APIRouter(prefix="/scope", tags=["scope"], route_class=OwnersRoute)
 socket_router = APIRouter()
 """Without the HTTP routes' dependency: it says itself who may pass."""
 
@@ -32,23 +33,16 @@ socket_router = APIRouter()
 async def new_ticket(gateway: GatewayParts, asking: Annotated[Caller, Depends(caller)]) -> ScopeTicket:
     """What opens one WebSocket of `mscope.v1`, once, within half a minute: offer it as the subprotocol
     `ticket.<ticket>` beside `mscope.v1`."""
-    ticket = gateway.scope.tickets.issue(_admission(asking))
+    ticket = await gateway.scope.tickets.issue(_admission(asking))
     return ScopeTicket(ticket=ticket, expires_unix_seconds=round(time.time() + TICKET_SECONDS, 3))
 
 
 @router.get("/models")
 async def list_models(gateway: GatewayParts) -> list[ScopeModel]:
     """Runs whose ranks are connected, by job."""
-    found = [session for session in gateway.scope.sessions() if session.producers]
     return [
-        ScopeModel(
-            run=session.identity.run,
-            job=session.identity.job,
-            roles=session.structure.roles,
-            layers=session.structure.layers(),
-            ranks=len(session.producers),
-        )
-        for session in sorted(found, key=lambda session: session.identity.job)
+        ScopeModel(run=one.run, job=one.job, roles=list(one.roles), layers=one.layers, ranks=one.ranks)
+        for one in await gateway.scope.served()
     ]
 
 
@@ -57,6 +51,7 @@ async def list_audit(
     gateway: GatewayParts, run: Annotated[str, Query(max_length=256, description="of this run")]
 ) -> list[AuditEntry]:
     """Who disturbed, paused or compared, and why: the newest thousand since the gateway's start, the oldest first."""
+    await gateway.scope.check_here(run)
     return [
         AuditEntry(
             unix_seconds=entry.unix_ns / 1e9,
@@ -90,17 +85,7 @@ async def scope_socket(socket: WebSocket) -> None:
         # A page can read the code of a close, but not the status of a refusal.
         await socket.close(Close.TICKET, "the ticket is unknown, used or expired; ask for another one")
         return
-    await _serve(gateway.scope, Connection(socket, Viewer(admission), gateway.scope, gateway.settings))
-
-
-async def _serve(scope: Scope, connection: Connection) -> None:
-    scope.connections += 1
-    scope.metrics.viewers.inc()
-    try:
-        await connection.serve()
-    finally:
-        scope.connections -= 1
-        scope.metrics.viewers.dec()
+    await serve(gateway.scope, Connection(socket, Viewer(admission), gateway.scope, gateway.settings))
 
 
 async def _admitted(socket: WebSocket, scope: Scope, offered: list[str]) -> Admission | None:
@@ -109,7 +94,7 @@ async def _admitted(socket: WebSocket, scope: Scope, offered: list[str]) -> Admi
     ticket = next((each.removeprefix(TICKET_PREFIX) for each in offered if each.startswith(TICKET_PREFIX)), "")
     if ticket:
         try:
-            return scope.tickets.use(ticket)
+            return await scope.tickets.use(ticket)
         except AuthError:
             return None
     token = socket.headers.get("authorization", "").removeprefix("Bearer ")

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from google.protobuf import json_format
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from grpc import aio
+from starlette.websockets import WebSocketDisconnect
 
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.gateway.scope.events import as_text
 from megatronapp.gateway.scope.limits import Close, ClosedError, Rate, RefusedError, limits_message
 from megatronapp.gateway.scope.recordings import Header, Recorder, Replay
+from megatronapp.gateway.scope.relay import END, Call, RelayedSocket, first_of, watching
+from megatronapp.gateway.scope.replicas import ElsewhereError, Place
 from megatronapp.gateway.scope.service import Scope
 from megatronapp.gateway.scope.sessions import Session
 from megatronapp.gateway.scope.viewers import Viewer, ViewerBehindError
@@ -25,13 +29,22 @@ log = get_logger(__name__)
 
 CLOSE_SECONDS = 1.0
 RETRY_MILLISECONDS = 1000
-TRY_AGAIN_LATER = 1013
 JOIN_SECONDS = 10.0
 Server = scope_pb2.ScopeServerMessage
 
 
+class Socket(Protocol):
+    """A viewer's WebSocket: starlette's, or one that another replica holds."""
+
+    async def receive(self) -> Any: ...
+
+    async def send(self, message: Any) -> None: ...
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
 class Connection:
-    def __init__(self, socket: WebSocket, viewer: Viewer, scope: Scope, settings: GatewaySettings) -> None:
+    def __init__(self, socket: Socket, viewer: Viewer, scope: Scope, settings: GatewaySettings) -> None:
         self._socket = socket
         self._viewer = viewer
         self._scope = scope
@@ -46,12 +59,15 @@ class Connection:
         """Until the viewer leaves, or the gateway ends it; the socket is closed with a code that says why."""
         code, reason = 1000, ""
         try:
-            join = await self._first()
-            await (self._replay(join.recording) if join.recording else self._watch(join))
+            text, join = await self._first()
+            try:
+                await (self._replay(join.recording) if join.recording else self._watch(join))
+            except ElsewhereError as elsewhere:
+                await self._pass_on(elsewhere.place, text)
         except ClosedError as error:
             code, reason = error.code, error.reason
         except (TimeoutError, ViewerBehindError):
-            code, reason = TRY_AGAIN_LATER, "too slow; connect again"
+            code, reason = Close.TRY_AGAIN, "too slow; connect again"
         except WebSocketDisconnect:
             return
         self._scope.metrics.closed.labels(str(int(code))).inc()
@@ -60,25 +76,54 @@ class Connection:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._socket.close(int(code), reason[:100])
 
-    async def _first(self) -> scope_pb2.ScopeJoin:
+    async def _first(self) -> tuple[str, scope_pb2.ScopeJoin]:
         """The first message says whose model. Raises ClosedError."""
         try:
             async with asyncio.timeout(JOIN_SECONDS):
-                message = await self._receive()
+                text = await self._receive_text()
         except TimeoutError as error:
             raise ClosedError(Close.IDLE, "no join came") from error
+        message = _parsed(text)
         if not message.HasField("join"):
             raise ClosedError(Close.BAD_MESSAGE, "the first message is a join")
-        return message.join
+        return text, message.join
 
     async def _watch(self, join: scope_pb2.ScopeJoin) -> None:
-        session = self._join(join)
+        """Raises ElsewhereError for a run of another replica."""
+        session = await self._join(join)
         try:
-            await self._run(session, self._send_events(session))
+            await self._run(session, self._send_events(session), _moved(session))
         finally:
             session.leave(self._viewer)
             if self._recorder is not None:
                 await asyncio.shield(self._recorder.finish())
+
+    async def _pass_on(self, place: Place, join: str) -> None:
+        """The WebSocket to the replica that has the run, until it ends. Raises ClosedError."""
+        replicas = self._scope.replicas
+        if replicas is None or isinstance(self._socket, RelayedSocket):
+            raise ClosedError(Close.TRY_AGAIN, "the run changes hands just now; connect again")
+        try:
+            async with watching(replicas, place, self._viewer.admission) as call:
+                await call.write(scope_pb2.ScopeRelayUp(text=join).SerializeToString())
+                await first_of(self._pass_up(call), self._pass_down(call), self._drained())
+        except aio.AioRpcError as error:
+            log.warning("scope_replica_lost", place=str(place), code=str(error.code()), reason=error.details())
+            raise ClosedError(Close.TRY_AGAIN, "the replica that has this run is gone; connect again") from error
+
+    async def _pass_up(self, call: Call) -> None:
+        while True:
+            text = await self._receive_text()
+            await call.write(scope_pb2.ScopeRelayUp(text=text).SerializeToString())
+
+    async def _pass_down(self, call: Call) -> None:
+        """Raises ClosedError with what the owner says of the end."""
+        while (data := await call.read()) is not END:
+            down = scope_pb2.ScopeRelayDown.FromString(data)
+            if down.HasField("close"):
+                raise ClosedError(down.close.code, down.close.reason)
+            await self._send(down.text if down.HasField("text") else down.frame)
+        raise ClosedError(Close.TRY_AGAIN, "the replica that has this run is gone; connect again")
 
     async def _replay(self, recording: str) -> None:
         recordings = self._scope.recordings
@@ -93,10 +138,10 @@ class Connection:
         finally:
             replay.close()
 
-    def _join(self, join: scope_pb2.ScopeJoin) -> Session:
-        """Raises ClosedError."""
+    async def _join(self, join: scope_pb2.ScopeJoin) -> Session:
+        """Raises ClosedError, ElsewhereError."""
         try:
-            session = self._scope.session(join.run)
+            session = await self._scope.session(join.run)
         except (NotFoundError, UnavailableError) as error:
             raise ClosedError(Close.BAD_MESSAGE, str(error)) from error
         ring = session.ring
@@ -122,25 +167,16 @@ class Connection:
         session.join(viewer)
         return session
 
-    async def _run(self, source: Session | Replay, events: Coroutine[None, None, None]) -> None:
+    async def _run(self, source: Session | Replay, *more: Coroutine[Any, Any, None]) -> None:
         expires = self._viewer.admission.expires_unix_seconds
-        parts = [
+        await first_of(
             self._read(source),
             self._send_texts(),
-            events,
             self._send_frames(),
             self._drained(),
             self._expired(expires),
-        ]
-        tasks = [asyncio.create_task(part) for part in parts]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            *more,
+        )
 
     async def _read(self, source: Session | Replay) -> None:
         while True:
@@ -159,22 +195,21 @@ class Connection:
 
     async def _receive(self) -> scope_pb2.ScopeClientMessage:
         """Raises ClosedError, WebSocketDisconnect."""
+        return _parsed(await self._receive_text())
+
+    async def _receive_text(self) -> str:
+        """Within the limits. Raises ClosedError, WebSocketDisconnect."""
         received = await self._socket.receive()
         if received["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(received.get("code", 1005))
         text = received.get("text")
-        if text is None:
+        if not isinstance(text, str):
             raise ClosedError(Close.BAD_MESSAGE, "messages of a viewer are texts")
         if len(text.encode(errors="surrogatepass")) > self._settings.scope_max_message_bytes:
             raise ClosedError(Close.TOO_BIG, f"a message has at most {self._settings.scope_max_message_bytes} bytes")
         if not self._rate.spend():
             raise ClosedError(Close.RATE, f"at most {self._settings.scope_max_messages_per_second} messages a second")
-        try:
-            return json_format.Parse(
-                text, scope_pb2.ScopeClientMessage(), ignore_unknown_fields=True, max_recursion_depth=20
-            )
-        except (json_format.ParseError, UnicodeError, RecursionError, ValueError) as error:
-            raise ClosedError(Close.BAD_MESSAGE, "a message is a ScopeClientMessage as JSON") from error
+        return text
 
     async def _handle(self, session: Session, message: scope_pb2.ScopeClientMessage) -> None:
         """Raises RefusedError."""
@@ -322,3 +357,29 @@ class Connection:
             return
         await asyncio.sleep(max(until_unix_seconds - time.time(), 0.0))
         raise ClosedError(Close.TICKET, "the session has expired; sign in again")
+
+
+async def serve(scope: Scope, connection: Connection) -> None:
+    """One viewer, counted."""
+    scope.connections += 1
+    scope.metrics.viewers.inc()
+    try:
+        await connection.serve()
+    finally:
+        scope.connections -= 1
+        scope.metrics.viewers.dec()
+
+
+async def _moved(session: Session) -> None:
+    await session.moved.wait()
+    raise ClosedError(Close.TRY_AGAIN, "another replica has this run now; connect again")
+
+
+def _parsed(text: str) -> scope_pb2.ScopeClientMessage:
+    """Raises ClosedError."""
+    try:
+        return json_format.Parse(
+            text, scope_pb2.ScopeClientMessage(), ignore_unknown_fields=True, max_recursion_depth=20
+        )
+    except (json_format.ParseError, UnicodeError, RecursionError, ValueError) as error:
+        raise ClosedError(Close.BAD_MESSAGE, "a message is a ScopeClientMessage as JSON") from error

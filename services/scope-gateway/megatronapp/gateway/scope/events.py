@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Sequence
 
 from google.protobuf import json_format
 
@@ -30,20 +31,40 @@ class Ring:
         self._bytes = 0
         self.epoch = secrets.token_hex(8)
         self.offset = 0
-        """Of the newest event; 0: none yet."""
+        """Of the newest event that is shown; 0: none yet."""
+        self._last = 0
+        """Of the newest that has a number."""
         self._texts: deque[str] = deque()
         self._changed = asyncio.Event()
 
     def append(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
-        self.offset += 1
-        numbered = scope_pb2.ScopeNumberedEvent(offset=self.offset, event=event, rank=rank)
-        text = as_text(scope_pb2.ScopeServerMessage(event=numbered))
-        self._texts.append(text)
-        self._bytes += len(text)
+        self.show([self.numbered(event, rank)])
+
+    def numbered(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> str:
+        """Its text, to be shown in the order in which they were numbered."""
+        self._last += 1
+        numbered = scope_pb2.ScopeNumberedEvent(offset=self._last, event=event, rank=rank)
+        return as_text(scope_pb2.ScopeServerMessage(event=numbered))
+
+    def show(self, texts: Sequence[str]) -> None:
+        self.offset += len(texts)
+        self._texts.extend(texts)
+        self._bytes += sum(map(len, texts))
         while len(self._texts) > self._size or (self._bytes > self._max_bytes and len(self._texts) > 1):
             self._bytes -= len(self._texts.popleft())
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def begin_epoch(self) -> None:
+        """Who comes back with the one before is told that something may be missing."""
+        self.epoch = secrets.token_hex(8)
+
+    def restore(self, epoch: str, texts: Sequence[str]) -> None:
+        """Go on where another ring has stopped."""
+        self.epoch = epoch
+        self._last = json_format.Parse(texts[-1], scope_pb2.ScopeServerMessage()).event.offset
+        self.offset = self._last - len(texts)
+        self.show(texts)
 
     def keeps(self, epoch: str, offset: int) -> bool:
         """Whether all after this is there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -17,6 +17,8 @@ from megatronapp.core.rpc import aborting
 from megatronapp.core.trace.validate import check_identity
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope.producers import Producer
+from megatronapp.gateway.scope.relay import first_of
+from megatronapp.gateway.scope.replicas import ElsewhereError, Place
 from megatronapp.gateway.scope.sessions import Session
 from megatronapp.v1 import scope_pb2, trace_pb2
 
@@ -27,33 +29,40 @@ _END = aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
 Context = Any
 """grpc.aio.ServicerContext of raw request bytes and ScopeDown."""
 
-OpenSession = Callable[[trace_pb2.Identity, bool], Session]
+OpenSession = Callable[[trace_pb2.Identity, bool], Awaitable[Session]]
 """The session of a run, made where this rank's word for the run is good (the second argument). Raises ForbiddenError,
-UnavailableError."""
+UnavailableError, and ElsewhereError for a run of another replica."""
+PassOn = Callable[[Place, bytes, "Context"], Awaitable[None]]
+"""A stream to the replica that has the run, given its hello."""
 
 
 class ScopeIngest:
     def __init__(
         self,
         open_session: OpenSession,
+        pass_on: PassOn,
         authenticator: Authenticator,
         metrics: ScopeMetrics,
         max_frame_bytes: int,
     ) -> None:
         self._open_session = open_session
+        self._pass_on = pass_on
         self._authenticator = authenticator
         self._metrics = metrics
         self._max_frame_bytes = max_frame_bytes
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
-        method = grpc.stream_stream_rpc_method_handler(
-            self._attach, response_serializer=scope_pb2.ScopeDown.SerializeToString
-        )
+        method = grpc.stream_stream_rpc_method_handler(self._attach, response_serializer=_serialized)
         return grpc.method_handlers_generic_handler("megatronapp.v1.ScopeIngest", {"Attach": method})
 
     async def _attach(self, _requests: Any, context: Context) -> None:
         async with aborting(context, self._refused):
-            producer, session = await self._hello(context)
+            data = await self._first(context)
+            try:
+                producer, session = await self._hello(data, context)
+            except ElsewhereError as elsewhere:
+                await self._pass_on(elsewhere.place, data, context)
+                return
             self._metrics.ranks.inc()
             try:
                 await context.write(
@@ -65,12 +74,15 @@ class ScopeIngest:
                 self._metrics.ranks.dec()
                 log.info("scope_rank_left", job=producer.identity.job, rank=producer.rank)
 
-    async def _hello(self, context: Context) -> tuple[Producer, Session]:
+    async def _first(self, context: Context) -> bytes:
         try:
             data = await asyncio.wait_for(context.read(), HELLO_SECONDS)
         except TimeoutError as error:
             raise DataError("no hello came; a stream begins with one") from error
-        message = _parsed(data) if data is not _END else scope_pb2.ScopeUp()
+        return b"" if data is _END else data
+
+    async def _hello(self, data: bytes, context: Context) -> tuple[Producer, Session]:
+        message = _parsed(data)
         if not message.HasField("hello"):
             raise DataError("a stream begins with a hello")
         identity = message.hello.identity
@@ -78,25 +90,14 @@ class ScopeIngest:
         claim = PodClaim(identity.job, identity.run, identity.attempt, message.hello.placement.node)
         grant = await self._authenticator.pod(bearer(context.invocation_metadata()), claim)
         producer = Producer(message.hello)
-        session = self._open_session(identity, grant.may_open_run)
+        session = await self._open_session(identity, grant.may_open_run)
         session.attach(producer)
         log.info("scope_rank_connected", job=identity.job, attempt=identity.attempt, rank=identity.rank)
         return producer, session
 
     async def _serve(self, producer: Producer, session: Session, context: Context) -> None:
         """Both ways at once; the first side that ends, ends both."""
-        tasks = {
-            asyncio.create_task(self._read(producer, session, context)),
-            asyncio.create_task(_write(producer, context)),
-        }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await first_of(self._read(producer, session, context), _write(producer, context))
 
     async def _read(self, producer: Producer, session: Session, context: Context) -> None:
         while (data := await context.read()) is not _END:
@@ -125,6 +126,11 @@ class ScopeIngest:
 async def _write(producer: Producer, context: Context) -> None:
     while (message := await producer.next()) is not None:
         await context.write(message)
+
+
+def _serialized(message: scope_pb2.ScopeDown | bytes) -> bytes:
+    """What is passed on comes serialized."""
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 def _parsed(data: bytes) -> scope_pb2.ScopeUp:

@@ -17,6 +17,7 @@ MAX_REASON = 500
 
 
 class Close(IntEnum):
+    TRY_AGAIN = 1013
     BAD_MESSAGE = 4400
     TICKET = 4401
     IDLE = 4408
@@ -28,7 +29,7 @@ class Close(IntEnum):
 class ClosedError(MegatronAppError):
     """The connection ends, with a code that says why."""
 
-    def __init__(self, code: Close, reason: str) -> None:
+    def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
 

@@ -40,6 +40,7 @@ DEFAULT_CREDITS = 2
 LEAST_FPS = 0.01
 Server = scope_pb2.ScopeServerMessage
 EventListener = Callable[[scope_pb2.ScopeEvent], None]
+Append = Callable[[scope_pb2.ScopeEvent, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,24 @@ class _Held:
 class Session:
     """For one event loop."""
 
-    def __init__(self, identity: Identity, settings: GatewaySettings, metrics: ScopeMetrics, audit: Audit) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        settings: GatewaySettings,
+        metrics: ScopeMetrics,
+        audit: Audit,
+        ring: Ring | None = None,
+        append: Append | None = None,
+    ) -> None:
+        """`append` puts an event into `ring`; None: at once."""
         self.identity = identity
         self._settings = settings
         self._metrics = metrics
         self._audit = audit
-        self.ring = Ring(settings.scope_events)
+        self.ring = ring or Ring(settings.scope_events)
+        self._append = append or self.ring.append
+        self.moved = asyncio.Event()
+        """Another replica has the run now."""
         self.viewers: dict[str, Viewer] = {}
         self.controller = ""
         """A viewer's id."""
@@ -150,6 +163,12 @@ class Session:
                 self._finish(number, pending)
         if self.producers or self.viewers:
             self.idle_since = now
+
+    def close(self) -> None:
+        """Send ranks and viewers away: the run is another replica's."""
+        for producer in self.producers.values():
+            producer.close()
+        self.moved.set()
 
     # Viewers
 
@@ -272,7 +291,7 @@ class Session:
     def publish(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
         if not event.unix_ns:
             event.unix_ns = time.time_ns()
-        self.ring.append(event, rank)
+        self._append(event, rank)
         for listener in list(self._listeners):
             listener(event)
 
