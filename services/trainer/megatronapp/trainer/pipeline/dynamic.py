@@ -167,8 +167,8 @@ class Incoming:
     """Microbatches, from the first one on."""
     messages: deque[tuple[Handle, torch.Tensor]] = field(default_factory=deque)
     """Posted, and not taken by their operation."""
-    told: bool = False
-    """The policy knows that the first of them has come."""
+    arrived: bool = False
+    """The policy has heard that the first of them has come."""
 
 
 @dataclass(kw_only=True)
@@ -302,7 +302,7 @@ class Step:
     def _awaited(self) -> Iterator[Operation]:
         """Of each lane the first operation whose message was posted and is not known to have come."""
         for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.told:
+            if lane.messages and not lane.arrived:
                 yield Operation(kind, chunk, self._done[kind, chunk])
 
     # ---- messages
@@ -343,8 +343,8 @@ class Step:
     def _take_arrived(self) -> None:
         """Only the first message of a lane lets anything run."""
         for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.told and lane.messages[0][0].is_completed():
-                lane.told = True
+            if lane.messages and not lane.arrived and lane.messages[0][0].is_completed():
+                lane.arrived = True
                 self.policy.arrived(Operation(kind, chunk, self._done[kind, chunk]))
 
     def _received(self, operation: Operation) -> torch.Tensor | None:
@@ -352,7 +352,7 @@ class Step:
         if not lane.messages:
             return None  # the model begins or ends here
         handle, tensor = lane.messages.popleft()
-        lane.told = False
+        lane.arrived = False
         handle.wait()
         return tensor
 
