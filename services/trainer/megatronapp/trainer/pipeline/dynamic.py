@@ -48,8 +48,10 @@ REFUSED = (
     "overlap_moe_expert_parallel_comm",
     "defer_embedding_wgrad_compute",
     "num_microbatches_with_partial_activation_checkpoints",
+    "cuda_graph_impl",  # graphs are captured in, and for, the order of megatron-core's schedule
 )
 """Settings of megatron-core that change what its schedules do."""
+UNSET = (None, False, 0, "none")
 DIRECTIONS = {Kind.FORWARD: Direction.FORWARD, Kind.BACKWARD: Direction.BACKWARD}
 
 MakePolicy = Callable[[Layout, int], StagePolicy]
@@ -127,7 +129,7 @@ class DynamicSchedule:
         chunks: list[Any] = model if isinstance(model, list) else [model]
         config = get_model_config(chunks[0])
         for name in REFUSED:
-            if getattr(config, name):
+            if getattr(config, name) not in UNSET:
                 raise UsageError(f"a dynamic pipeline order can't run with {name}; unset it")
         group = self._messages.group
         layout = Layout(
