@@ -60,6 +60,13 @@ PANELS = [
         "Operations between a communicator's first and last member",
         [(f"megatronapp_progress_lag_operations{{{JOB}}}", "{{group_kind}}")],
     ),
+    Panel("Pipeline bubble", [(f"megatronapp_pipeline_bubble_ratio{{{JOB}}}", "{{training_job}}")], unit="percentunit"),
+    Panel(
+        "MegaDPP: choosing an operation",
+        [(f"megatronapp_pipeline_decision_seconds{{{JOB}}}", "{{training_job}}")],
+        unit="s",
+        thresholds=[(0.0001, "orange")],
+    ),
     Panel(
         "Speed of suspected links",
         [(f"megatronapp_link_bandwidth_bytes_per_second{{{JOB}}}", "{{src_node}} → {{dst_node}} ({{kind}})")],

@@ -140,6 +140,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Speed of suspected links.",
         ),
         Metric(
+            "megatronapp_pipeline_bubble_ratio",
+            "gauge",
+            JOB_LABELS,
+            "Share of the pipeline's time in which its stages compute nothing.",
+        ),
+        Metric(
+            "megatronapp_pipeline_decision_seconds",
+            "gauge",
+            JOB_LABELS,
+            "What choosing one operation takes MegaDPP's slowest stage.",
+        ),
+        Metric(
             "megatronapp_progress_lag_operations",
             "gauge",
             (*JOB_LABELS, "group_kind"),

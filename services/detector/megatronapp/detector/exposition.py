@@ -18,6 +18,7 @@ from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.span_names import COLLECTIVES
 from megatronapp.detector.engine import Engine, Engines
+from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
@@ -40,6 +41,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "link_bandwidth_bytes_per_second": ("Speed of suspected links.", ("src_node", "dst_node", "kind")),
     "progress_lag_operations": ("Operations between a communicator's first and last member.", ("group_kind",)),
     "detector_owner": ("1 for each job that this replica judges.", ("replica",)),
+    "pipeline_bubble_ratio": ("Share of the pipeline's time in which its stages compute nothing.", ()),
+    "pipeline_decision_seconds": ("What choosing one operation takes MegaDPP's slowest stage.", ()),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
 GROUP_KINDS = frozenset(map(str, GroupKind))
@@ -183,6 +186,7 @@ class Exposition(Collector):
         yield "hang_seconds", labels, engine.progress.stalled_seconds if hangs else 0.0
         for kind, lag in _known_lags(engine.progress.lags()).items():
             yield "progress_lag_operations", (*labels, kind), lag
+        yield from _of_pipeline(engine.newest, labels)
         yield from self._of_findings(engine, found, labels)
         for (src, dst, kind), speed in _bandwidths(engine, found).items():
             yield "link_bandwidth_bytes_per_second", (*labels, src, dst, kind), speed
@@ -209,6 +213,15 @@ def _of_rank(engine: Engine, finding: Finding, rank: int, labels: tuple[str, ...
         yield "rank_effect_ratio", (*who, signal), finding.effect_ratio
         if monitor is not None and signal != "transfer" and rank < len(monitor):
             yield "rank_evidence_log10", (*who, signal), float(monitor.log_evidence[rank]) / math.log(10)
+
+
+def _of_pipeline(newest: StepTable | None, labels: tuple[str, ...]) -> Iterator[Sample]:
+    if newest is None:
+        return
+    if (bubble := bubble_ratio(newest)) is not None:
+        yield "pipeline_bubble_ratio", labels, bubble
+    if (seconds := decision_seconds(newest)) is not None:
+        yield "pipeline_decision_seconds", labels, seconds
 
 
 def _group_kind(sent: str) -> str:

@@ -48,7 +48,9 @@ def test_an_overlapped_pair_is_read_one_behind_the_other_and_communication_is_pa
     [
         ("", "without an operation"),
         ("0F0,0B0,nonsense\n", "row 1, cell 3: 'nonsense' is no action"),
-        ("0F0,0B0\n1F0\n", "the order lacks B0"),
+        ("0F0,0B0\n1F0\n", "row 2: 1 operations, where 1 parts a stage and 1 microbatches need at least 2"),
+        ("0F0,0F1,0W0,0W1\n", "the order lacks B0"),
+        ("4095F65535\n", "row 1: 1 operations, where 4096 parts a stage and 65536 microbatches need"),
         ("0F0,0F0,0B0\n", "twice"),
         ("0F1,0F0,0B0,0B1\n", "lanes keep their order"),
         ("0F0,0B0\n2F0,2B0\n", "equally many"),

@@ -3,6 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatronapp.core.pipeline.caps import stock_cap
+from megatronapp.core.pipeline.orders import all_stages
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.simulator.links import Links, wire
+from megatronapp.core.pipeline.simulator.run import dynamic, run
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio, stage_order
 from tests.unit.detector.whatif.tables import step_table, tensor_groups
 
@@ -20,11 +25,20 @@ def test_a_slow_last_stage_slows_the_steady_phase_and_not_the_bubble():
     assert cost_ratio(table, {3: 1.5}) == pytest.approx(slow / healthy)
 
 
-def test_w_that_is_split_counts_as_part_of_its_backward():
-    table = step_table(4, 1, np.array([1.0, 1.0, 1.0, 1.5]), microbatches=8)
-    split = step_table(4, 1, np.array([1.0, 1.0, 1.0, 1.5]), microbatches=8, split=True)
+@pytest.mark.parametrize(("chunks", "slow"), [(1, 0), (1, 3), (2, 1), (2, 3)])
+def test_with_w_split_a_slow_rank_costs_what_megadpp_loses_by_it(chunks, slow):
+    """As the simulator says, whose stages also choose anew where one is slow."""
+    effects = np.ones(4)
+    effects[slow] = 1.5
+    table = step_table(4, 1, effects, microbatches=8, chunks=chunks, split=True)
+    layout = Layout(stages=4, chunks=chunks, microbatches=8, split=True)
+    hint = dynamic("hint", layout, all_stages("interleaved-zb", layout), [stock_cap(layout)] * 4)
 
-    assert cost_ratio(split, {3: 1.5}) == pytest.approx(cost_ratio(table, {3: 1.5}))
+    def step_ns(pace):
+        durations = np.repeat(np.rint(pace * 1e6).astype(np.int64)[:, None], layout.operations, axis=1)
+        return run(layout, hint, durations, wire(layout, Links())).end_ns
+
+    assert cost_ratio(table, {slow: 1.5}) == pytest.approx(step_ns(effects) / step_ns(np.ones(4)), rel=0.02)
 
 
 def test_another_slow_rank_does_not_hide_the_cost():

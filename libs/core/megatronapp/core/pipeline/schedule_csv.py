@@ -51,6 +51,12 @@ def read_csv(text: str) -> tuple[Layout, list[Order]]:
                     f"row {stage + 1}: part {part} of the model is on stage {where} with {layout.placement}"
                 )
             order += [Operation(kind, chunk, microbatch) for kind in _KINDS[letter] if kind in layout.kinds]
+        needed = 2 * layout.chunks * layout.microbatches  # W may be left out
+        if len(order) < needed:  # before there is a table of all operations: a short file can name large numbers
+            raise DataError(
+                f"row {stage + 1}: {len(order)} operations, where {layout.chunks} parts a stage and "
+                f"{layout.microbatches} microbatches need at least {needed}"
+            )
         places_of(layout, order)
         orders.append(order)
     return layout, orders

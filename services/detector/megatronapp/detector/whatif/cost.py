@@ -1,6 +1,7 @@
 """What slow ranks, and unequal work, cost the job: the step replayed with them over the step replayed without.
 
-Here a step is replayed from its summary and the static schedule, so this works online and without aligned clocks.
+Here a step is replayed from its summary and the static schedule, so this works online and without aligned clocks. Where
+W is split from B the schedule is MegaDPP's: the order that its stages take when all messages come in time.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import numpy as np
 
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, OPTIMIZER, WGRAD, schedule_graph
-from megatronapp.detector.whatif.table import compute_seconds, stage_count, transfer_seconds
+from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, GRAD_SYNC, OPTIMIZER, WGRAD, schedule_graph
+from megatronapp.detector.whatif.table import compute_seconds, is_split, stage_count, transfer_seconds
 
 PASSES = (FORWARD, BACKWARD)
+"""What takes part in a stage's collectives and messages."""
 
 
 def cost_ratio(table: StepTable, effect_by_rank: Mapping[int, float]) -> float:
@@ -58,10 +60,10 @@ def slowdown_ratio(table: StepTable) -> float:
 def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
     """Replay both scenarios; seconds(operation, chunk): (stages, 2 scenarios, replicas) for one operation."""
     chunks = max(1, table.virtual_stages)
-    graph = schedule_graph(stage_count(table), chunks, max(1, table.microbatches))
-    of = {(name, chunk): seconds(name, chunk) for name in PASSES for chunk in range(chunks)}
-    for chunk in range(chunks):  # W that is split counts as part of its B
-        of[BACKWARD, chunk] = of[BACKWARD, chunk] + seconds(WGRAD, chunk)
+    split = is_split(table)
+    graph = schedule_graph(stage_count(table), chunks, max(1, table.microbatches), split)
+    computes = (*PASSES, WGRAD) if split else PASSES
+    of = {(name, chunk): seconds(name, chunk) for name in computes for chunk in range(chunks)}
     of[OPTIMIZER, 0] = seconds(OPTIMIZER, 0)
     shape = np.broadcast_shapes(*(one.shape for one in of.values()))
     in_pass, at_end = transfer_seconds(table)
@@ -71,7 +73,7 @@ def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
         if name in PASSES:
             durations[index] = of[name, chunk][stage] + in_pass[stage]
         else:
-            durations[index] = of[name, chunk][stage] if name == OPTIMIZER else at_end[stage]
+            durations[index] = at_end[stage] if name == GRAD_SYNC else of[name, chunk][stage]
     first, second = step_seconds(graph, durations)
     return float(first / second) if second > 0 else 1.0
 

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from megatronapp.core.pipeline import orders
+from megatronapp.core.pipeline.caps import stock_cap
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.simulator.links import Links, wire
+from megatronapp.core.pipeline.simulator.run import dynamic, run
 from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector.whatif.graph import Graph, GraphBuilder
 
@@ -40,10 +45,19 @@ def _computes(stage: int, order: Iterable[Operation]) -> Iterable[Compute]:
 
 
 @lru_cache(maxsize=64)
-def schedule_graph(stages: int, chunks: int, microbatches: int) -> Graph[Compute]:
-    """Graph of the static schedule, whose operations are Compute values."""
-    layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches)
+def schedule_graph(stages: int, chunks: int, microbatches: int, split: bool = False) -> Graph[Compute]:
+    """Graph of the static schedule, whose operations are Compute values; with `split` of MegaDPP's (`quiet_orders`)."""
+    layout = Layout(stages=stages, chunks=chunks, microbatches=microbatches, split=split)
+    if split:
+        return order_graph(layout, quiet_orders(layout))
     return order_graph(layout, [orders.interleaved(layout, stage) for stage in range(stages)])
+
+
+def quiet_orders(layout: Layout) -> list[orders.Order]:
+    """What MegaDPP's stages run under its default policy while F, B and W take the same and no message is late."""
+    hints = [orders.interleaved_zb(layout, stage) for stage in range(layout.stages)]
+    schedule = dynamic("quiet", layout, hints, [stock_cap(layout)] * layout.stages)
+    return run(layout, schedule, np.full((layout.stages, layout.operations), 1000), wire(layout, Links())).orders()
 
 
 def order_graph(layout: Layout, stage_orders: Sequence[Sequence[Operation]]) -> Graph[Compute]:

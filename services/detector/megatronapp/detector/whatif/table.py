@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from megatronapp.detector.steps import Floats, Ints, StepTable
+from megatronapp.detector.whatif.schedule import WGRAD
 from megatronapp.v1 import trace_pb2
 
 
 def stage_count(table: StepTable) -> int:
     return int(table.ranks.pipeline.max()) + 1
+
+
+def is_split(table: StepTable) -> bool:
+    """Whether the gradients of weights were computed apart from backward."""
+    if WGRAD not in table.operations:
+        return False
+    of_wgrad = table.rows.operation == table.operations.index(WGRAD)
+    return bool((table.rows.count[of_wgrad] > 0).any())
 
 
 def compute_seconds(table: StepTable, operation: str, chunk: int) -> Floats:

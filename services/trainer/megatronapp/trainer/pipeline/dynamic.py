@@ -48,8 +48,10 @@ REFUSED = (
     "overlap_moe_expert_parallel_comm",
     "defer_embedding_wgrad_compute",
     "num_microbatches_with_partial_activation_checkpoints",
+    "cuda_graph_impl",  # graphs are captured in, and for, the order of megatron-core's schedule
 )
 """Settings of megatron-core that change what its schedules do."""
+UNSET = (None, False, 0, "none")
 DIRECTIONS = {Kind.FORWARD: Direction.FORWARD, Kind.BACKWARD: Direction.BACKWARD}
 
 MakePolicy = Callable[[Layout, int], StagePolicy]
@@ -127,7 +129,7 @@ class DynamicSchedule:
         chunks: list[Any] = model if isinstance(model, list) else [model]
         config = get_model_config(chunks[0])
         for name in REFUSED:
-            if getattr(config, name):
+            if getattr(config, name) not in UNSET:
                 raise UsageError(f"a dynamic pipeline order can't run with {name}; unset it")
         group = self._messages.group
         layout = Layout(
@@ -167,8 +169,8 @@ class Incoming:
     """Microbatches, from the first one on."""
     messages: deque[tuple[Handle, torch.Tensor]] = field(default_factory=deque)
     """Posted, and not taken by their operation."""
-    announced: bool = False
-    """The policy knows that the first of them has come."""
+    arrived: bool = False
+    """The policy has heard that the first of them has come."""
 
 
 @dataclass(kw_only=True)
@@ -302,7 +304,7 @@ class Step:
     def _awaited(self) -> Iterator[Operation]:
         """Of each lane the first operation whose message was posted and is not known to have come."""
         for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.announced:
+            if lane.messages and not lane.arrived:
                 yield Operation(kind, chunk, self._done[kind, chunk])
 
     # ---- messages
@@ -343,8 +345,8 @@ class Step:
     def _take_arrived(self) -> None:
         """Only the first message of a lane lets anything run."""
         for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.announced and lane.messages[0][0].is_completed():
-                lane.announced = True
+            if lane.messages and not lane.arrived and lane.messages[0][0].is_completed():
+                lane.arrived = True
                 self.policy.arrived(Operation(kind, chunk, self._done[kind, chunk]))
 
     def _received(self, operation: Operation) -> torch.Tensor | None:
@@ -352,7 +354,7 @@ class Step:
         if not lane.messages:
             return None  # the model begins or ends here
         handle, tensor = lane.messages.popleft()
-        lane.announced = False
+        lane.arrived = False
         handle.wait()
         return tensor
 

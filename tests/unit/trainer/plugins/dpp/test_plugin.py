@@ -9,6 +9,7 @@ import pytest
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.orders import all_stages
 from megatronapp.core.pipeline.placement import Layout as Pipeline
+from megatronapp.core.pipeline.placement import Placement as PartPlacement
 from megatronapp.core.pipeline.schedule_csv import write_csv
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
@@ -61,6 +62,14 @@ def test_what_does_not_fit_is_refused_in_one_line(flags: str, said: str) -> None
     with pytest.raises(UsageError, match=said) as raised:
         prepared(flags)
     assert "\n" not in str(raised.value)
+
+
+def test_an_order_of_v_placement_is_refused_since_ranks_hold_their_parts_in_loops(tmp_path: Path) -> None:
+    shaped = Pipeline(stages=2, chunks=2, microbatches=4, split=True, placement=PartPlacement.V)
+    (tmp_path / "order.csv").write_text(write_csv(shaped, all_stages("zbv", shaped)))
+
+    with pytest.raises(UsageError, match=r"--dpp-order .* V placement, which megatron-core has not: replay .* loops"):
+        prepared(f"{ASKED} --dpp-policy replay --dpp-order {tmp_path / 'order.csv'}")
 
 
 def test_an_order_of_another_pipeline_is_refused(tmp_path: Path) -> None:

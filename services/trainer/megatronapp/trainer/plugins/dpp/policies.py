@@ -10,7 +10,7 @@ import numpy as np
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.orders import Order
-from megatronapp.core.pipeline.placement import Layout
+from megatronapp.core.pipeline.placement import Layout, Placement
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.pipeline.schedule_csv import read_csv
 
@@ -78,6 +78,11 @@ def _read(layout: Layout, file: Path | None) -> tuple[Layout, list[Order]]:
         found, orders_ = read_csv(file.read_text())
     except (OSError, DataError, UnicodeDecodeError) as error:
         raise UsageError(f"--dpp-order {file} can't be read: {error}") from error
+    if found.placement is Placement.V:
+        raise UsageError(
+            f"--dpp-order {file} has V placement, which megatron-core has not: replay an order whose stages hold their "
+            "chunks in loops"
+        )
     if replace(found, split=layout.split) != layout:
         raise UsageError(f"--dpp-order {file} is an order for {found}, but this run has {layout}")
     return found, orders_
