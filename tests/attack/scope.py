@@ -69,7 +69,7 @@ class ScopeDoors:
         self._good = dict(frames())
         pods = ranks()
         self._pods = {pod.rank: (pod, Producer(pod.hello())) for pod in pods}
-        self._session = self._scope._open(pods[0].hello().identity, True)
+        self._session = await self._scope._open(pods[0].hello().identity, True)
         for _, producer in self._pods.values():
             self._session.attach(producer)
         self._innocent = Viewer(Admission(Role.VIEWER, "innocent", None))
@@ -172,7 +172,7 @@ class ScopeDoors:
         texts += [self._text(chance) for _ in range(chance.randrange(1, 6))]
         socket = _Socket(texts, chance.choice((1000, 1001, 1006)))
         viewer = Viewer(Admission(chance.choice((Role.VIEWER, Role.VIEWER, Role.OPERATOR)), "evil", None))
-        await Connection(socket, viewer, self._scope, self._settings).serve()  # type: ignore[arg-type]
+        await Connection(socket, viewer, self._scope, self._settings).serve()
         self.seen[f"viewer {socket.closed}"] += 1
 
     async def _forger(self, chance: random.Random) -> None:

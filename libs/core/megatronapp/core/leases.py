@@ -69,7 +69,7 @@ class Leases:
         """Who has it now; None: nobody."""
         async with _answered():
             found = await self._redis.get(self._keys([name])[0])
-        return None if found is None else found.decode()
+        return found.decode() if isinstance(found, bytes) else found
 
     async def release(self, names: Sequence[str]) -> None:
         """Let others have what is held of these."""
