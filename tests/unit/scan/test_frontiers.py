@@ -49,7 +49,7 @@ def test_operations_are_counted_from_handing_over_to_completion(recorder: Record
     entry = frontier_of(recorder, track)
     assert (entry.enqueued, entry.started, entry.completed, entry.operation) == (3, 1, 0, REDUCE)
     assert before <= entry.enqueued_at_ns <= time.monotonic_ns()
-    assert entry.open == 0  # of a collective's the order says all
+    assert [(called.step, called.message) for called in entry.messages] == [(1, 0)]  # the oldest's alone
 
     recorder.complete(track, 1)
     recorder.complete_at(track, 2, recorder.mark())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -29,18 +31,21 @@ def as_defined(table: StepTable, rank: int) -> float:
     rows, stage = table.rows, table.ranks.pipeline
     collective = table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE
     found = np.nan
-    for group in sorted(range(len(table.communicators)), key=lambda each: -len(table.communicators[each].ranks)):
-        members = [list(table.ranks.rank).index(each) for each in table.communicators[group].ranks]
+    for ranks in sorted({frozenset(each.ranks) for each in table.communicators}, key=len, reverse=True):
+        members = [list(table.ranks.rank).index(each) for each in ranks]
         if rank not in members or len(members) < 2 or len({stage[member] for member in members}) > 1:
             continue
-        of_group = collective & (rows.communicator == group)
-        spent = [rows.duration[of_group & (rows.rank == other)] for other in members if other != rank]
+        alike = [group for group, each in enumerate(table.communicators) if set(each.ranks) == ranks]
+        of_ranks = collective & np.isin(rows.communicator, alike)
+        spent = [rows.duration[of_ranks & (rows.rank == other)] for other in members if other != rank]
         found = min(each.sum() for each in spent) if all(map(len, spent)) else np.nan
     return found
 
 
 @pytest.mark.parametrize("untold", [set(), {3}, {0, 5}], ids=str)
-@pytest.mark.parametrize("layout", [Layout(pp=1, dp=8), Layout(pp=2, dp=2, tp=2), Layout(pp=4, dp=2)], ids=str)
+@pytest.mark.parametrize(
+    "layout", [Layout(pp=1, dp=8), Layout(pp=1, dp=2, tp=4), Layout(pp=2, dp=2, tp=2), Layout(pp=4, dp=2)], ids=str
+)
 def test_a_rank_is_waited_for_as_long_as_the_others_of_its_smallest_communicator_wait(
     layout: Layout, untold: set[int]
 ) -> None:
@@ -51,3 +56,27 @@ def test_a_rank_is_waited_for_as_long_as_the_others_of_its_smallest_communicator
     expected = [as_defined(table, rank) for rank in range(len(table.ranks))]
     np.testing.assert_allclose(waited, expected)
     assert len(untold) > 1 or np.isfinite(waited).any()
+
+
+def test_a_second_communicator_of_the_same_members_hides_no_wait() -> None:
+    """With one stage the model-parallel group has the tensor group's members, and they wait for nobody in it."""
+    table = table_of(Layout(pp=1, dp=2, tp=4), untold={3})
+    alone: Floats = waited_for_untold(table)
+
+    twice: Floats = waited_for_untold(with_second_communicator(table, of=3))
+
+    assert alone[3] > 0
+    assert twice[3] == pytest.approx(alone[3], rel=1e-6)
+
+
+def with_second_communicator(table: StepTable, of: int) -> StepTable:
+    """The members of the smallest communicator of rank `of` also call one that takes them no time."""
+    mine = [group for group in table.communicators if of in group.ranks and len(group.ranks) > 1]
+    smallest = min(mine, key=lambda group: len(group.ranks))
+    rows = table.rows
+    copied = np.flatnonzero(rows.communicator == table.communicators.index(smallest))
+    columns = {each.name: getattr(rows, each.name) for each in fields(rows)}
+    added = {name: column[copied] for name, column in columns.items()}
+    added |= {"communicator": np.full(len(copied), len(table.communicators)), "duration": np.full(len(copied), 1e-12)}
+    joined = replace(rows, **{name: np.concatenate([columns[name], added[name]]) for name in columns})
+    return replace(table, communicators=(*table.communicators, replace(smallest, id="second")), rows=joined)

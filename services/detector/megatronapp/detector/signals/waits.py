@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,19 +44,29 @@ def waited_for_untold(table: StepTable) -> Floats:
     """Seconds of this step that all others of a rank's smallest communicator have waited at least, one entry a rank.
 
     Of a rank that has not told of the step it is what is known of its lateness: one of those who told, had they been
-    late, would have waited less. Only communicators within one pipeline stage count. nan: in no such one, or another of
-    its members has not told either.
+    late, would have waited less. Only communicators within one pipeline stage count, those of the same members as one,
+    for the wait falls to whichever they come to first. nan: in no such one, or another of its members has not told
+    either.
     """
     ranks, (cells, spent) = table.ranks, _spent(table)
     waited = np.full(len(ranks), np.nan)
-    by_size = sorted(range(len(table.communicators)), key=lambda each: -len(table.communicators[each].ranks))
-    for group in by_size:
-        members = _members(table, group)
+    for groups in _by_members(table):
+        members = _members(table, groups[0])
         if members is not None and (ranks.pipeline[members] == ranks.pipeline[members[0]]).all():
-            cell = group * len(ranks) + members
+            cell = np.array(groups)[:, None] * len(ranks) + members
             place = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
-            waited[members] = _least_of_others(np.where(cells[place] == cell, spent[place], np.nan))
+            told = cells[place] == cell
+            seconds = np.where(told, spent[place], 0.0).sum(axis=0)
+            waited[members] = _least_of_others(np.where(told.any(axis=0), seconds, np.nan))
     return waited
+
+
+def _by_members(table: StepTable) -> list[list[int]]:
+    """The communicators, those of the same members together; large ones first."""
+    alike = defaultdict[frozenset[int], list[int]](list)
+    for group, communicator in enumerate(table.communicators):
+        alike[frozenset(communicator.ranks)].append(group)
+    return sorted(alike.values(), key=lambda groups: -len(table.communicators[groups[0]].ranks))
 
 
 def _members(table: StepTable, group: int) -> Ints | None:
