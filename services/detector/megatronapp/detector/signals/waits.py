@@ -55,9 +55,9 @@ def waited_for_untold(table: StepTable) -> Floats:
         if members is not None and (ranks.pipeline[members] == ranks.pipeline[members[0]]).all():
             cell = np.array(groups)[:, None] * len(ranks) + members
             place = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
-            told = cells[place] == cell
-            seconds = np.where(told, spent[place], 0.0).sum(axis=0)
-            waited[members] = _least_of_others(np.where(told.any(axis=0), seconds, np.nan))
+            reported = cells[place] == cell
+            seconds = np.where(reported, spent[place], 0.0).sum(axis=0)
+            waited[members] = _least_of_others(np.where(reported.any(axis=0), seconds, np.nan))
     return waited
 
 
