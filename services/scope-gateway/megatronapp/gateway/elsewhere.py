@@ -40,8 +40,9 @@ async def _passed_on(request: Request, place: Place) -> Response:
         raise UnavailableError("the run changes hands just now; try again")
     url = f"{place.url}{request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
     headers = [(name, value) for name, value in request.headers.items() if name not in HOP_BY_HOP]
-    # Clear text within the cluster, as a proxy's way to the page; no certificates are loaded for it.
-    client = httpx.AsyncClient(verify=False, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS))  # noqa: S501
+    timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+    # Clear text within the cluster, past any proxy; no certificates are loaded for it.
+    client = httpx.AsyncClient(verify=False, trust_env=False, timeout=timeout)  # noqa: S501
     asked = client.build_request(request.method, url, headers=[*headers, (RELAYED, "1")], content=await request.body())
     try:
         answer = await unless_gone(request, client.send(asked, stream=True))

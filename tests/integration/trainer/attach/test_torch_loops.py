@@ -17,6 +17,7 @@ def traces(folder: Path, job: str, ranks: int = 2) -> list[RankTrace]:
     return [read(trace_file.path_for(folder, job, 1, rank)) for rank in range(ranks)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_ddp_loop_is_seen_step_by_step_and_computes_and_imports_what_it_did_before(tmp_path: Path) -> None:
     plain = run(SCRIPTS / "ddp.py", STEPS, 7)
