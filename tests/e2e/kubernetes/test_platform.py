@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.kubernetes.jobs import conditions, job, message, nodes_of, phase, pods, status, wait_phase
+from tests.e2e.kubernetes.jobs import conditions, job, nodes_of, phase, pods, status, wait_phase
 from tests.e2e.kubernetes.rights import granted_rights, used_rights
-from tests.e2e.kubernetes.test_startup import CAN_NOT_START
+from tests.e2e.kubernetes.test_startup import CAN_NOT_START, is_told
 from tests.e2e.kubernetes.training import Logs, gone_afterwards, training_job, undisturbed_losses
 from tests.support.cluster import Cluster, CommandError, Release, wait_until
 
@@ -158,8 +158,7 @@ def test_a_job_that_can_not_start_says_why(jobs: Cluster, release: Release) -> N
     with gone_afterwards(jobs, "stuck"):
         jobs.apply(job("stuck", nodes=1, **spec))
 
-        wait_until("it is told", lambda: conditions(status(jobs, "stuck")).get("PodsReady") == ("False", reason), 120)
-        assert says in message(status(jobs, "stuck"), "PodsReady")
+        wait_until("it is told", lambda: is_told(status(jobs, "stuck"), reason, says), 120)
 
 
 def test_the_operator_used_each_of_its_rights_and_missed_none(jobs: Cluster, release: Release) -> None:
