@@ -14,6 +14,10 @@ FORWARD_RANKS = (
     "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor) * "
     "(has(self.plugins.fbd.forwardPipeline) ? self.plugins.fbd.forwardPipeline : self.parallelism.pipeline)"
 )
+INJECTS = (
+    "(has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
+    "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
+)
 
 OBJECT_RULES = [
     (
@@ -79,10 +83,9 @@ SPEC_RULES = [
     ),
     (
         "!has(self.command) || size(self.command) == 0 || !(self.plugins.megatrace.enabled || "
-        "self.plugins.scope.enabled || self.plugins.dpp.enabled || self.plugins.fbd.enabled || has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
-        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
-        "plugins.megatrace, scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn the plug-in "
-        "off and give your command its flags in args",
+        f"self.plugins.scope.enabled || self.plugins.dpp.enabled || self.plugins.fbd.enabled || {INJECTS})",
+        "plugins.megatrace, scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn "
+        "the plug-in off and give your command its flags in args",
     ),
     (
         "self.mode != 'serve' || !has(self.command) || size(self.command) == 0",
@@ -90,8 +93,7 @@ SPEC_RULES = [
     ),
     (
         "self.mode != 'serve' || (self.plugins.scope.enabled && !self.plugins.megatrace.enabled && "
-        "!self.plugins.dpp.enabled && !self.plugins.fbd.enabled && !has(self.plugins.faults.scenarioFrom) && !(has(self.plugins.faults.scenario) && "
-        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
+        f"!self.plugins.dpp.enabled && !self.plugins.fbd.enabled && !{INJECTS})",
         "mode serve needs plugins.scope.enabled, by which people ask, and no megatrace, dpp, fbd or faults",
     ),
     (
