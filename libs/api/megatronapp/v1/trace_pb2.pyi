@@ -455,7 +455,7 @@ class Heartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root")
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")
     COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +469,7 @@ class Frontier(_message.Message):
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     communicator: int
     enqueued: int
     started: int
@@ -482,7 +483,22 @@ class Frontier(_message.Message):
     elements: int
     data_type: str
     root: int
-    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ...) -> None: ...
+    nccl: NcclSeat
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ..., nccl: _Optional[_Union[NcclSeat, _Mapping]] = ...) -> None: ...
+
+class NcclSeat(_message.Message):
+    __slots__ = ("hash", "size", "place", "timed", "peer")
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    TIMED_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    hash: int
+    size: int
+    place: int
+    timed: bool
+    peer: int
+    def __init__(self, hash: _Optional[int] = ..., size: _Optional[int] = ..., place: _Optional[int] = ..., timed: _Optional[bool] = ..., peer: _Optional[int] = ...) -> None: ...
 
 class OpenMessage(_message.Message):
     __slots__ = ("step", "message", "posted_at_ns")
