@@ -12,7 +12,7 @@ from megatronapp.core.trainingjob import Phase
 from megatronapp.gateway import state, views
 from megatronapp.gateway.models import Job, JobState
 from megatronapp.gateway.phases import MAX_AT_ONCE, decode_phases
-from megatronapp.gateway.state import Change, JobStore, Told
+from megatronapp.gateway.state import Change, JobStore, ReportedPhase
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.support import RUN, SECOND_NS, finding, heartbeat, hello, identity, message, summary
 
@@ -21,8 +21,8 @@ NAME = "team/gpt"
 GOODBYE = heartbeat(closing=True, phase=trace_pb2.PHASE_PAUSE)
 
 
-def told(phase: Phase, reason: str = "Reason", message: str = "why", seconds_ago: int = 60) -> Told:
-    return Told(phase, NOW - seconds_ago * SECOND_NS, reason, message)
+def reported(phase: Phase, reason: str = "Reason", message: str = "why", seconds_ago: int = 60) -> ReportedPhase:
+    return ReportedPhase(phase, NOW - seconds_ago * SECOND_NS, reason, message)
 
 
 def store(*bodies: Any, seconds_ago: int = 0) -> JobStore:
@@ -51,7 +51,7 @@ def shown(jobs: JobStore) -> Job:
 def test_a_job_that_nobody_has_heard_of_is_shown_as_the_operator_says(phase: Phase, expected: JobState) -> None:
     jobs = JobStore()
 
-    assert jobs.apply_phase(RUN, NAME, told(phase)) == Change(RUN)
+    assert jobs.apply_phase(RUN, NAME, reported(phase)) == Change(RUN)
 
     job = shown(jobs)
     assert (job.job, job.namespace, job.name, job.state) == (NAME, "team", "gpt", expected)
@@ -76,7 +76,7 @@ def test_of_a_job_whose_ranks_have_left_the_operator_says_what_they_can_not(
 ) -> None:
     jobs = store(hello(), summary(5), GOODBYE, seconds_ago=30)
 
-    jobs.apply_phase(RUN, NAME, told(phase) if phase else None)
+    jobs.apply_phase(RUN, NAME, reported(phase) if phase else None)
 
     assert shown(jobs).state is expected
     assert shown(jobs).step == 5
@@ -86,17 +86,17 @@ def test_of_a_job_whose_ranks_have_left_the_operator_says_what_they_can_not(
 def test_ranks_that_are_connected_know_better(phase: Phase) -> None:
     jobs = store(hello(), summary(5))
 
-    jobs.apply_phase(RUN, NAME, told(phase))
+    jobs.apply_phase(RUN, NAME, reported(phase))
 
     assert shown(jobs).state is JobState.RUNNING
 
 
 def test_a_resumed_job_goes_back_to_running() -> None:
     jobs = store(hello(), summary(5), GOODBYE, seconds_ago=30)
-    jobs.apply_phase(RUN, NAME, told(Phase.SUSPENDED))
+    jobs.apply_phase(RUN, NAME, reported(Phase.SUSPENDED))
     assert shown(jobs).state is JobState.SUSPENDED
 
-    jobs.apply_phase(RUN, NAME, told(Phase.RUNNING, "", ""))
+    jobs.apply_phase(RUN, NAME, reported(Phase.RUNNING, "", ""))
     for body in (hello(first_step=6), summary(6)):
         jobs.apply_message(message(body, identity(0, attempt=2), at_ns=NOW))
 
@@ -106,7 +106,7 @@ def test_a_resumed_job_goes_back_to_running() -> None:
 
 def test_the_start_of_a_job_is_when_its_ranks_were_heard_not_when_it_was_made() -> None:
     jobs = JobStore()
-    jobs.apply_phase(RUN, NAME, told(Phase.PENDING, seconds_ago=7200))
+    jobs.apply_phase(RUN, NAME, reported(Phase.PENDING, seconds_ago=7200))
 
     jobs.apply_message(message(hello(), identity(0), at_ns=NOW))
 
@@ -116,14 +116,14 @@ def test_the_start_of_a_job_is_when_its_ranks_were_heard_not_when_it_was_made() 
 def test_what_is_told_twice_is_no_news() -> None:
     jobs = JobStore()
 
-    assert jobs.apply_phase(RUN, NAME, told(Phase.PENDING)) is not None
-    assert jobs.apply_phase(RUN, NAME, told(Phase.PENDING)) is None
+    assert jobs.apply_phase(RUN, NAME, reported(Phase.PENDING)) is not None
+    assert jobs.apply_phase(RUN, NAME, reported(Phase.PENDING)) is None
 
 
 def test_a_job_that_is_deleted_before_it_was_heard_of_is_gone_and_one_that_was_heard_stays() -> None:
     unheard, heard = JobStore(), store(hello(), summary(5), GOODBYE)
     for jobs in (unheard, heard):
-        jobs.apply_phase(RUN, NAME, told(Phase.SUSPENDED))
+        jobs.apply_phase(RUN, NAME, reported(Phase.SUSPENDED))
         jobs.apply_phase(RUN, NAME, None)
 
     assert RUN not in unheard.jobs
@@ -134,7 +134,7 @@ def test_a_job_that_is_deleted_before_it_was_heard_of_is_gone_and_one_that_was_h
 def test_nothing_is_said_of_another_jobs_run() -> None:
     jobs = store(hello(), summary(5), GOODBYE)
 
-    assert jobs.apply_phase(RUN, "evil/job", told(Phase.FAILED)) is None
+    assert jobs.apply_phase(RUN, "evil/job", reported(Phase.FAILED)) is None
 
     assert (shown(jobs).job, shown(jobs).state) == (NAME, JobState.STOPPED)
 
@@ -144,7 +144,7 @@ def test_jobs_that_wait_displace_none_that_was_heard(monkeypatch: pytest.MonkeyP
     jobs = store(hello())
     jobs.apply_finding(finding(1))
 
-    assert jobs.apply_phase("another", "team/another", told(Phase.PENDING)) is None
+    assert jobs.apply_phase("another", "team/another", reported(Phase.PENDING)) is None
 
     assert list(jobs.jobs) == [RUN]
 
@@ -155,7 +155,7 @@ GOOD: dict[str, Any] = {"run": RUN, "job": NAME, "phase": "Pending"}
 def test_a_message_of_the_bus_is_read_with_its_defaults() -> None:
     (found,) = decode_phases(json.dumps({"jobs": [GOOD]}).encode())
 
-    assert found.told == Told(Phase.PENDING, 0)
+    assert found.reported == ReportedPhase(Phase.PENDING, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.trainingjob import Phase
-from megatronapp.operator.app import tell
+from megatronapp.operator.app import report_phases
 from megatronapp.operator.cache import Cache
 from megatronapp.operator.gateway import GatewayClient
 from megatronapp.operator.informers import InformerCache
 from megatronapp.operator.kinds import TRAINING_JOBS
-from megatronapp.operator.phases import AT_ONCE, ToldPhases, phase_of_job
+from megatronapp.operator.phases import AT_ONCE, PhaseReporter, phase_of_job
 
 CREATED, LATER, LATER_SECONDS = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", 1_767_225_660.0
 
@@ -48,10 +48,10 @@ def body(name: str = "gpt", phase: Any = "Pending", *conditions: Any, **meta: An
     ],
 )
 def test_the_condition_that_tells_most_is_the_reason(phase: str, conditions: list[Any], reason: str) -> None:
-    told = phase_of_job(body("gpt", phase, *conditions))
+    report = phase_of_job(body("gpt", phase, *conditions))
 
-    assert (told["phase"], told["reason"]) == (phase, reason)
-    assert told["message"] == ("because" if reason else "")
+    assert (report["phase"], report["reason"]) == (phase, reason)
+    assert report["message"] == ("because" if reason else "")
 
 
 def test_a_job_without_a_status_is_pending_since_it_was_made() -> None:
@@ -77,42 +77,42 @@ def test_whatever_stands_in_a_status_something_true_is_told(phase: Any, conditio
     strange = body("gpt", phase, creationTimestamp=created)
     strange["status"]["conditions"] = conditions
 
-    told = phase_of_job(strange)
+    report = phase_of_job(strange)
 
-    assert told["phase"] in set(Phase)
-    assert (told["run"], told["job"]) == ("uid-gpt", "team/gpt")
-    assert len(told["reason"]) <= 64
-    assert len(told["message"]) <= 1024
+    assert report["phase"] in set(Phase)
+    assert (report["run"], report["job"]) == ("uid-gpt", "team/gpt")
+    assert len(report["reason"]) <= 64
+    assert len(report["message"]) <= 1024
 
 
 def test_only_news_is_told_and_what_is_gone_once() -> None:
-    phases, jobs = ToldPhases(), [body("a"), body("b")]
+    phases, jobs = PhaseReporter(), [body("a"), body("b")]
     (first,) = phases.news(jobs)
-    phases.told(first)
+    phases.sent(first)
 
     assert phases.news(jobs) == []
     (changed,) = phases.news([body("a", "Running"), body("b")])
-    assert [told["run"] for told in changed] == ["uid-a"]
+    assert [report["run"] for report in changed] == ["uid-a"]
     (gone,) = phases.news([body("a")])
-    assert [(told["run"], told["phase"]) for told in gone] == [("uid-b", None)]
-    phases.told(gone)
+    assert [(report["run"], report["phase"]) for report in gone] == [("uid-b", None)]
+    phases.sent(gone)
     assert phases.news([body("a")]) == []
 
 
 def test_what_was_not_taken_is_told_again_and_all_is_after_a_while() -> None:
-    phases, jobs = ToldPhases(), [body("a"), body("b")]
+    phases, jobs = PhaseReporter(), [body("a"), body("b")]
 
     first = phases.news(jobs)
     assert phases.news(jobs) == first
-    phases.told(first[0])
+    phases.sent(first[0])
     phases.forget()
 
     assert phases.news(jobs) == first
-    assert [told["phase"] for told in phases.news([body("a")])[0]] == [None, "Pending"]
+    assert [report["phase"] for report in phases.news([body("a")])[0]] == [None, "Pending"]
 
 
 def test_many_jobs_are_told_in_several_requests() -> None:
-    requests = ToldPhases().news(body(f"job-{number}") for number in range(2 * AT_ONCE + 1))
+    requests = PhaseReporter().news(body(f"job-{number}") for number in range(2 * AT_ONCE + 1))
 
     assert [len(jobs) for jobs in requests] == [AT_ONCE, AT_ONCE, 1]
 
@@ -137,10 +137,10 @@ def cache(*bodies: dict[str, Any]) -> Cache:
 
 async def test_a_gateway_that_is_away_is_told_when_it_is_back_and_then_no_more() -> None:
     asked: list[httpx.Request] = []
-    client, phases, jobs = gateway([503, 204], asked), ToldPhases(), cache(body())
+    client, phases, jobs = gateway([503, 204], asked), PhaseReporter(), cache(body())
 
     for _ in range(3):
-        await tell(client, phases, jobs)
+        await report_phases(client, phases, jobs)
 
     assert [(request.method, request.url.path) for request in asked] == [("PATCH", "/api/v1/jobs/phases")] * 2
     assert b'"run":"uid-gpt"' in asked[1].content
@@ -151,7 +151,7 @@ async def test_jobs_of_another_operator_are_not_told() -> None:
     asked: list[httpx.Request] = []
     client = gateway([], asked)
 
-    await tell(client, ToldPhases(), cache(body() | {"spec": {"managedBy": "somebody"}}))
+    await report_phases(client, PhaseReporter(), cache(body() | {"spec": {"managedBy": "somebody"}}))
 
     assert asked == []
     await client.close()
@@ -161,5 +161,5 @@ async def test_a_gateway_that_refuses_says_why() -> None:
     client = gateway([401], [])
 
     with pytest.raises(UnavailableError, match="takes no phases of jobs: 401"):
-        await client.tell_phases([])
+        await client.patch_phases([])
     await client.close()

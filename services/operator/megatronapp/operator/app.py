@@ -26,7 +26,7 @@ from megatronapp.operator.lease import Lease
 from megatronapp.operator.login import Login
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
-from megatronapp.operator.phases import ToldPhases
+from megatronapp.operator.phases import PhaseReporter
 from megatronapp.operator.reflector import Reflector
 from megatronapp.operator.settings import OperatorSettings
 from megatronapp.operator.snapshots import Unreadable
@@ -137,7 +137,7 @@ class Parts:
             if self._settings.gateway_url:
                 group.create_task(self._listen())
             if self._settings.gateway_url and self._settings.phase_token:
-                group.create_task(self._tell_phases())
+                group.create_task(self._report_phases())
 
     def _on_event(self, kind: Kind, body: Body, deleted: bool) -> None:
         if kind == JOBS and deleted:
@@ -191,16 +191,16 @@ class Parts:
         except Exception as error:  # noqa: BLE001  # what the gateway says is others' word
             log.warning("no_reports", error=str(error) or type(error).__name__)
 
-    async def _tell_phases(self) -> None:
+    async def _report_phases(self) -> None:
         """Tell the gateway where jobs stand, also those that no rank was heard of: what is new, now and then all."""
-        client, phases = GatewayClient(self._settings.gateway_url, self._settings.phase_token), ToldPhases()
-        all_told = time.monotonic()
+        client, phases = GatewayClient(self._settings.gateway_url, self._settings.phase_token), PhaseReporter()
+        all_sent = time.monotonic()
         try:
             while True:
-                if time.monotonic() - all_told >= self._settings.phases_seconds:
+                if time.monotonic() - all_sent >= self._settings.phases_seconds:
                     phases.forget()
-                    all_told = time.monotonic()
-                await tell(client, phases, self._cache)
+                    all_sent = time.monotonic()
+                await report_phases(client, phases, self._cache)
                 await asyncio.sleep(self._settings.poll_seconds)
         finally:
             await client.close()
@@ -217,13 +217,13 @@ class Parts:
             await asyncio.sleep(self._settings.poll_seconds)
 
 
-async def tell(client: GatewayClient, phases: ToldPhases, cache: Cache) -> None:
+async def report_phases(client: GatewayClient, phases: PhaseReporter, cache: Cache) -> None:
     """Once. What the gateway does not take is told again the next time."""
     try:
         bodies = (cache.job(key) for key in cache.job_keys())
         for jobs in phases.news(body for body in bodies if body is not None and is_ours(body)):
-            await client.tell_phases(jobs)
-            phases.told(jobs)
+            await client.patch_phases(jobs)
+            phases.sent(jobs)
     except Exception as error:  # noqa: BLE001  # jobs are looked after all the same
         log.warning("phases_not_told", error=str(error) or type(error).__name__)
 

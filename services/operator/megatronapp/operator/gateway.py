@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.operator.phases import Told
+from megatronapp.operator.phases import PhaseReport
 from megatronapp.operator.snapshots import FindingSummary, Report
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ class GatewayClient:
             by_run[finding["run"]].append(finding)
         return {job["run"]: found for job in jobs if (found := readable(job, by_run[job["run"]])) is not None}
 
-    async def tell_phases(self, jobs: list[Told]) -> None:
+    async def patch_phases(self, jobs: list[PhaseReport]) -> None:
         """Raises UnavailableError."""
         try:
             (await self._client.patch(f"{API}/jobs/phases", json={"jobs": jobs})).raise_for_status()

@@ -10,7 +10,7 @@ from megatronapp.core.trainingjob import ConditionType, Phase
 from megatronapp.operator.snapshots import parse_time
 
 Body = Mapping[str, Any]
-Told = dict[str, Any]
+PhaseReport = dict[str, Any]
 """One job, as the gateway takes it."""
 
 AT_ONCE = 200
@@ -29,21 +29,21 @@ HINDERS = (ConditionType.RECONCILE_ERROR, ConditionType.INVALID_TEMPLATE)
 """Conditions that, where they are true, tell more than any other why nothing happens."""
 
 
-class ToldPhases:
+class PhaseReporter:
     """What the gateway knows, so that it is told no more than what it does not know."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Told] = {}
+        self._known: dict[str, PhaseReport] = {}
 
-    def news(self, bodies: Iterable[Body]) -> list[list[Told]]:
+    def news(self, bodies: Iterable[Body]) -> list[list[PhaseReport]]:
         """What to tell of all TrainingJobs that there are, in requests; jobs that are gone among it."""
-        there = {told["run"]: told for told in map(phase_of_job, bodies)}
-        gone = [{**told, "phase": None} for run, told in self._known.items() if run not in there]
-        changed = [told for run, told in there.items() if self._known.get(run) != told]
+        there = {report["run"]: report for report in map(phase_of_job, bodies)}
+        gone = [{**report, "phase": None} for run, report in self._known.items() if run not in there]
+        changed = [report for run, report in there.items() if self._known.get(run) != report]
         news = iter([*gone, *changed])
         return list(iter(lambda: list(islice(news, AT_ONCE)), []))
 
-    def told(self, jobs: Iterable[Told]) -> None:
+    def sent(self, jobs: Iterable[PhaseReport]) -> None:
         """The gateway has taken these."""
         for job in jobs:
             if job["phase"] is None:
@@ -53,10 +53,10 @@ class ToldPhases:
 
     def forget(self) -> None:
         """All is told anew: a gateway may have been started afresh. What is gone and was not told yet stays known."""
-        self._known = {run: {"run": run, "job": told["job"]} for run, told in self._known.items()}
+        self._known = {run: {"run": run, "job": report["job"]} for run, report in self._known.items()}
 
 
-def phase_of_job(body: Body) -> Told:
+def phase_of_job(body: Body) -> PhaseReport:
     """Of the object as it is, whatever stands in its status."""
     meta, status = body["metadata"], _mapping(body.get("status"))
     phase = status.get("phase", "")

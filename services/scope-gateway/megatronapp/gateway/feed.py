@@ -150,11 +150,11 @@ class Feed:
     def _take_phases(self, message: Message) -> None:
         oldest_ns = time.time_ns() - self._ended_job_ns
         for each in decode_phases(message.value):
-            told = each.told
-            ended = told is not None and told.phase in OVER and told.since_unix_ns < oldest_ns
+            reported = each.reported
+            ended = reported is not None and reported.phase in OVER and reported.since_unix_ns < oldest_ns
             if ended and each.run not in self._job_store.jobs:
                 continue  # too long ago to be listed
-            change = self._job_store.apply_phase(each.run, each.job, told)
+            change = self._job_store.apply_phase(each.run, each.job, reported)
             if change is not None:
                 self._changed[change] = None
 

@@ -10,7 +10,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace.validate import check_identity
 from megatronapp.core.trainingjob import Phase
 from megatronapp.gateway.models import Model
-from megatronapp.gateway.state import Told
+from megatronapp.gateway.state import ReportedPhase
 from megatronapp.v1 import trace_pb2
 
 KEY = "jobs"
@@ -39,10 +39,10 @@ class JobPhase(Model):
         return self
 
     @property
-    def told(self) -> Told | None:
+    def reported(self) -> ReportedPhase | None:
         if self.phase is None:
             return None
-        return Told(self.phase, int(self.since_unix_seconds * 1e9), self.reason, self.message)
+        return ReportedPhase(self.phase, int(self.since_unix_seconds * 1e9), self.reason, self.message)
 
 
 class JobPhases(Model):

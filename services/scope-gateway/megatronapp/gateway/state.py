@@ -44,7 +44,7 @@ PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_p
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedPhase:
     """Where a TrainingJob stands, as the operator says."""
 
     phase: Phase
@@ -69,7 +69,7 @@ class TrackedJob:
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
     evaluations: Evaluations = field(default_factory=Evaluations)
-    told: Told | None = None
+    reported: ReportedPhase | None = None
     hidden: bool = False
     """It could not be shown when that was tried last."""
 
@@ -166,22 +166,22 @@ class JobStore:
             del self.controls[next(iter(self.controls))]
         return Change(run)
 
-    def apply_phase(self, run: str, name: str, told: Told | None) -> Change | None:
+    def apply_phase(self, run: str, name: str, reported: ReportedPhase | None) -> Change | None:
         """Remember where a TrainingJob stands, also one that nobody has heard of; None: it is no more. Returns None
         when that is no news, is said of another job's run, or there is no room."""
         job = self.jobs.get(run)
         if job is None:
-            if told is None or len(self.jobs) >= MAX_JOBS:
+            if reported is None or len(self.jobs) >= MAX_JOBS:
                 return None
             job = self.jobs[run] = TrackedJob(run, name)
-        elif job.told == told or (job.job and job.job != name):
+        elif job.reported == reported or (job.job and job.job != name):
             return None
-        job.job, job.told = name, told
+        job.job, job.reported = name, reported
         if not job.heard:
-            if told is None:
+            if reported is None:
                 self.forget(run)
             else:
-                job.seen_unix_ns = told.since_unix_ns
+                job.seen_unix_ns = reported.since_unix_ns
         return Change(run)
 
     def apply_record(

@@ -45,14 +45,14 @@ GRANULARITIES = {
 }
 
 
-TOLD = {
+STATES_OF_PHASE = {
     Phase.PENDING: JobState.PENDING,
     Phase.STARTING: JobState.STARTING,
     Phase.RESTARTING: JobState.STARTING,
     Phase.SUSPENDED: JobState.SUSPENDED,
     Phase.FAILED: JobState.FAILED,
 }
-TOLD_UNHEARD = {Phase.RUNNING: JobState.STARTING, Phase.SUCCEEDED: JobState.FINISHED}
+STATES_UNHEARD = {Phase.RUNNING: JobState.STARTING, Phase.SUCCEEDED: JobState.FINISHED}
 """Where ranks were heard, they have said better how it went."""
 
 
@@ -70,8 +70,8 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         name=name,
         attempt=job.attempt,
         state=state,
-        state_reason=job.told.reason if job.told else "",
-        state_message=job.told.message if job.told else "",
+        state_reason=job.reported.reason if job.reported else "",
+        state_message=job.reported.message if job.reported else "",
         sizes=_sizes(job.sizes),
         step=job.step,
         total_steps=job.total_steps,
@@ -104,7 +104,7 @@ def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> mod
 def job_state(job: TrackedJob, now_ns: int) -> JobState:
     """Where the job stands."""
     if not any(connected(rank, now_ns) for rank in job.ranks.values()):
-        return _told_state(job) or _end_state(job)
+        return _reported_state(job) or _end_state(job)
     if job.step == 0:
         serves = any(heartbeat.phase == trace_pb2.PHASE_PAUSE for heartbeat in _heartbeats(job))
         return JobState.RUNNING if serves else JobState.STARTING  # a training pauses after its first step alone
@@ -114,13 +114,13 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     return JobState.STALLED if stalled else JobState.RUNNING
 
 
-def _told_state(job: TrackedJob) -> JobState | None:
+def _reported_state(job: TrackedJob) -> JobState | None:
     """Where a job stands of which no rank is connected, as far as the operator knows better than its last words."""
-    if job.told is None:
+    if job.reported is None:
         return None
-    if job.told.phase in TOLD:
-        return TOLD[job.told.phase]
-    return None if job.heard else TOLD_UNHEARD[job.told.phase]
+    if job.reported.phase in STATES_OF_PHASE:
+        return STATES_OF_PHASE[job.reported.phase]
+    return None if job.heard else STATES_UNHEARD[job.reported.phase]
 
 
 def _end_state(job: TrackedJob) -> JobState:
@@ -267,7 +267,7 @@ def sorted_jobs(
 
 def _started_ns(job: TrackedJob) -> int:
     """When it was first heard of; of one that nobody has heard yet, since when it stands where it does."""
-    return job.started_unix_ns or (job.told.since_unix_ns if job.told and not job.heard else 0)
+    return job.started_unix_ns or (job.reported.since_unix_ns if job.reported and not job.heard else 0)
 
 
 def _contained(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job | None:
