@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatronapp.core.errors import UsageError
@@ -62,9 +63,16 @@ class Plan:
         return not self.reason
 
 
-def make_plan(model: Model, training: Training, devices: ForwardDevices, *, linears_share: float | None = None) -> Plan:
-    """linears_share: of a forward's time; by default the share of its FLOPs. Raises UsageError where the training
-    itself fits in no way."""
+def make_plan(
+    model: Model,
+    training: Training,
+    devices: ForwardDevices,
+    *,
+    linears_share: float | None = None,
+    choices: Sequence[Mapping] | None = None,
+) -> Plan:
+    """linears_share: of a forward's time; by default the share of its FLOPs. choices: the mappings to try; by default
+    all. Raises UsageError where the training itself fits in no way."""
     if model.layers % training.layout.parts:
         raise UsageError(f"{model.layers} layers can't be cut into {training.layout.parts} equal parts")
     share = model.linears_share if linears_share is None else linears_share
@@ -73,7 +81,7 @@ def make_plan(model: Model, training: Training, devices: ForwardDevices, *, line
     baseline = min(baselines(model, training, devices), key=lambda each: each.step_ns)
     every = [
         score(PlannedStep(model, training, devices, mapping, share), baseline)
-        for mapping in mappings(model, training, devices)
+        for mapping in (mappings(model, training, devices) if choices is None else choices)
     ]
     fitting = [each for each in every if _fits(each, training, devices)]
     fitting.sort(key=lambda each: each.step_ns)

@@ -12,6 +12,7 @@ from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.pipeline.recompute import least_slots
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.fbd.figures import Devices, figures
 from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
 from megatronapp.trainer.plugins.fbd.slices import Sequence
 
@@ -23,6 +24,7 @@ FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
 FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
 SLOTS = "--fbd-slots"
 MODE = "--fbd-mode"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +46,12 @@ class Plan:
         """Raises UsageError for what can't be disaggregated, or not on so many ranks."""
         config = TrainerConfig.of(args)
         backward, forward = _grids(args, config)
-        mode = Mode(args.fbd_mode or Mode.INPUT)
         _refuse(args, config, forward)
-        if mode is Mode.LINEARS:
+        if args.fbd_mode == Mode.LINEARS:
             _refuse_linears(config, forward)
         roles = Roles.of(world_size, forward, backward)
         layout = Layout.of(config, backward.ranks * roles.replicas)
+        mode = _mode(args, config, layout, forward)
         pipeline = placement.Layout(
             stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
         )
@@ -146,6 +148,40 @@ def _refuse_other_tensor_size(config: TrainerConfig, tensor: int) -> None:
         raise UsageError(f"hidden dropout under --sequence-parallel {exact}: give --hidden-dropout 0")
     if config.parallel.sequence_parallel and config.training.seq_length % tensor:
         raise UsageError(f"--seq-length {config.training.seq_length} can't be split over {tensor} forward tensor ranks")
+
+
+def _mode(args: argparse.Namespace, config: TrainerConfig, layout: Layout, forward: Grid) -> Mode:
+    """As asked for. AUTO: the one that pays; raises UsageError with the figures where none does."""
+    if args.fbd_mode != AUTO:
+        return Mode(args.fbd_mode or Mode.INPUT)
+    if config.model.num_experts is not None:
+        raise UsageError(f"{MODE} {AUTO} can't plan experts: give {MODE} {Mode.INPUT}")
+    made = figures(config, layout, forward, Devices.of(args), _modes(config, forward), args.fbd_slots)
+    if made.chosen is None or not made.pays:
+        raise UsageError(f"{SWITCH} does not pay here: {made.reason}. Leave it out, or give {MODE} to run it anyway")
+    return made.chosen.mapping.mode
+
+
+def _modes(config: TrainerConfig, forward: Grid) -> tuple[Mode, ...]:
+    """That can run."""
+    try:
+        _refuse_linears(config, forward)
+    except UsageError:
+        return (Mode.INPUT,)
+    return tuple(Mode)
+
+
+def doubts(args: argparse.Namespace, plan: Plan) -> str:
+    """Why a run that was asked for as it is does not pay; empty where it does, or where that can't be told."""
+    config = plan.backward
+    if args.fbd_mode == AUTO or config.model.num_experts is not None:
+        return ""
+    layout = Layout.of(config, plan.roles.backward.ranks * plan.roles.replicas)
+    mode, forward = plan.partition.mode, plan.roles.forward
+    try:
+        return figures(config, layout, forward, Devices.of(args), (mode,), plan.slots).reason
+    except UsageError as error:
+        return str(error)
 
 
 def _refuse_linears(config: TrainerConfig, forward: Grid) -> None:

@@ -82,10 +82,11 @@ class FbdPlugin(Plugin):
         )
         group.add_argument(
             flags.MODE,
-            choices=tuple(Mode),
+            choices=(*Mode, flags.AUTO),
             help="what a backward stage gets: the input of its layers, or also what their linears make, so that it "
-            "runs only the rest again (default: input)",
+            "runs only the rest again; auto: the one that pays, and an error where none does (default: input)",
         )
+        cls._add_figures(group)
         group.add_argument(
             flags.SLOTS,
             type=int,
@@ -93,6 +94,19 @@ class FbdPlugin(Plugin):
             help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
             "many as there are stages; with linears one more than there are)",
         )
+
+    @staticmethod
+    def _add_figures(group: argparse._ArgumentGroup) -> None:
+        """What auto and warnings reckon with."""
+        for name, default, text in (
+            ("forward-speed", 1.0, "speed of a forward device; 1 is a backward device's"),
+            ("forward-memory-gib", 141.0, "memory of a forward device"),
+            ("memory-gib", 141.0, "memory of a backward device"),
+            ("link-gbps", 400.0, "Gbit/s of a forward device's link, each way"),
+            ("tflops", 400.0, "what a backward device sustains, in TFLOP/s"),
+        ):
+            said = f"{text}, for --fbd-mode auto and warnings (default: {default:g})"
+            group.add_argument(f"--fbd-{name}", type=float, metavar="X", default=default, help=said)
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
@@ -181,11 +195,14 @@ class BackwardPlugin(FbdPlugin):
         self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
         self._linears: ReceivedLinears | None = None
+        self._doubts = flags.doubts(args, self._plan)
         self._sent: list[rdma.Handle] = []
         self._weights_due = False
         self._consumed_samples = 0
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        if self._context.world.rank == 0 and self._doubts:
+            log.warning("fbd_does_not_pay", reason=self._doubts)
         self._chunks = chunks
         partition, (_, sequence) = self._plan.partition, self._plan.sequences
         if partition.mode is Mode.LINEARS:
