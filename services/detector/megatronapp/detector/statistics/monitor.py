@@ -209,7 +209,8 @@ class Monitor:
         if self.noise.peers:
             usual = np.flatnonzero(np.isfinite(x) & ~self.alarmed)
             newest = self._values.rows[usual, :LASTING]
-            allowed = offsets.allowance(scale.location(newest), self.noise.allowance)
+            uncertainty = offsets.uncertainty(newest)
+            allowed = offsets.allowance(scale.location(newest), self.noise.allowance, uncertainty)
             self._allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
             self._allowed[usual] = allowed
             if not self.ready.all():
