@@ -859,6 +859,11 @@ export interface components {
          */
         AnnotationKind: "comment" | "acknowledge" | "unacknowledge" | "silence" | "unsilence";
         /**
+         * AttachedDegree
+         * @enum {string}
+         */
+        AttachedDegree: "full" | "steps" | "collectives";
+        /**
          * AttemptHistory
          * @description One attempt in bins of consecutive steps. Its first and its last step are bins of their own.
          */
@@ -1574,6 +1579,8 @@ export interface components {
             /** Attempt */
             attempt: number;
             state: components["schemas"]["JobState"];
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step
@@ -1658,6 +1665,8 @@ export interface components {
             /** Attempt */
             attempt: number;
             state: components["schemas"]["JobState"];
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step

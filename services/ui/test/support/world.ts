@@ -57,6 +57,7 @@ export class World {
   readonly faults: readonly Fault[]
   readonly tracedEvery: number
   state: JobState
+  attached: Job['attached'] = null
   newestStep: number
   /** Ranks that say nothing any more. */
   silent = new Set<number>()
@@ -118,6 +119,7 @@ export class World {
       name: this.name.split('/')[1],
       attempt: this.attempt,
       state: this.state,
+      attached: this.attached,
       sizes: { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },
       step: this.newestStep,
       total_steps: Math.max(50_000, this.newestStep),
