@@ -5,13 +5,15 @@ The test process itself is never forked: it has threads and gRPC channels, which
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -58,7 +60,7 @@ def run_forked(
         for process, (_, sender) in zip(ranks, pipes, strict=True):
             process.start()
             sender.close()
-        return _collect([receiver for receiver, _ in pipes], time.monotonic() + timeout, may_die)
+        return _collect(ranks, [receiver for receiver, _ in pipes], time.monotonic() + timeout, may_die)
     finally:
         for process in ranks:
             if process.pid is not None:
@@ -78,6 +80,7 @@ def _rank(
 ) -> None:
     import torch
 
+    faulthandler.enable()
     torch.set_num_threads(1)
     size = str(world_size)
     os.environ.update(
@@ -91,7 +94,9 @@ def _rank(
         sender.send((None, traceback.format_exc()))
 
 
-def _collect(receivers: list[Connection], deadline: float, may_die: Collection[int]) -> list[Any]:
+def _collect(
+    ranks: Sequence[BaseProcess], receivers: list[Connection], deadline: float, may_die: Collection[int]
+) -> list[Any]:
     """Results in order of rank; the first failure ends the wait, as the other ranks wait for the one that failed."""
     results: dict[int, Any] = {}
     while len(results) < len(receivers):
@@ -108,7 +113,8 @@ def _collect(receivers: list[Connection], deadline: float, may_die: Collection[i
                 if rank in may_die:
                     results[rank] = None
                     continue
-                raise RankFailedError(f"rank {rank} died without a word") from None
+                ranks[rank].join(5)
+                raise RankFailedError(f"rank {rank} died with exit code {ranks[rank].exitcode}") from None
             if error is not None:
                 raise RankFailedError(f"rank {rank}:\n{error}")
             results[rank] = result
