@@ -87,7 +87,7 @@ def test_a_broken_run_leaves_the_earlier_output_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--split-sentences"], "--split-sentences is not supported: .*BERT"),
+        (["--keep-newlines"], "--keep-newlines is not supported: newlines are always kept"),
         (["--tokenzier"], "--tokenzier"),
         (["--workers=0"], "--workers"),
         (["--tokenizer-type=Nothing"], "Nothing is not known"),
