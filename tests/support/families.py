@@ -14,6 +14,8 @@ TINY = (
     f"--hidden-dropout 0 --attention-dropout 0 --split 90,10 {VOCABULARY}"
 )
 
+OWN = {"bert": "", "t5": "--vocab-extra-ids 20 --decoder-seq-length 16 --decoder-num-layers 2"}
+
 
 def sentences(folder: Path) -> str:
     """The corpus preprocessed into sentences; what --data-path takes."""
@@ -25,4 +27,4 @@ def sentences(folder: Path) -> str:
 
 def flags_of(family: str, data: str) -> str:
     """Of a tiny model of this family; the number of steps is left to the caller."""
-    return f"{TINY} --data-path {data} --model-type {family}"
+    return f"{TINY} --data-path {data} --model-type {family} {OWN[family]}"
