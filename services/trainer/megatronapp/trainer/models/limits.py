@@ -67,7 +67,8 @@ def _check_masked(config: TrainerConfig) -> None:
 
 
 _GPT_ALONE: Mapping[str, Any] = {
-    name: ModelConfig.__dataclass_fields__[name].default for name in ("num_experts", "qk_layernorm", "rotary_base")
+    name: ModelConfig.__dataclass_fields__[name].default
+    for name in ("num_experts", "qk_layernorm", "rotary_base", "use_rope_scaling")
 }
 """megatron-core's other models would pass over these without a word."""
 _CHECKS: Mapping[str, Callable[[TrainerConfig], None]] = {"gpt": lambda _: None, "bert": _check_bert, "t5": _check_t5}
