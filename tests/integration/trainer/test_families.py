@@ -20,6 +20,8 @@ from tests.support.families import flags_of, sentences
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import train
 
+pytestmark = pytest.mark.timeout(600)
+PATIENCE_SECONDS = 280.0
 STEPS = 20
 FEW = 4
 RELATIVE = 1e-5
@@ -49,7 +51,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def losses(family: str, data: str, flags: str, world_size: int = 1, plugins: tuple[type, ...] = ()) -> list[float]:
-    return run_forked(world_size, trained, f"{flags_of(family, data)} {flags}", plugins)[-1]
+    arguments = f"{flags_of(family, data)} {flags}"
+    return run_forked(world_size, trained, arguments, plugins, timeout=PATIENCE_SECONDS)[-1]
 
 
 def trained(flags: str, plugins: tuple[type, ...]) -> list[float]:
@@ -134,7 +137,8 @@ def test_a_checkpoint_of_another_family_is_refused(data: str, tmp_path: Path) ->
 def traced(folder: Path, family: str, data: str, layout: str) -> list[RankTrace]:
     """Two ranks' traces of two steps, the first one in full."""
     scan = f"--trace --trace-dir {folder} --trace-interval 2 --continuous-trace-iterations 1"
-    run_traced(2, trained, f"{flags_of(family, data)} --train-iters 2 {layout} {scan}", (ScanPlugin,))
+    arguments = f"{flags_of(family, data)} --train-iters 2 {layout} {scan}"
+    run_traced(2, trained, arguments, (ScanPlugin,), timeout=PATIENCE_SECONDS)
     return [read(trace_file.path_for(folder, "local/train", 1, rank)) for rank in range(2)]
 
 
@@ -165,14 +169,13 @@ def test_layers_of_a_t5_are_numbered_through_from_the_encoder_to_the_decoder(dat
 
 
 @slower
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_a_slow_rank_is_named(family: str, data: str, tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text("faults:\n  - {kind: slow_compute, ranks: [1], from_step: 31, effect_ratio: 3}\n")
     flags = f"--train-iters 120 --log-interval 40 --trace --trace-dir {tmp_path} --fault-scenario {scenario}"
 
-    run_traced(4, trained, f"{flags_of(family, data)} {flags}", (ScanPlugin, FaultsPlugin), timeout=300)
+    run_traced(4, trained, f"{flags_of(family, data)} {flags}", (ScanPlugin, FaultsPlugin), timeout=PATIENCE_SECONDS)
 
     paged = [finding for finding in analyze(tmp_path / "local" / "train" / "attempt-1").findings if finding.page]
     assert [(str(finding.kind), list(finding.ranks)) for finding in paged] == [("slow_gpu", [1])]
