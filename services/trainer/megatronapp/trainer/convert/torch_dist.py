@@ -155,6 +155,9 @@ class StoredWeights:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._metadata = read_metadata(folder)
+        for path in {str(info.relative_path) for info in self._metadata.storage_data.values()}:
+            if Path(path).name != path:
+                raise DataError(f"{folder / METADATA} names the file {path!r:.80}, which does not lie in its folder")
         self._reader = FileSystemReader(folder)
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.tensors: Mapping[str, TensorStorageMetadata] = {
