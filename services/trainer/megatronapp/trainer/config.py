@@ -45,6 +45,7 @@ def required(text: str, effect: Effect) -> Any:
 class ModelConfig:
     """Model."""
 
+    model_type: Literal["gpt"] = flag("gpt", "family of the model", FORWARD)
     num_layers: int = required("transformer layers", FORWARD)
     hidden_size: int = required("width of the residual stream", FORWARD)
     num_attention_heads: int = required("attention heads", FORWARD)

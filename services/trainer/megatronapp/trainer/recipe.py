@@ -21,7 +21,7 @@ from megatronapp.core.trace import values
 from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, ModelConfig, TrainerConfig
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.model import ffn_hidden_size
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 SCHEMA = 4
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
@@ -116,6 +116,7 @@ class RunRecipe:
     def from_shape(cls, shape: Mapping[str, Any]) -> RunRecipe:
         """Of a checkpoint without a recipe: it knows the flags that decide which weights there are."""
         known = {name: value for name, value in shape.items() if name in FIELDS and name != "vocab_size"}
+        known["model_type"] = "gpt"  # there was no other
         return cls(settings=known, tokenizer={"vocab_size": shape["vocab_size"]}, versions={})
 
     @classmethod
