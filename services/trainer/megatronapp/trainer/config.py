@@ -218,13 +218,18 @@ class DataConfig:
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data", OPERATION)
     no_mmap_bin_files: bool = flag(False, "read the .bin files, do not map them into memory", OPERATION)
     num_workers: int = flag(2, "data loader processes; 0: the training process itself", OPERATION, minimum=0)
-    tokenizer_type: Literal["GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer"] = flag(
-        "ByteTokenizer", "tokenizer", FORWARD
-    )
+    tokenizer_type: Literal[
+        "GPT2BPETokenizer",
+        "HuggingFaceTokenizer",
+        "SentencePieceTokenizer",
+        "Llama2Tokenizer",
+        "ByteTokenizer",
+        "NullTokenizer",
+    ] = flag("ByteTokenizer", "tokenizer", FORWARD)
     vocab_file: str | None = flag(None, "vocab.json of GPT2BPETokenizer", OPERATION)
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
-        None, "tokenizer.json of HuggingFaceTokenizer, or the folder that holds it", OPERATION
+        None, "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece", OPERATION
     )
     vocab_size: int | None = flag(None, "vocabulary of NullTokenizer", FORWARD)
 

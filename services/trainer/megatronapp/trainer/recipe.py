@@ -48,6 +48,7 @@ _OFF, _UNSET = "off", "unset"
 _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
+    "SentencePieceTokenizer": "--tokenizer-model",
 }
 
 

@@ -58,7 +58,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help=", ".join(TOKENIZER_TYPES))
     parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer")
     parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
-    parser.add_argument("--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer")
+    parser.add_argument(
+        "--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece"
+    )
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document token")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenize (default: 1)")
