@@ -10,13 +10,19 @@ import pytest
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.convert.torch_dist import METADATA, Entry, StoredWeights, read_metadata, write
+from megatronapp.trainer.convert import torch_dist
+from megatronapp.trainer.convert.torch_dist import METADATA, Block, Entry, StoredWeights, read_metadata, write
 
 EMBEDDING = Entry("embedding", None, (5, 3), torch.float32)
 LAYERS = [Entry("decoder.layers.w", layer, (2, 3), torch.bfloat16) for layer in range(4)]
 
 
-def tensor_of(entry: Entry) -> torch.Tensor:
+def tensor_of(block: Block) -> torch.Tensor:
+    whole = tensor(block.entry)
+    return whole if block.rows is None else whole[block.rows]
+
+
+def tensor(entry: Entry) -> torch.Tensor:
     start = 100 * (entry.layer or 0)
     return torch.arange(start, start + torch.Size(entry.shape).numel()).reshape(entry.shape).to(entry.dtype)
 
@@ -32,11 +38,25 @@ def test_each_layer_is_read_by_itself(folder: Path) -> None:
 
     assert tuple(stored.tensors["decoder.layers.w"].size) == (4, 2, 3)
     for entry in (EMBEDDING, *LAYERS):
-        assert stored.read(entry.key, entry.layer, entry.shape).equal(tensor_of(entry))
+        assert stored.read(entry.key, entry.layer, entry.shape).equal(tensor(entry))
+
+
+def test_a_large_tensor_is_written_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_dist, "BLOCK_BYTES", 24)
+    asked: list[tuple[int, ...]] = []
+
+    def of(block: Block) -> torch.Tensor:
+        asked.append(tuple(tensor_of(block).shape))
+        return tensor_of(block)
+
+    write(tmp_path, [EMBEDDING, *LAYERS], 4, of, {"step": 0})
+
+    assert asked == [(2, 3), (2, 3), (1, 3), *([(2, 3)] * 4)]
+    assert StoredWeights(tmp_path).read("embedding", None, (5, 3)).equal(tensor(EMBEDDING))
 
 
 def test_rows_that_pad_the_vocabulary_are_left(folder: Path) -> None:
-    assert StoredWeights(folder).read("embedding", None, (4, 3)).equal(tensor_of(EMBEDDING)[:4])
+    assert StoredWeights(folder).read("embedding", None, (4, 3)).equal(tensor(EMBEDDING)[:4])
 
 
 @pytest.mark.parametrize(
