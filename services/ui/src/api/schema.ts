@@ -726,6 +726,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/scope/runs/{run}/input-attribution": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attribute To Input
+         * @description Gradient × input: how the answer's log-probability follows each token of the prompt.
+         */
+        post: operations["attribute_to_input"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/scope/recordings/{recording}": {
         parameters: {
             query?: never;
@@ -878,6 +898,11 @@ export interface components {
          * @enum {string}
          */
         AnnotationKind: "comment" | "acknowledge" | "unacknowledge" | "silence" | "unsilence";
+        /**
+         * AttachedDegree
+         * @enum {string}
+         */
+        AttachedDegree: "full" | "steps" | "collectives";
         /**
          * AttemptHistory
          * @description One attempt in bins of consecutive steps. Its first and its last step are bins of their own.
@@ -1578,6 +1603,41 @@ export interface components {
              */
             flaps: number;
         };
+        /**
+         * InputAttribution
+         * @description Gradient × input of each token of the prompt.
+         */
+        InputAttribution: {
+            /** Ids */
+            ids: number[];
+            /** Texts */
+            texts: string[];
+            /**
+             * Values
+             * @description [token]: d target / d x · x, with x the token's embedding
+             */
+            values: number[];
+            /**
+             * Target
+             * @description the answer's log-probability, or its lead over the other answer's
+             */
+            target: number;
+        };
+        /** InputAttributionRequest */
+        InputAttributionRequest: {
+            /** Prompt */
+            prompt: string | number[];
+            /**
+             * Answer
+             * @description what is to follow the prompt; of several tokens they are summed
+             */
+            answer: string | number[];
+            /**
+             * Against
+             * @description attribute the answer's lead over this one
+             */
+            against?: string | number[] | null;
+        };
         /** Job */
         Job: {
             /** Run */
@@ -1604,6 +1664,8 @@ export interface components {
              * @description why, in the operator's words
              */
             state_message: string;
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step
@@ -1698,6 +1760,8 @@ export interface components {
              * @description why, in the operator's words
              */
             state_message: string;
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step
@@ -4276,6 +4340,42 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LogitAttribution"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    attribute_to_input: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InputAttributionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputAttribution"];
                 };
             };
             /** @description what went wrong, and what to do */

@@ -260,7 +260,7 @@ _RANK_MESSAGE = Ranges(
     ("clock_error_ns", -1, limits.MAX_COUNT),
     hold=_rank_message_holds,
 )
-_HELLO = Ranges("Hello", *up_to(OPEN_ENUM, "device"))
+_HELLO = Ranges("Hello", *up_to(OPEN_ENUM, "device", "attached"))
 _PLACEMENT = Ranges(
     "placement",
     *up_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),
@@ -293,6 +293,7 @@ _BATCH = Ranges(
 _SUMMARY = Ranges(
     "summary",
     *up_to(limits.MAX_SUMMARY_ROWS, "rows"),
+    *up_to(limits.MAX_COUNT, "peak_activations"),
     *up_to(limits.MAX_STEP, "step"),
     *up_to(limits.MAX_DROPPED, "dropped"),
     *up_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),
