@@ -61,13 +61,13 @@ def agent(scope: Served, folder: Path) -> Iterator[tuple[ScopeStream, asyncio.Qu
     [rank] = ranks(tensor=1, pipeline=1)
     here, demands = asyncio.get_running_loop(), asyncio.Queue[scope_pb2.ScopeDemand]()
 
-    def hear(message: scope_pb2.ScopeDown) -> None:
+    def keep_demand(message: scope_pb2.ScopeDown) -> None:
         if message.HasField("demand"):
             here.call_soon_threadsafe(demands.put_nowait, message.demand)
 
     with closing(StreamLoop()) as loop:
         access = Access(token_file=str(folder / "token"), gateway_address=address(scope))
-        stream = ScopeStream(address(scope), rank.hello, hear, lambda: None, loop, access)
+        stream = ScopeStream(address(scope), rank.hello, keep_demand, lambda: None, loop, access)
         try:
             yield stream, demands
         finally:
