@@ -31,7 +31,7 @@ RankProgram = Callable[[str, Path], None]
 
 
 @dataclass
-class Heard:
+class Hangs:
     """Every hang that was told of, as it was told first and last."""
 
     first: dict[str, Finding] = field(default_factory=dict)
@@ -59,9 +59,9 @@ def leave_when_seen(folder: Path) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-async def listen(bus: MemoryBus, heard: Heard) -> None:
+async def listen(bus: MemoryBus, hangs: Hangs) -> None:
     async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
-        heard.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+        hangs.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
 
 
 def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> None:
@@ -81,11 +81,11 @@ def scenario(folder: Path, fault: str, *, from_step: int = 4) -> str:
 
 async def hangs_of(
     folder: Path, flags: str, program: RankProgram = rank, disturb: Callable[[Path], None] | None = None
-) -> Heard:
+) -> Hangs:
     """disturb: what happens to the ranks from outside; in a thread, beside the training."""
-    heard = Heard()
+    hangs = Hangs()
     async with local_stack(Options(folder, page_port=None)) as running:
-        listening = asyncio.create_task(listen(running.bus, heard))
+        listening = asyncio.create_task(listen(running.bus, hangs))
         environment = {
             "MEGATRONAPP_JOB": "local/program",
             "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
@@ -95,10 +95,10 @@ async def hangs_of(
         training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
         if disturb is not None:
             await asyncio.to_thread(disturb, folder)
-        while not heard.first and not training.done():
+        while not hangs.first and not training.done():
             await asyncio.sleep(0.1)
         await asyncio.sleep(OTHERS_SECONDS)
         (folder / SEEN).touch()
         await training
         listening.cancel()
-    return heard
+    return hangs

@@ -209,11 +209,7 @@ class Rank:
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
-            self._segment.state.lost
-            + self._segment.ring.lost
-            + self._steps.lost
-            + self._refused
-            + (self._operations.lost if self._operations is not None else 0)
+            self._segment.state.lost + self._segment.ring.lost + self._steps.lost + self._refused
         ) % limits.MAX_DROPPED
 
     def _send_heartbeat(self, *, closing: bool) -> None:
@@ -235,6 +231,7 @@ class Rank:
         )
         if self._operations is not None:
             beat.frontiers.extend(self._operations.frontiers())
+            beat.operations_lost = self._operations.lost % limits.MAX_DROPPED
         message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
         check_message(message)
         self._put(message)
