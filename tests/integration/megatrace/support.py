@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from megatronapp.cli.local_stack import Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
-from megatronapp.core.findings import Finding, Kind
+from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
@@ -22,8 +23,10 @@ from tests.support.training import TINY, train
 
 WORLD, CULPRIT = 4, 2
 TRAINING_SECONDS = 90.0
-OTHERS_SECONDS = 2.0
-"""For which is waited for whoever else would be named."""
+OTHERS_SECONDS = 4.0
+"""For which is waited for whoever else would be named, and for stacks."""
+RANKS_GO_ON_SECONDS = 8.0
+"""For so long ranks have begun, when they are disturbed from outside: they have made some hundred steps by then."""
 SEEN = "seen"
 """A file: the finding was heard, the ranks may go."""
 
@@ -32,15 +35,16 @@ RankProgram = Callable[[str, Path], None]
 
 @dataclass
 class Hangs:
-    """Every hang that was told of, as it was told first and last."""
+    """Every hang that was told of, as it was told first, and last while it stood."""
 
     first: dict[str, Finding] = field(default_factory=dict)
-    last: dict[str, Finding] = field(default_factory=dict)
+    standing: dict[str, Finding] = field(default_factory=dict)
 
     def take(self, finding: Finding) -> None:
         if finding.kind is Kind.HANG:
             self.first.setdefault(finding.id, finding)
-            self.last[finding.id] = finding
+        if finding.kind is Kind.HANG and finding.state is State.OPEN:
+            self.standing[finding.id] = finding
 
 
 def rank(flags: str, folder: Path) -> None:
@@ -57,6 +61,13 @@ def leave_when_seen(folder: Path) -> None:
 
     (folder / f"pid.{os.environ['RANK']}").write_text(str(os.getpid()))
     threading.Thread(target=watch, daemon=True).start()
+
+
+def wake(folder: Path) -> None:
+    """Who was stopped goes on, and sees that it may go."""
+    for file in folder.glob("pid.*"):
+        with suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGCONT)
 
 
 async def listen(bus: MemoryBus, hangs: Hangs) -> None:
@@ -99,6 +110,7 @@ async def hangs_of(
             await asyncio.sleep(0.1)
         await asyncio.sleep(OTHERS_SECONDS)
         (folder / SEEN).touch()
+        wake(folder)
         await training
         listening.cancel()
     return hangs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -186,6 +186,7 @@ class _Stall:
     phase: int = 0
     usual_seconds: float | None = None
     unheard: tuple[int, ...] = ()
+    stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
 
 
 class Halted(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
@@ -51,6 +51,8 @@ class _Rank:
     telemetry: trace_pb2.GpuTelemetry | None = None
     clock_ns: int = 0
     cpu_ns: int = 0
+    stack: trace_pb2.Stack | None = None
+    """What it was in when its agent looked, since it has moved last."""
     computing: bool = False
     """CPU ranks: it is in a pass, and its thread uses the processor."""
 
@@ -71,6 +73,8 @@ class Stall:
     """Whom the others wait for, though nothing was ever heard of them: they may have stopped, or may not be traced."""
     gone: frozenset[int] = frozenset()
     """Ranks that had ended, or were silent, when it was looked who holds the others up."""
+    stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
+    """Of the blamed, what their agents have seen them in."""
 
 
 class Progress:
@@ -138,6 +142,10 @@ class Progress:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity = step, heartbeat.activity
+        if heartbeat.HasField("stack"):
+            state.stack = heartbeat.stack
+        elif not stands:
+            state.stack = None
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
@@ -195,8 +203,13 @@ class Progress:
         known = self._stall
         gone = frozenset(r for r, s in self._ranks.items() if s.closing or s.lost or self._silent(s))
         if known is not None and known.blamed and not gone <= known.gone:
-            return replace(known, seconds=self.stalled_seconds)
-        return replace(self._locate_stall(), gone=gone)
+            return replace(known, seconds=self.stalled_seconds, stacks=self._stacks_of(known.blamed))
+        found = self._locate_stall()
+        return replace(found, gone=gone, stacks=self._stacks_of(found.blamed))
+
+    def _stacks_of(self, blamed: Iterable[Blame]) -> dict[int, trace_pb2.Stack]:
+        ranks = {b.rank: self._ranks.get(b.rank) for b in blamed}
+        return {rank: state.stack for rank, state in ranks.items() if state is not None and state.stack is not None}
 
     def _locate_stall(self) -> Stall:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
