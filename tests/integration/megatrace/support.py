@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -11,10 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Self
 
 from megatronapp.cli.local_stack import Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
@@ -25,8 +28,8 @@ WORLD, CULPRIT = 4, 2
 TRAINING_SECONDS = 90.0
 OTHERS_SECONDS = 4.0
 """For which is waited for whoever else would be named, and for stacks."""
-RANKS_GO_ON_SECONDS = 8.0
-"""For so long ranks have begun, when they are disturbed from outside: they have made some hundred steps by then."""
+FROM_STEP = 40
+"""By then the job's usual pauses are known."""
 SEEN = "seen"
 """A file: the finding was heard, the ranks may go."""
 
@@ -51,6 +54,25 @@ def rank(flags: str, folder: Path) -> None:
     """A rank, which goes when the finding was heard."""
     leave_when_seen(folder)
     train(f"{TINY} {flags}", plugins=(ScanPlugin, FaultsPlugin))
+
+
+class StopsItself(Plugin):
+    """The culprit's process stops in a step, as by anybody's SIGSTOP."""
+
+    name: ClassVar[str] = "stops_itself"
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls() if context.identity.rank == CULPRIT else None
+
+    def step_begin(self, step: int) -> None:
+        if step == FROM_STEP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stopping_rank(flags: str, folder: Path) -> None:
+    leave_when_seen(folder)
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, StopsItself))
 
 
 def leave_when_seen(folder: Path) -> None:
@@ -83,17 +105,14 @@ def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, 
         )
 
 
-def scenario(folder: Path, fault: str, *, from_step: int = 4) -> str:
+def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP) -> str:
     """The flag of a scenario in which the culprit has this fault in one step."""
     file = folder / "scenario.yaml"
     file.write_text(f"faults: [{{{fault}, ranks: [{CULPRIT}], from_step: {from_step}, to_step: {from_step}}}]")
     return f"--fault-scenario {file}"
 
 
-async def hangs_of(
-    folder: Path, flags: str, program: RankProgram = rank, disturb: Callable[[Path], None] | None = None
-) -> Hangs:
-    """disturb: what happens to the ranks from outside; in a thread, beside the training."""
+async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Hangs:
     hangs = Hangs()
     async with local_stack(Options(folder, page_port=None)) as running:
         listening = asyncio.create_task(listen(running.bus, hangs))
@@ -104,8 +123,6 @@ async def hangs_of(
         }
         arguments = f"--train-iters 100000 --trace {flags}"
         training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
-        if disturb is not None:
-            await asyncio.to_thread(disturb, folder)
         while not hangs.first and not training.done():
             await asyncio.sleep(0.1)
         await asyncio.sleep(OTHERS_SECONDS)

@@ -34,6 +34,7 @@ from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Frontier, blame
 from megatronapp.detector.signals.program import Calls, disagreements
+from megatronapp.detector.signals.silence import Silence
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
@@ -187,6 +188,7 @@ class _Stall:
     usual_seconds: float | None = None
     unheard: tuple[int, ...] = ()
     stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
+    silences: Mapping[int, Silence] = field(default_factory=dict)
 
 
 class Halted(Protocol):

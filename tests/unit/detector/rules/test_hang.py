@@ -295,3 +295,26 @@ def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
 
     (finding,) = {f.id: f for f in job.said}.values()
     assert [one.signal for one in finding.evidence] == ["frontier"]
+
+
+def test_a_stopped_process_is_named_however_long_the_pauses_of_its_job_are() -> None:
+    job = Beating()
+    for second in range(3):
+        job.beat((second, second), (second, second))
+    for _ in range(7):
+        job.beat((3, 3), (4, 3), stack=trace_pb2.Stack(state="stopped", source="a stopped process can't tell"))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert finding.ranks == (1,)
+
+
+def test_a_rank_that_is_not_heard_of_is_told_as_such() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.job.clock_ns += SECOND
+        frontier = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=21, started=21, completed=20)
+        job.said += job.engine.feed(job.job.heartbeat(0, 6, [frontier]))
+
+    assert [f.ranks for f in {f.id: f for f in job.said}.values()] == [(1,)]
+    assert "Nothing is heard of it any more." in job.said[0].summary

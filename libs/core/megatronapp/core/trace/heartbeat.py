@@ -38,7 +38,8 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         check_count("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
     if beat.HasField("stack"):
         _STACK.check(beat.stack)
-        check_texts("stack", [beat.stack.text], limits.MAX_STACK)
+        check_count("characters of a stack", len(beat.stack.text), limits.MAX_STACK)
+        check_texts("stack", beat.stack.text.split("\n"), limits.MAX_STACK)
         check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)

@@ -11,6 +11,7 @@ from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.core.trace.message_id import describe
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
+from megatronapp.detector.signals.silence import Silence
 from megatronapp.v1 import trace_pb2
 
 _CAUSE = {
@@ -37,6 +38,11 @@ _ADVICE = {
     "which a restart alone does not change. Make the order the same on all of them.",
     Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
     "these operations in different orders.",
+}
+_SILENT = {
+    Silence.ENDED: "Its process has ended without a goodbye",
+    Silence.RANK: "Nothing is heard of it any more",
+    Silence.NODE: "Nothing is heard of any rank of its node",
 }
 _HALTED = ("stopped", "traced", "zombie")
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM}
@@ -70,6 +76,8 @@ class Stalled(Protocol):
     def unheard(self) -> tuple[int, ...]: ...
     @property
     def stacks(self) -> Mapping[int, trace_pb2.Stack]: ...
+    @property
+    def silences(self) -> Mapping[int, Silence]: ...
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
@@ -137,13 +145,20 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
     does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
-    return _described(stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}")
+    return _described(
+        stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}{_silent(stall, ranks)}"
+    )
 
 
 def _stopped(stall: Stalled, ranks: tuple[int, ...]) -> str:
     """What the kernel tells of a process is the reason where somebody has stopped it."""
     found = [rank for rank in ranks if rank in stall.stacks and stall.stacks[rank].state in _HALTED]
     return f" {_named(tuple(found))}: its process is {stall.stacks[found[0]].state}." if len(found) == 1 else ""
+
+
+def _silent(stall: Stalled, ranks: tuple[int, ...]) -> str:
+    silence = stall.silences.get(ranks[0]) if len(ranks) == 1 else None
+    return f" {_SILENT[silence]}." if silence else ""
 
 
 def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
