@@ -1,5 +1,5 @@
-"""Python stacks of a rank that stands still: faulthandler writes them when the agent asks by a signal, whatever the
-training thread is in; it needs neither the interpreter nor the thread's consent.
+"""The Python stack of a rank that stands still: faulthandler writes it when the agent asks by a signal, whatever the
+main thread is in; it needs no interpreter. Of that thread alone, which reads its own frames: others may run meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StackFile:
         """Raises OSError without memory."""
         self._fd = os.memfd_create(STACKS_NAME, os.MFD_CLOEXEC)
         fcntl.fcntl(self._fd, fcntl.F_SETFL, os.O_APPEND)
-        faulthandler.register(SIGNAL, file=self._fd, all_threads=True, chain=False)
+        faulthandler.register(SIGNAL, file=self._fd, all_threads=False, chain=False)
 
     def document(self) -> dict[str, int]:
         """For the hello."""
