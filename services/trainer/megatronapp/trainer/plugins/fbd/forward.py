@@ -27,7 +27,7 @@ from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.forward import build_forward_step
-from megatronapp.trainer.keyed_dropout import KeyedStates
+from megatronapp.trainer.keyed_dropout import DEFAULT, MODEL_PARALLEL, KeyedStates
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
 from megatronapp.trainer.plugins.fbd.linears import SentLinears
@@ -106,6 +106,7 @@ class Layers:
         self._partition, self._weights, self._outputs, self._states = partition, weights, outputs, states
         self._step = self._microbatch = 0
         self._embeds = chunk.pre_process
+        self._in_layers = MODEL_PARALLEL if chunk.config.sequence_parallel else DEFAULT
         if chunk.pre_process:
             chunk.embedding.register_forward_pre_hook(lambda *_: self._weights.wait(EMBEDDING))
         for layer in chunk.decoder.layers:
@@ -117,20 +118,20 @@ class Layers:
         """Before a microbatch; the first part begins with the embedding."""
         self._step, self._microbatch = step, microbatch
         if self._embeds:
-            self._draw(0)
+            self._draw(0, DEFAULT)
 
     def _before(self, layer: int, *_: Any) -> None:
         self._weights.wait(layer + 1)
         if layer and self._partition.begins(layer):
-            self._draw(self._partition.part(layer))
+            self._draw(self._partition.part(layer), self._in_layers)
 
     def _behind(self, following: int, _module: Any, _given: Any, output: tuple[torch.Tensor, Any]) -> None:
         self._outputs.send(self._partition.part(following), self._microbatch, output[0])
 
-    def _draw(self, part: int) -> None:
+    def _draw(self, part: int, current: str) -> None:
         if self._states is not None:
             stage, chunk = self._partition.backward.place(part)
-            self._states.set(self._step, stage, chunk, self._microbatch)
+            self._states.set(self._step, stage, chunk, self._microbatch, current=current)
 
 
 class ForwardLoop(Runner):
