@@ -31,7 +31,8 @@ from megatronapp.trainer.models.gpt import FAMILY
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
 from megatronapp.trainer.plugins.fbd.linears import SentLinears
-from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Kind, Link, twins_of
+from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Link, twins_of
+from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
@@ -39,7 +40,6 @@ from megatronapp.trainer.plugins.fbd.slices import slices
 from megatronapp.trainer.plugins.fbd.weights import EMBEDDING, Receiving, shared_parameters
 
 if TYPE_CHECKING:
-    from megatronapp import rdma
     from megatronapp.trainer.borders import Borders
 
 ON_THE_WAY = 2
@@ -59,7 +59,7 @@ class Outputs:
         self._link = link
         self._partition = partition
         self._receivers = partial(_receivers, link, forward, backward)
-        self._on_the_way: defaultdict[int, deque[list[rdma.Handle]]] = defaultdict(deque)
+        self._on_the_way: defaultdict[int, deque[list[Pending]]] = defaultdict(deque)
 
     def send(self, part: int, microbatch: int, output: torch.Tensor) -> None:
         """output: [s, b, h], or this tensor rank's slice of s"""
@@ -81,7 +81,7 @@ class Outputs:
             while sent:
                 self._wait(sent.popleft())
 
-    def _wait(self, handles: Sequence[rdma.Handle]) -> None:
+    def _wait(self, handles: Sequence[Pending]) -> None:
         for handle in handles:
             self._link.wait_sent(handle)
 
