@@ -13,6 +13,12 @@ class Granularity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GRANULARITY_BASE: _ClassVar[Granularity]
     GRANULARITY_FULL: _ClassVar[Granularity]
 
+class Attached(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTACHED_UNSPECIFIED: _ClassVar[Attached]
+    ATTACHED_SCHEDULES: _ClassVar[Attached]
+    ATTACHED_PROGRAM: _ClassVar[Attached]
+
 class Device(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DEVICE_UNSPECIFIED: _ClassVar[Device]
@@ -48,6 +54,9 @@ class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 GRANULARITY_UNSPECIFIED: Granularity
 GRANULARITY_BASE: Granularity
 GRANULARITY_FULL: Granularity
+ATTACHED_UNSPECIFIED: Attached
+ATTACHED_SCHEDULES: Attached
+ATTACHED_PROGRAM: Attached
 DEVICE_UNSPECIFIED: Device
 DEVICE_CPU: Device
 DEVICE_CUDA: Device
@@ -135,20 +144,22 @@ class Identity(_message.Message):
     def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("identity", "placement", "communicators", "device", "schedule", "recipe")
+    __slots__ = ("identity", "placement", "communicators", "device", "schedule", "recipe", "attached")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
     device: Device
     schedule: Schedule
     recipe: Recipe
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    attached: Attached
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., attached: _Optional[_Union[Attached, str]] = ...) -> None: ...
 
 class Recipe(_message.Message):
     __slots__ = ("settings", "versions")
@@ -681,7 +692,7 @@ class ListRanksResponse(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
 
 class RankRecord(_message.Message):
-    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns")
+    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns", "attached")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -691,6 +702,7 @@ class RankRecord(_message.Message):
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     device: Device
@@ -700,7 +712,8 @@ class RankRecord(_message.Message):
     closed: bool
     heartbeat: Heartbeat
     heartbeat_unix_ns: int
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_unix_ns: _Optional[int] = ...) -> None: ...
+    attached: Attached
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_unix_ns: _Optional[int] = ..., attached: _Optional[_Union[Attached, str]] = ...) -> None: ...
 
 class ListStepsRequest(_message.Message):
     __slots__ = ("run", "attempt", "from_step", "to_step", "limit")

@@ -120,6 +120,12 @@ class TraceControlStatus(Model):
     )
 
 
+class AttachedDegree(StrEnum):
+    FULL = "full"
+    STEPS = "steps"
+    COLLECTIVES = "collectives"
+
+
 class Job(Model):
     run: str
     job: str = Field(description="<namespace>/<name>")
@@ -129,6 +135,9 @@ class Job(Model):
     state: JobState
     state_reason: str = Field(description="why, as a word of the operator's; empty: nobody said")
     state_message: str = Field(description="why, in the operator's words")
+    attached: AttachedDegree | None = Field(
+        description="what is seen of a program that is not the trainer's own; null: it is, or nobody has told"
+    )
     sizes: Sizes
     step: int = Field(description="newest step that a rank has finished; 0: none")
     total_steps: int = Field(description="0: not known")

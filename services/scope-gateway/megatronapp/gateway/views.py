@@ -72,6 +72,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         state=state,
         state_reason=job.reported.reason if job.reported else "",
         state_message=job.reported.message if job.reported else "",
+        attached=_attached(job),
         sizes=_sizes(job.sizes),
         step=job.step,
         total_steps=job.total_steps,
@@ -91,6 +92,16 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
     )
 
 
+def _attached(job: TrackedJob) -> models.AttachedDegree | None:
+    """How much of the program is seen: as its first rank says, and of steps whether one has ended."""
+    told = next((rank.attached for rank in job.ranks.values() if rank.attached), trace_pb2.ATTACHED_UNSPECIFIED)
+    if told == trace_pb2.ATTACHED_SCHEDULES:
+        return models.AttachedDegree.FULL
+    if told != trace_pb2.ATTACHED_PROGRAM:
+        return None
+    return models.AttachedDegree.STEPS if job.step else models.AttachedDegree.COLLECTIVES
+
+
 def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.JobDetail:
     """The job with what lists and events leave out."""
     recipe = job.membership.recipe
@@ -107,7 +118,9 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
         return _reported_state(job) or _end_state(job)
     if job.step == 0:
         serves = any(heartbeat.phase == trace_pb2.PHASE_PAUSE for heartbeat in _heartbeats(job))
-        return JobState.RUNNING if serves else JobState.STARTING  # a training pauses after its first step alone
+        collects = _attached(job) is models.AttachedDegree.COLLECTIVES and any(h.frontiers for h in _heartbeats(job))
+        # A training pauses after its first step alone; of a program without steps its collectives tell that it runs.
+        return JobState.RUNNING if serves or collects else JobState.STARTING
     patience_ns = max(STALLED_NS, STALLED_STEPS * (_median_step_seconds(job) or 0.0) * 1e9)
     quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))
     stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns

@@ -899,6 +899,11 @@ export interface components {
          */
         AnnotationKind: "comment" | "acknowledge" | "unacknowledge" | "silence" | "unsilence";
         /**
+         * AttachedDegree
+         * @enum {string}
+         */
+        AttachedDegree: "full" | "steps" | "collectives";
+        /**
          * AttemptHistory
          * @description One attempt in bins of consecutive steps. Its first and its last step are bins of their own.
          */
@@ -1659,6 +1664,8 @@ export interface components {
              * @description why, in the operator's words
              */
             state_message: string;
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step
@@ -1753,6 +1760,8 @@ export interface components {
              * @description why, in the operator's words
              */
             state_message: string;
+            /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
+            attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
             /**
              * Step

@@ -98,6 +98,13 @@ export const en = {
   'job.tokens': 'Tokens per second',
   'job.tflops': 'TFLOP/s per GPU',
   'job.connected': 'Ranks connected',
+  'job.attached': 'Attached',
+  'job.attached.full': 'full',
+  'job.attached.full.note': '',
+  'job.attached.steps': 'steps and collectives',
+  'job.attached.steps.note': 'no messages between stages, no layers',
+  'job.attached.collectives': 'collectives alone',
+  'job.attached.collectives.note': 'no steps: only a hang can be named',
   'job.plotSummary': '{title} over {count} steps, now {last}',
 
   'ranks.stage': 'Stage {stage}',

@@ -98,6 +98,13 @@ export const zh: Messages = {
   'job.tokens': '每秒 token',
   'job.tflops': '每 GPU TFLOP/s',
   'job.connected': '已连接 rank',
+  'job.attached': '附加范围',
+  'job.attached.full': '完整',
+  'job.attached.full.note': '',
+  'job.attached.steps': '步与集合通信',
+  'job.attached.steps.note': '不含阶段间消息与层',
+  'job.attached.collectives': '仅集合通信',
+  'job.attached.collectives.note': '没有步：只能指出挂起',
   'job.plotSummary': '{title}，共 {count} 步，当前 {last}',
 
   'ranks.stage': '第 {stage} 级',

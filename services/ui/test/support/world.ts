@@ -66,6 +66,7 @@ export class World {
   readonly reason: string
   readonly message: string
   readonly unheard: boolean
+  attached: Job['attached'] = null
   newestStep: number
   /** Ranks that say nothing any more. */
   silent = new Set<number>()
@@ -131,6 +132,7 @@ export class World {
       name: this.name.split('/')[1],
       attempt: this.unheard ? 0 : this.attempt,
       state: this.state,
+      attached: this.attached,
       state_reason: this.reason,
       state_message: this.message,
       sizes: this.unheard ? UNKNOWN_SIZES : { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },

@@ -94,6 +94,12 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             {"command": ["x"], "plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}},
             r"plugins\.faults needs the platform's own launcher",
         ),
+        ({"attach": True, "command": ["x"]}, "attach needs image and command"),
+        ({"attach": True, "image": "x"}, "attach needs image and command"),
+        (
+            {"attach": True, "image": "x", "command": ["x"], "plugins": {"scan": {"enabled": False}}},
+            r"attach is MegaScan: turn plugins\.scan\.enabled on",
+        ),
         ({"mode": "explain"}, r"spec\.mode"),
         ({**SERVE, "command": ["x"], "plugins": {}}, "mode serve needs the platform's own launcher"),
         ({**SERVE, "plugins": {}}, r"mode serve needs plugins\.scope\.enabled"),

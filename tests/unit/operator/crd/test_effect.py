@@ -39,6 +39,7 @@ BOUNDS = {"elastic.maxNodes"}
 BASES: dict[str, dict[str, Any]] = {
     "mode": {"parallelism": {"tensor": 4}, "plugins": {"scope": {"enabled": True}}, "args": ["--load", "/data"]},
     "parallelism.virtualPipeline": {"parallelism": {"pipeline": 2}},
+    "attach": {"image": "registry.example.com/gpt:1", "command": ["torchrun", "train.py"]},
     "plugins.dpp.enabled": {},
     "plugins.fbd.enabled": {"parallelism": {"pipeline": 2}},
     "plugins.megatrace.enabled": {},

@@ -158,6 +158,7 @@ class Spec(Model):
         default_factory=list, max_length=64, description="default: torchrun -m megatronapp.trainer"
     )
     args: list[str] = Field(default_factory=list, max_length=1024, description="the trainer's flags")
+    attach: bool = Field(default=False, description="put MegaScan on `command` in `image`, neither of which is changed")
     nodes: int = Field(default=1, ge=1, le=10_000)
     proc_per_node: int = Field(ge=1, le=256)
     parallelism: Parallelism = Parallelism()
@@ -297,6 +298,14 @@ class Spec(Model):
                 f"plugins.{asked[0]} needs the platform's own launcher: leave out command, or turn the plug-in off "
                 "and give your command its flags in args"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _attached_is_the_users(self) -> Self:
+        if self.attach and not (self.image and self.command):
+            raise ValueError("attach needs image and command: what is attached to is yours")
+        if self.attach and not self.plugins.scan.enabled:
+            raise ValueError("attach is MegaScan: turn plugins.scan.enabled on, or leave attach out")
         return self
 
     @model_validator(mode="after")

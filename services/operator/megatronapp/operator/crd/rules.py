@@ -89,6 +89,14 @@ SPEC_RULES = [
         "the plug-in off and give your command its flags in args",
     ),
     (
+        "!self.attach || (has(self.command) && size(self.command) > 0 && has(self.image) && self.image != '')",
+        "attach needs image and command: what is attached to is yours",
+    ),
+    (
+        "!self.attach || self.plugins.scan.enabled",
+        "attach is MegaScan: turn plugins.scan.enabled on, or leave attach out",
+    ),
+    (
         "self.mode != 'serve' || !has(self.command) || size(self.command) == 0",
         "mode serve needs the platform's own launcher: leave out command",
     ),
@@ -128,6 +136,10 @@ TRANSITION_RULES = [
     ("self.mode == oldSelf.mode", "mode can't be changed; delete the job and create it again"),
     ("self.backend == oldSelf.backend", "backend can't be changed; delete the job and create it again"),
     ("self.managedBy == oldSelf.managedBy", "managedBy can't be changed; delete the job and create it again"),
+    (
+        "oldSelf.suspend || self.attach == oldSelf.attach",
+        "attach can't be changed while the job runs: set suspend to true first",
+    ),
     (
         "oldSelf.suspend || self.image == oldSelf.image",
         "image can't be changed while the job runs: set suspend to true first",
