@@ -12,7 +12,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.findings import Kind, State
 from megatronapp.core.trace import evaluations
 from megatronapp.gateway import state, views
-from megatronapp.gateway.models import JobState
+from megatronapp.gateway.models import AttachedDegree, JobState
 from megatronapp.gateway.state import JobStore
 from megatronapp.v1 import trace_pb2
 from tests.integration.gateway.support import (
@@ -82,6 +82,34 @@ def job_now(result: JobStore, seconds_later: float = 0.0):
 )
 def test_the_state_of_a_job(messages: list[trace_pb2.RankMessage], expected: JobState) -> None:
     assert job_now(job_store(*messages)).state is expected
+
+
+def attached_as(attached: trace_pb2.Attached):
+    greeting = hello()
+    greeting.attached = attached
+    return greeting
+
+
+COLLECTING = heartbeat(phase=trace_pb2.PHASE_START)
+COLLECTING.frontiers.add(communicator=1, enqueued=2, completed=1)
+
+
+@pytest.mark.parametrize(
+    ("attached", "messages", "expected"),
+    [
+        (trace_pb2.ATTACHED_UNSPECIFIED, [summary(1)], (None, JobState.RUNNING)),
+        (trace_pb2.ATTACHED_SCHEDULES, [COLLECTING], (AttachedDegree.FULL, JobState.STARTING)),
+        (trace_pb2.ATTACHED_PROGRAM, [], (AttachedDegree.COLLECTIVES, JobState.STARTING)),
+        (trace_pb2.ATTACHED_PROGRAM, [COLLECTING], (AttachedDegree.COLLECTIVES, JobState.RUNNING)),
+        (trace_pb2.ATTACHED_PROGRAM, [COLLECTING, summary(1)], (AttachedDegree.STEPS, JobState.RUNNING)),
+    ],
+)
+def test_what_is_seen_of_a_program_is_told_by_its_first_rank_and_its_steps(
+    attached: trace_pb2.Attached, messages: list, expected: tuple
+) -> None:
+    job = job_now(job_store(said(attached_as(attached)), *map(said, messages)))
+
+    assert (job.attached, job.state) == expected
 
 
 def test_a_lost_job_that_is_heard_again_runs() -> None:

@@ -61,6 +61,13 @@ CASES: dict[str, dict[str, Any]] = {
     "volcano": {"scheduling": {"gang": "Volcano", "queue": "team-a"}},
     "suspended": {"suspend": True},
     "own-command": {"command": ["torchrun", "train.py"], "args": ["--fast"]},
+    "attached": {
+        "image": "registry.example.com/gpt:1",
+        "command": ["torchrun", "pretrain_gpt.py"],
+        "args": ["--load", "/checkpoints", "--save", "/checkpoints"],
+        "attach": True,
+        "storage": [{"name": "checkpoints", "claimName": "ckpt", "mountPath": "/checkpoints"}],
+    },
     "overlay": {
         "podTemplate": {
             "spec": {

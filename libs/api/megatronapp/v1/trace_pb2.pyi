@@ -13,6 +13,12 @@ class Granularity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GRANULARITY_BASE: _ClassVar[Granularity]
     GRANULARITY_FULL: _ClassVar[Granularity]
 
+class Attached(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTACHED_UNSPECIFIED: _ClassVar[Attached]
+    ATTACHED_SCHEDULES: _ClassVar[Attached]
+    ATTACHED_PROGRAM: _ClassVar[Attached]
+
 class Device(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DEVICE_UNSPECIFIED: _ClassVar[Device]
@@ -48,6 +54,9 @@ class ExportFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 GRANULARITY_UNSPECIFIED: Granularity
 GRANULARITY_BASE: Granularity
 GRANULARITY_FULL: Granularity
+ATTACHED_UNSPECIFIED: Attached
+ATTACHED_SCHEDULES: Attached
+ATTACHED_PROGRAM: Attached
 DEVICE_UNSPECIFIED: Device
 DEVICE_CPU: Device
 DEVICE_CUDA: Device
@@ -135,20 +144,22 @@ class Identity(_message.Message):
     def __init__(self, run: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("identity", "placement", "communicators", "device", "schedule", "recipe")
+    __slots__ = ("identity", "placement", "communicators", "device", "schedule", "recipe", "attached")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     communicators: _containers.RepeatedCompositeFieldContainer[Communicator]
     device: Device
     schedule: Schedule
     recipe: Recipe
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    attached: Attached
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., attached: _Optional[_Union[Attached, str]] = ...) -> None: ...
 
 class Recipe(_message.Message):
     __slots__ = ("settings", "versions")
@@ -455,7 +466,7 @@ class Heartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root")
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")
     COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +480,7 @@ class Frontier(_message.Message):
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     communicator: int
     enqueued: int
     started: int
@@ -482,7 +494,22 @@ class Frontier(_message.Message):
     elements: int
     data_type: str
     root: int
-    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ...) -> None: ...
+    nccl: NcclSeat
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ..., nccl: _Optional[_Union[NcclSeat, _Mapping]] = ...) -> None: ...
+
+class NcclSeat(_message.Message):
+    __slots__ = ("hash", "size", "place", "timed", "peer")
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    TIMED_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    hash: int
+    size: int
+    place: int
+    timed: bool
+    peer: int
+    def __init__(self, hash: _Optional[int] = ..., size: _Optional[int] = ..., place: _Optional[int] = ..., timed: _Optional[bool] = ..., peer: _Optional[int] = ...) -> None: ...
 
 class OpenMessage(_message.Message):
     __slots__ = ("step", "message", "posted_at_ns")
@@ -665,7 +692,7 @@ class ListRanksResponse(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
 
 class RankRecord(_message.Message):
-    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns")
+    __slots__ = ("identity", "placement", "device", "connected", "last_seen_unix_ns", "communicators", "closed", "heartbeat", "heartbeat_unix_ns", "attached")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -675,6 +702,7 @@ class RankRecord(_message.Message):
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     placement: Placement
     device: Device
@@ -684,7 +712,8 @@ class RankRecord(_message.Message):
     closed: bool
     heartbeat: Heartbeat
     heartbeat_unix_ns: int
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_unix_ns: _Optional[int] = ...) -> None: ...
+    attached: Attached
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., device: _Optional[_Union[Device, str]] = ..., connected: _Optional[bool] = ..., last_seen_unix_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., closed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_unix_ns: _Optional[int] = ..., attached: _Optional[_Union[Attached, str]] = ...) -> None: ...
 
 class ListStepsRequest(_message.Message):
     __slots__ = ("run", "attempt", "from_step", "to_step", "limit")

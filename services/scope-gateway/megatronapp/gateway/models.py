@@ -61,9 +61,13 @@ class Session(Model):
 
 
 class JobState(StrEnum):
+    PENDING = "pending"
+    """Nothing of it runs yet."""
     STARTING = "starting"
     RUNNING = "running"
     STALLED = "stalled"
+    SUSPENDED = "suspended"
+    """Somebody has paused it; it goes on from where it was."""
     FINISHED = "finished"
     STOPPED = "stopped"
     """Ended in good order before its last step: somebody asked it to."""
@@ -75,6 +79,8 @@ class JobState(StrEnum):
 
 ENDED = frozenset({JobState.FINISHED, JobState.STOPPED, JobState.FAILED, JobState.LOST})
 """Silence is no end by itself: a lost job that is heard again runs."""
+WAITING = frozenset({JobState.PENDING, JobState.SUSPENDED})
+"""Nobody runs, and nobody need be heard."""
 
 
 class Sizes(Model):
@@ -114,6 +120,12 @@ class TraceControlStatus(Model):
     )
 
 
+class AttachedDegree(StrEnum):
+    FULL = "full"
+    STEPS = "steps"
+    COLLECTIVES = "collectives"
+
+
 class Job(Model):
     run: str
     job: str = Field(description="<namespace>/<name>")
@@ -121,6 +133,11 @@ class Job(Model):
     name: str
     attempt: int
     state: JobState
+    state_reason: str = Field(description="why, as a word of the operator's; empty: nobody said")
+    state_message: str = Field(description="why, in the operator's words")
+    attached: AttachedDegree | None = Field(
+        description="what is seen of a program that is not the trainer's own; null: it is, or nobody has told"
+    )
     sizes: Sizes
     step: int = Field(description="newest step that a rank has finished; 0: none")
     total_steps: int = Field(description="0: not known")

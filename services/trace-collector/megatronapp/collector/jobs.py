@@ -88,6 +88,7 @@ class Rank:
             device=process.device,
             schedule=process.schedule,
             recipe=recipe,
+            attached=process.attached,
         )
 
     def learn(self, communicators: Iterable[trace_pb2.Communicator]) -> None:

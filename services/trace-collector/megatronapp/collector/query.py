@@ -245,6 +245,7 @@ def _rank_record(rank: Rank) -> trace_pb2.RankRecord:
         identity=rank.process.identity,
         placement=rank.process.placement,
         device=rank.process.device,
+        attached=rank.process.attached,
         connected=rank.streams > 0,
         last_seen_unix_ns=rank.process.heard_unix_ns,
         communicators=rank.communicators.values(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             normalization=model.normalization,
             layernorm_epsilon=model.norm_epsilon,
             gated_linear_unit=model.swiglu,
-            activation_func=F.silu if model.swiglu else F.gelu,
+            activation_func=_activation(model),
             add_bias_linear=not model.disable_bias_linear,
             add_qkv_bias=model.add_qkv_bias,
             qk_layernorm=model.qk_layernorm,
@@ -67,6 +68,16 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
         )
     except (ValueError, AssertionError) as error:
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
+
+
+def _activation(model: ModelConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    if model.swiglu:
+        return F.silu
+    return tanh_gelu if model.openai_gelu else F.gelu
+
+
+def tanh_gelu(values: torch.Tensor) -> torch.Tensor:
+    return F.gelu(values, approximate="tanh")
 
 
 def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
@@ -128,9 +139,14 @@ def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:
     """Vocabulary with padding, so that each tensor rank holds equally many rows.
 
     Not 128 x TP as in Megatron-LM: the padding takes part in the softmax, and a loss must not depend on the layout.
+    Raises UsageError where --padded-vocab-size is less than the vocabulary.
     """
-    multiple = math.lcm(model.make_vocab_size_divisible_by, layout.tensor)
-    return -(-size // multiple) * multiple
+    if model.padded_vocab_size is None:
+        multiple = math.lcm(model.make_vocab_size_divisible_by, layout.tensor)
+        return -(-size // multiple) * multiple
+    if model.padded_vocab_size < size:
+        raise UsageError(f"--padded-vocab-size {model.padded_vocab_size} is less than the tokenizer's {size} tokens")
+    return -(-model.padded_vocab_size // layout.tensor) * layout.tensor
 
 
 def positions(config: TrainerConfig) -> int:

@@ -39,6 +39,20 @@ describe('a run page', () => {
     expect(text()).toContain('5 other settings and versions are equal.')
   })
 
+  it.each([
+    [null, ''],
+    ['full', 'Attachedfull'],
+    ['steps', 'Attachedsteps and collectives'],
+    ['collectives', 'Attachedcollectives alone'],
+  ] as const)('says how much of an attached program is seen: %s', async (attached, expected) => {
+    const world = new World({ run: 'run-1', ranks: 2, steps: 20 })
+    world.attached = attached
+    page = await mountPage(JobView, gatewayOf(world), '/jobs/run-1')
+    await page.until(() => text().includes('Ranks connected'))
+    expect(text().includes('Attached')).toBe(attached !== null)
+    expect(text()).toContain(expected)
+  })
+
   it('opens a run that is no longer listed', async () => {
     const gateway = gatewayOf(new World({ run: 'run-old', ranks: 8, steps: 900, faults: SLOW, state: 'finished' }))
     gateway.unlisted.add('run-old')

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
 from tests.support.attached import Ended, every_step, run
 
@@ -73,7 +74,7 @@ def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
 
 
 def check(trace: RankTrace, layout: str) -> None:
-    assert {s.value for s in trace.hello.recipe.settings if s.name == "attached"} == {"full"}
+    assert trace.hello.attached == trace_pb2.ATTACHED_SCHEDULES
     assert {s.value for s in trace.hello.recipe.settings if s.name == "hidden-size"} == {"32"}
     assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
     assert [summary.step for summary in trace.summaries if 2 in summary.phases] == [5]  # evaluation, before it

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.trace import file as trace_file
+from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
 from tests.support.attached import SCRIPTS, every_step, run
 
@@ -32,7 +33,7 @@ def test_a_ddp_loop_is_seen_step_by_step_and_computes_and_imports_what_it_did_be
     assert "not what megatron-core's schedules would tell" in line
     for trace in traces(tmp_path, "local/ddp"):
         assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
-        assert "steps and collectives" in {s.value for s in trace.hello.recipe.settings if s.name == "attached"}
+        assert trace.hello.attached == trace_pb2.ATTACHED_PROGRAM
         names = [span.name for span in trace.spans if span.step == 3]
         assert all(names.count(name) == 1 for name in ("data", "forward", "backward", "optimizer"))
 
@@ -52,3 +53,19 @@ def test_an_fsdp2_loop_has_its_microbatches_collectives_and_evaluations(tmp_path
         assert [s.microbatch for s in trace.of("backward", step=3)] == [0, 1]
         assert {s.communicator for s in trace.of("all_gather", "reduce_scatter", step=3)} != {""}
         assert len(trace.of("reduce_scatter", step=3)) == 8
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_program_without_an_optimizer_shows_collectives_alone(tmp_path: Path) -> None:
+    plain = run(SCRIPTS / "collectives.py")
+
+    attached = run(SCRIPTS / "collectives.py", attach=every_step(tmp_path))
+
+    assert attached.lines("total") == plain.lines("total") == ["total 256.0"]
+    assert attached.code == plain.code == 0, attached.output
+    [line] = attached.said
+    assert "collectives alone" in line
+    for trace in traces(tmp_path, "local/collectives"):
+        assert trace.hello.attached == trace_pb2.ATTACHED_PROGRAM
+        assert list(trace.summaries) == []

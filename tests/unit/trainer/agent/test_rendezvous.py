@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.trainer.agent import rendezvous
+from tests.support.cluster import wait_until
 
 
 def test_ranks_of_one_run_and_attempt_meet_in_a_folder_of_their_user_alone(
@@ -49,3 +52,41 @@ def test_one_process_listens_at_an_address_and_a_dead_ones_is_taken_over(tmp_pat
 def test_an_address_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"agent\.sock"):
         rendezvous.listen(tmp_path / "nowhere" / "agent.sock")
+
+
+def test_the_agents_python_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(rendezvous.PYTHON_VARIABLE, "/opt/agent/bin/python")
+
+    assert rendezvous.agent_python() == "/opt/agent/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("#!/opt/agent/bin/python", "/opt/agent/bin/python"),
+        ("#!/usr/bin/env python3", sys.executable),
+        ("", sys.executable),
+    ],
+)
+def test_where_this_python_has_no_grpc_the_commands_is_taken(
+    first: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "megatronapp"
+    command.write_text(f"{first}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(rendezvous, "find_spec", lambda _: None)
+
+    assert rendezvous.agent_python() == expected
+
+
+def test_an_agent_can_run_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    process = subprocess.Popen([sys.executable, "-m", "megatronapp.trainer.agent", "--serve", str(path)])
+    try:
+        wait_until("the agent listens", lambda: path.exists() and rendezvous.answers(path))
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert not path.exists()

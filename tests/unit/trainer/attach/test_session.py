@@ -34,7 +34,7 @@ class Listener(Plugin):
 
 def session() -> tuple[Session, list[str]]:
     heard = Listener()
-    return Session(PluginChain([heard]), TimerHub(), Degree.STEPS), heard.events
+    return Session(PluginChain([heard]), TimerHub(), Degree.COLLECTIVES), heard.events
 
 
 def test_an_optimizer_ends_what_data_or_a_pass_has_begun() -> None:
@@ -98,3 +98,14 @@ def test_it_ends_once() -> None:
 
     assert events == ["close"]
     assert not session_.here
+
+
+def test_a_step_that_has_ended_tells_that_there_are_steps() -> None:
+    session_, _ = session()
+    degrees = [session_.degree]
+
+    session_.begin(Bounds.OPTIMIZER)
+    degrees.append(session_.degree)
+    session_.end(Bounds.OPTIMIZER)
+
+    assert [*degrees, session_.degree] == [Degree.COLLECTIVES, Degree.COLLECTIVES, Degree.STEPS]

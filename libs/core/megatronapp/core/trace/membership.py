@@ -32,10 +32,11 @@ class Process:
 
     identity: trace_pb2.Identity
     hello_unix_ns: int = 0
-    """When its newest Hello arrived; 0: none has, and the next three are not known."""
+    """When its newest Hello arrived; 0: none has, and the next four are not known."""
     placement: trace_pb2.Placement = field(default_factory=trace_pb2.Placement)
     device: trace_pb2.Device = trace_pb2.DEVICE_UNSPECIFIED
     schedule: trace_pb2.Schedule = field(default_factory=trace_pb2.Schedule)
+    attached: trace_pb2.Attached = trace_pb2.ATTACHED_UNSPECIFIED
     heard_unix_ns: int = 0
     heartbeat: trace_pb2.Heartbeat | None = None
     """The newest; None where messages come as SentMessage, whose reader asks for no heartbeat again."""
@@ -86,6 +87,7 @@ class Process:
         """Fill in what no message has reported."""
         if self.hello_unix_ns == 0:
             self.hello_unix_ns, self.placement, self.device = 1, copied(record.placement), record.device
+            self.attached = record.attached
         if self.heard_unix_ns == 0:
             self.heard_unix_ns, self.closed = record.last_seen_unix_ns, record.closed
             if not record.connected and not record.closed:
@@ -96,6 +98,7 @@ class Process:
 
     def _apply_hello(self, hello: trace_pb2.Hello) -> None:
         self.placement, self.device, self.schedule = copied(hello.placement), hello.device, copied(hello.schedule)
+        self.attached = hello.attached
 
     def _apply_heartbeat(self, heartbeat: AnyHeartbeat, seq: int, received_unix_ns: int) -> None:
         newest = self.heartbeat_seq

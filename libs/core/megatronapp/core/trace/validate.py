@@ -260,7 +260,7 @@ _RANK_MESSAGE = Ranges(
     ("clock_error_ns", -1, limits.MAX_COUNT),
     hold=_rank_message_holds,
 )
-_HELLO = Ranges("Hello", *up_to(OPEN_ENUM, "device"))
+_HELLO = Ranges("Hello", *up_to(OPEN_ENUM, "device", "attached"))
 _PLACEMENT = Ranges(
     "placement",
     *up_to(limits.MAX_WORLD - 1, "tensor", "data", "context", "expert", "local_rank"),

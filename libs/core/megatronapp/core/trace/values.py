@@ -16,6 +16,12 @@ class Device(IntEnum):
     CUDA = 2
 
 
+class Attached(IntEnum):
+    UNSPECIFIED = 0
+    SCHEDULES = 1
+    PROGRAM = 2
+
+
 class Phase(IntEnum):
     UNSPECIFIED = 0
     FIRST_STEP = 1
@@ -152,6 +158,7 @@ class Hello:
     device: Device
     communicators: tuple[Communicator, ...] = ()
     recipe: Recipe = field(default=Recipe())
+    attached: Attached = Attached.UNSPECIFIED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,6 +158,7 @@ class Spec(Model):
         default_factory=list, max_length=64, description="default: torchrun -m megatronapp.trainer"
     )
     args: list[str] = Field(default_factory=list, max_length=1024, description="the trainer's flags")
+    attach: bool = Field(default=False, description="put MegaScan on `command` in `image`, neither of which is changed")
     nodes: int = Field(default=1, ge=1, le=10_000)
     proc_per_node: int = Field(ge=1, le=256)
     parallelism: Parallelism = Parallelism()
@@ -298,6 +299,14 @@ class Spec(Model):
         return self
 
     @model_validator(mode="after")
+    def _attached_is_the_users(self) -> Self:
+        if self.attach and not (self.image and self.command):
+            raise ValueError("attach needs image and command: what is attached to is yours")
+        if self.attach and not self.plugins.scan.enabled:
+            raise ValueError("attach is MegaScan: turn plugins.scan.enabled on, or leave attach out")
+        return self
+
+    @model_validator(mode="after")
     def _serving_is_one_replica(self) -> Self:
         if self.mode != "serve":
             return self
@@ -306,7 +315,7 @@ class Spec(Model):
         others = [name for name in self.plugins.enabled if name not in ("scan", "scope")]
         if others or not self.plugins.scope.enabled:
             raise ValueError(
-                "mode serve needs plugins.scope.enabled, which is how people ask, and no dpp, fbd or faults"
+                "mode serve needs plugins.scope.enabled, which is how people ask, and no megatrace, dpp, fbd or faults"
             )
         if not {"--load", "--checkpoint"} & flag_values(self.args).keys():
             raise ValueError("mode serve needs a checkpoint: give args --load with a folder in one of storage")
@@ -339,7 +348,8 @@ class Spec(Model):
         # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
         required = [name for name in plugins.enabled if name not in {"scan", "faults"}]
         if required:
-            flags += ["--require-plugins", *required, *plugins.scope.flags, *plugins.dpp.flags, *plugins.fbd.flags]
+            flags += ["--require-plugins", *required]
+        flags += [*plugins.megatrace.flags, *plugins.scope.flags, *plugins.dpp.flags, *plugins.fbd.flags]
         return [*flags, *self.args]
 
 

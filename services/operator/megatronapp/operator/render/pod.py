@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatronapp.core.trainingjob.reserved import TOKEN_VOLUME, TRAINER_CONTAINER
-from megatronapp.operator.render import gang
+from megatronapp.operator.render import attached, gang
 from megatronapp.operator.render.environment import environment, platform_environment
 from megatronapp.operator.render.overlay import overlaid
 from megatronapp.operator.render.placement import affinity, tolerations, topology_annotations
@@ -15,6 +15,11 @@ from megatronapp.operator.render.volumes import TMP, scenario_annotation, scenar
 CONTAINER = TRAINER_CONTAINER
 LAUNCHER = ("python", "-m", "megatronapp.trainer.jobs.pod", "-m", "megatronapp.trainer")
 USER = 65532
+SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 
@@ -35,7 +40,8 @@ def _platforms(plan: Plan) -> dict[str, Any]:
     """By what a pod is known, finds the others and speaks."""
     volume, mount = token(plan)
     own = {"name": TOKEN_VOLUME}
-    container = {"name": CONTAINER, "env": platform_environment(plan), "volumeMounts": [{**own, **mount}]}
+    env = [*platform_environment(plan), *attached.environment(plan)]
+    container = {"name": CONTAINER, "env": env, "volumeMounts": [{**own, **mount}]}
     return {
         "metadata": {"labels": _labels(plan)},
         "spec": {**_fixed(plan), "volumes": [{**own, **volume}], "containers": [container]},
@@ -78,6 +84,7 @@ def _pod_spec(plan: Plan) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumes": pod_volumes,
+        **attached.pod_fields(plan, platform_environment(plan), SECURITY),
         "containers": [_container(plan, mounts)],
     }
     return {key: value for key, value in found.items() if value not in ("", [], {})}
@@ -89,16 +96,15 @@ def _container(plan: Plan, mounts: list[dict[str, Any]]) -> dict[str, Any]:
         "name": CONTAINER,
         "image": plan.image,
         "imagePullPolicy": spec.image_pull_policy,
-        "command": spec.command or list(LAUNCHER),
+        "command": attached.command(plan) if spec.attach else spec.command or list(LAUNCHER),
         "args": spec.args if spec.command else spec.trainer_args(scenario_file(plan)),
-        "workingDir": TMP,
-        "env": environment(plan),
+        "workingDir": "" if spec.attach else TMP,
+        "env": [*attached.environment(plan), *environment(plan)],
         "envFrom": spec.env_from,
         "resources": _resources(plan),
         "volumeMounts": mounts,
         "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
+            **SECURITY,
             "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if spec.rdma else {})},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",

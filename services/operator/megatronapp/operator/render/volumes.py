@@ -17,6 +17,9 @@ SCENARIO = "scenario.yaml"
 TOKEN_SECONDS = 3600
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # of the container alone
 TMP = "/tmp"  # noqa: S108
+ATTACH_VOLUME = "megatronapp-attach"
+ATTACH_FOLDER = "/opt/megatronapp-attach"
+"""What ranks need of ours in an image that is not, and where their agent listens."""
 
 Mounted = tuple[dict[str, Any], dict[str, Any]]
 """A volume and its mount, without the name that both share."""
@@ -31,6 +34,7 @@ def volumes(plan: Plan) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         ),
         "tmp": ({"emptyDir": {}}, {"mountPath": TMP}),
         TOKEN_VOLUME: token(plan),
+        **_attached(plan),
         **_scenario(plan),
         **{f"storage-{volume.name}": _claim(volume) for volume in plan.spec.storage},
     }
@@ -68,6 +72,11 @@ def _certificates(plan: Plan) -> list[dict[str, Any]]:
     files = ("ca.crt", "tls.crt", "tls.key") if platform.collector_mutual_tls else ("ca.crt",)
     items = [{"key": file, "path": file} for file in files]
     return [{"secret": {"name": platform.collector_tls_secret, "items": items}}]
+
+
+def _attached(plan: Plan) -> dict[str, Mounted]:
+    mount = {"mountPath": ATTACH_FOLDER, "readOnly": True}
+    return {ATTACH_VOLUME: ({"emptyDir": {}}, mount)} if plan.spec.attach else {}
 
 
 def _claim(volume: Storage) -> Mounted:

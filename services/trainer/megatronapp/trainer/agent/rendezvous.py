@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from megatronapp.core.errors import UnavailableError
 
 SOCKET_VARIABLE = "MEGATRONAPP_AGENT_SOCKET"
+PYTHON_VARIABLE = "MEGATRONAPP_AGENT_PYTHON"
+MAX_FIRST_LINE = 4096
 BACKLOG = 256
 MAX_PATH = 100
 """Bytes of a Unix socket's address that every system takes."""
@@ -81,15 +85,34 @@ def start_agent(path: Path) -> bool:
         return False
     with listener:
         fd = listener.fileno()
-        command = [sys.executable, "-m", "megatronapp.trainer.agent"]
+        command = [agent_python(), "-m", "megatronapp.trainer.agent"]
         # A group of its own: whoever ends the ranks as a group must leave their last words to it.
         subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--listen", str(fd), "--path", str(path)],
+            env={**os.environ, "PYTHONPATH": "", "MEGATRONAPP_ATTACH": ""} if command[0] != sys.executable else None,
             pass_fds=[fd],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
     return True
+
+
+def agent_python() -> str:
+    """The interpreter that the agent runs under: the one that is named, else this one where it has what an agent needs,
+    else that of an installed `megatronapp` command."""
+    if named := os.environ.get(PYTHON_VARIABLE):
+        return named
+    command = None if find_spec("grpc") else shutil.which("megatronapp")
+    return (_interpreter(Path(command)) if command else "") or sys.executable
+
+
+def _interpreter(script: Path) -> str:
+    """As the script's first line says; empty: it says none."""
+    with contextlib.suppress(OSError), script.open("rb") as file:
+        first = file.readline(MAX_FIRST_LINE).decode(errors="replace").strip()
+        if first.startswith("#!/") and " " not in first:
+            return first.removeprefix("#!")
+    return ""
 
 
 def private_folder() -> Path:

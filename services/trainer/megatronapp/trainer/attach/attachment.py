@@ -64,7 +64,7 @@ class Attachment:
             return None
         grid = sys.modules.get("megatron.core.parallel_state")
         full = grid is not None and grid.model_parallel_is_initialized()
-        return self.open(Degree.FULL if full else Degree.STEPS)
+        return self.open(Degree.FULL if full else Degree.COLLECTIVES)
 
     def close(self) -> None:
         """The rank ends, or leaves its process groups; it is not attached again."""

@@ -15,8 +15,8 @@ from types import FrameType
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.agent.embedded import embedded_agent
+from megatronapp.trainer.attach.light import START_FOLDER, linked
 
-START_FOLDER = Path(__file__).parent / "start"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -24,13 +24,14 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """The command to its end, in this environment and with these variables. Returns its exit code, 128 + the signal
     that ended it. Raises UsageError for one that can't be started."""
     os.environ.update(variables)
-    with embedded_agent():
-        return _run(command, {**os.environ, "PYTHONPATH": with_start_folder(os.environ.get("PYTHONPATH", ""))})
+    with embedded_agent(), linked() as start_folder:
+        python_path = with_start_folder(os.environ.get("PYTHONPATH", ""), start_folder)
+        return _run(command, {**os.environ, "PYTHONPATH": python_path})
 
 
-def with_start_folder(python_path: str) -> str:
+def with_start_folder(python_path: str, start_folder: Path = START_FOLDER) -> str:
     """Python imports the first sitecustomize that it finds; ours goes on with the one behind it."""
-    return os.pathsep.join([str(START_FOLDER), *([python_path] if python_path else [])])
+    return os.pathsep.join([str(start_folder), *([python_path] if python_path else [])])
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

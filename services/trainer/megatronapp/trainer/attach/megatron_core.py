@@ -18,7 +18,7 @@ def groups_exist(attachment: Attachment) -> None:
     from megatronapp.trainer.plugins.base import Degree
 
     if "megatron.core.parallel_state" not in sys.modules:
-        attachment.open(Degree.STEPS)
+        attachment.open(Degree.COLLECTIVES)
 
 
 def _grid(attachment: Attachment, module: ModuleType) -> None:

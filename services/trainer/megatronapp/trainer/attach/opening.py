@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from megatronapp.core.trace.values import Identity, Recipe, Schedule, Setting
+from megatronapp.core.trace.values import Attached, Identity, Recipe, Schedule, Setting
+from megatronapp.trainer.attach.announcement import Announcement
 from megatronapp.trainer.attach.session import Session
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.placement import identity, placement
@@ -27,12 +27,6 @@ from megatronapp.trainer.worlds import World
 KINDS = (ScanPlugin, FaultsPlugin)
 FIRST_RANK_SECONDS = 60.0
 """The first rank says who the run is; one that is not attached never does."""
-SEEN = {
-    Degree.FULL: "microbatches, messages between stages, collectives, layers, the optimizer, data",
-    Degree.STEPS: "steps, forward and backward passes, collectives, the optimizer, data; "
-    "not what megatron-core's schedules would tell: messages between stages, layers",
-    Degree.COLLECTIVES: "collectives; not steps: nothing that trains was found",
-}
 
 
 def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
@@ -58,16 +52,15 @@ def open_session(flags: argparse.Namespace, degree: Degree) -> Session | None:
         request_stop=lambda: None,
         request_border=lambda: None,
         pipeline=messages,
-        recipe=_recipe(degree, described.settings if described else (), device),
+        recipe=_recipe(described.settings if described else (), device),
         store=store,
         degree=degree,
+        attached=Attached.SCHEDULES if full else Attached.PROGRAM,
     )
     chain = PluginChain.create(KINDS, flags, context)
     if not chain.plugins:
         return None
-    if whoever.rank == 0:
-        sys.stderr.write(f"megatronapp: attached to {whoever.job}, run {whoever.run[:8]}: {SEEN[degree]}\n")
-    return Session(chain, timers, degree, messages)
+    return Session(chain, timers, degree, messages, Announcement(whoever))
 
 
 def _environment() -> Environment:
@@ -94,10 +87,9 @@ def _megatron(environment: Environment, world: World, device: torch.device) -> A
     return describe(environment, world, device)
 
 
-def _recipe(degree: Degree, settings: tuple[Setting, ...], device: torch.device) -> Recipe:
-    named = (Setting(name="attached", value=str(degree)), *settings)
+def _recipe(settings: tuple[Setting, ...], device: torch.device) -> Recipe:
     versions = (Setting(name=name, value=value) for name, value in library_versions(device).items())
     return Recipe(
-        settings=tuple(sorted(named, key=lambda setting: setting.name)),
+        settings=tuple(sorted(settings, key=lambda setting: setting.name)),
         versions=tuple(sorted(versions, key=lambda setting: setting.name)),
     )

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import Degree, TimerHub
 from megatronapp.trainer.plugins.chain import PluginChain
+
+if TYPE_CHECKING:
+    from megatronapp.trainer.attach.announcement import Announcement
 
 
 class Bounds(IntEnum):
@@ -31,8 +34,14 @@ class Session:
     """One rank's, for its training thread."""
 
     def __init__(
-        self, chain: PluginChain, timers: TimerHub, degree: Degree, messages: PipelineMessages | None = None
+        self,
+        chain: PluginChain,
+        timers: TimerHub,
+        degree: Degree,
+        messages: PipelineMessages | None = None,
+        announcement: Announcement | None = None,
     ) -> None:
+        """`degree`: full, or collectives, which a step that ends makes steps and collectives."""
         self.chain = chain
         self.timers = timers
         self.degree = degree
@@ -47,6 +56,9 @@ class Session:
         self._closed = False
         self._pid = os.getpid()
         self._thread = threading.get_ident()
+        self._announcement = announcement
+        if announcement is not None:
+            announcement.of_degree(degree)
 
     @property
     def here(self) -> bool:
@@ -75,6 +87,13 @@ class Session:
             return
         self._open = False
         self.chain.step_end(self.step, progress)
+        if self.degree is Degree.COLLECTIVES:
+            self._has_steps()
+
+    def _has_steps(self) -> None:
+        self.degree = Degree.STEPS
+        if self._announcement is not None:
+            self._announcement.of_degree(self.degree)
 
     # ---- inside of steps, and between them
 
@@ -119,4 +138,6 @@ class Session:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        if self._announcement is not None:
+            self._announcement.close(self.degree)
         self.chain.close()

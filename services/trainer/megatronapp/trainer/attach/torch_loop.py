@@ -65,7 +65,7 @@ def _forward(attachment: Attachment) -> Iterator[None]:
     from megatronapp.trainer.attach.session import Bounds
     from megatronapp.trainer.plugins.base import Degree
 
-    session = attachment.session or attachment.open(Degree.STEPS)
+    session = attachment.session or attachment.open(Degree.COLLECTIVES)
     if session is None or session.degree is Degree.FULL:
         yield
     elif not torch.is_grad_enabled():
@@ -203,7 +203,7 @@ class OptimizerSteps:
         if self._attachment.session is None and dist.is_initialized():
             from megatronapp.trainer.plugins.base import Degree
 
-            self._attachment.open(Degree.STEPS)
+            self._attachment.open(Degree.COLLECTIVES)
         session = _stepping(self._attachment)
         self._timed = nullcontext() if session is None else session.timed("optimizer")
         self._timed.__enter__()

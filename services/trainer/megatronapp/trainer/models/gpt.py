@@ -45,6 +45,8 @@ class Gpt:
             position_embedding_type=model.position_embedding_type,
             rotary_percent=model.rotary_percent,
             rotary_base=model.rotary_base,
+            rope_scaling=model.use_rope_scaling,
+            rope_scaling_factor=model.rope_scaling_factor,
             share_embeddings_and_output_weights=place.tied,
             vp_stage=place.stage,
         )

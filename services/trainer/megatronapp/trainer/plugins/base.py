@@ -30,7 +30,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from megatronapp.core.errors import PluginMissingError
-from megatronapp.core.trace.values import Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
+from megatronapp.core.trace.values import Attached, Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.layout import Layout
@@ -65,7 +65,7 @@ class Degree(StrEnum):
 
     FULL = "full"
     STEPS = "steps and collectives"
-    COLLECTIVES = "collectives"
+    COLLECTIVES = "collectives alone"
 
 
 class TimerListener(Protocol):
@@ -163,6 +163,8 @@ class PluginContext:
     """Whether this rank was asked to end: who holds the others at a border lets them go."""
     channel: AgentChannel = field(default_factory=AgentChannel)
     degree: Degree = Degree.FULL
+    attached: Attached = Attached.UNSPECIFIED
+    """To a program that is not the trainer's own."""
     serving: bool = False
     """A checkpoint answers requests; nothing is trained."""
     make_resident: MakeResident | None = None

@@ -12,12 +12,13 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 VARIABLE = "MEGATRONAPP_ATTACH"
+OLDEST = (3, 11)
+HERE = os.path.realpath(os.path.join(__file__, os.pardir))  # noqa: PTH118  (pathlib takes milliseconds to load)
 
 
 def run_hidden() -> None:
     """The sitecustomize that this one stands before, as if this were not there."""
-    here = os.path.realpath(os.path.join(__file__, os.pardir))  # noqa: PTH118  (pathlib takes milliseconds to load)
-    others = [path for path in sys.path if os.path.realpath(path or os.curdir) != here]
+    others = [path for path in sys.path if not is_here(path)]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
@@ -25,10 +26,29 @@ def run_hidden() -> None:
         spec.loader.exec_module(module)
 
 
+def is_here(path: str) -> bool:
+    return os.path.realpath(path or os.curdir) == HERE
+
+
+def find_ours() -> None:
+    """Where what a rank needs lies beside this folder (attach/light.py): our packages before the environment's, so that
+    rank and agent are of one version; the native recorder behind the environment's, which is built for this Python."""
+    beside = next((os.path.dirname(path) for path in sys.path if is_here(path)), "")  # noqa: PTH120
+    rank, native = (os.path.join(beside, name) for name in ("rank", "native"))  # noqa: PTH118
+    if os.path.isdir(rank):  # noqa: PTH112
+        sys.path.insert(0, rank)
+        sys.path.append(native)
+
+
 def attach() -> None:
     if not os.environ.get(VARIABLE):
         return
+    if sys.version_info < OLDEST:
+        os.environ[VARIABLE] = ""
+        sys.stderr.write(f"megatronapp: not attached: {sys.executable} is older than Python 3.11\n")
+        return
     try:
+        find_ours()
         from megatronapp.trainer.attach.process import attachment_of_process
 
         attachment_of_process(os.environ[VARIABLE])

@@ -275,6 +275,7 @@ class ScanPlugin(Plugin):
             device=Device.CUDA if context.device.type == "cuda" else Device.CPU,
             communicators=self._communicators.table(),
             recipe=context.recipe,
+            attached=context.attached,
         )
         return {
             **asdict(hello),
