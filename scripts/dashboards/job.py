@@ -68,6 +68,16 @@ PANELS = [
         thresholds=[(0.0001, "orange")],
     ),
     Panel(
+        "Activations in flight on a pipeline stage",
+        [
+            (f"megatronapp_pipeline_peak_activations{{{JOB}}}", "held at most"),
+            (
+                f"megatronapp_pipeline_stock_peak_activations{{{JOB}}}",
+                "megatron-core's schedule (default cap)",
+            ),
+        ],
+    ),
+    Panel(
         "Speed of suspected links",
         [(f"megatronapp_link_bandwidth_bytes_per_second{{{JOB}}}", "{{src_node}} → {{dst_node}} ({{kind}})")],
         unit="Bps",

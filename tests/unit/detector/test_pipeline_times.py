@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from megatronapp.core.metrics import job_labels
 from megatronapp.detector.engine import Engines
 from megatronapp.detector.exposition import Exposition
-from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds
+from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds, stock_peak_activations
 from tests.support.simulated import Job, Layout
 from tests.unit.detector.whatif.tables import WGRAD, step_table
 
@@ -58,3 +58,28 @@ def test_a_job_with_a_pipeline_has_a_series_of_its_bubble_and_one_without_has_no
     assert ratio is not None
     assert 0 < ratio < 1
     assert registry.get_sample_value("megatronapp_pipeline_bubble_ratio", job_labels("ml/flat")) is None
+
+
+def test_megatron_cores_own_schedule_tells_what_a_stage_would_hold() -> None:
+    assert stock_peak_activations(replace(TWO_STAGES, virtual_stages=2)) == 5
+    assert stock_peak_activations(TWO_STAGES) == 2
+
+
+def test_without_a_schedule_nothing_is_said_of_what_it_would_hold() -> None:
+    assert stock_peak_activations(step_table(1, 2, [0.03, 0.03])) is None
+    assert stock_peak_activations(replace(TWO_STAGES, microbatches=1 << 40)) is None
+
+
+def test_activations_in_flight_have_a_series_beside_those_of_megatron_cores_schedule() -> None:
+    registry, engines = CollectorRegistry(), Engines()
+    Exposition(registry, engines, 16)
+    job = Job(Layout(pp=2, dp=2), run="pipelined")
+    for message in (*job.hellos(), *job.step(1), *job.step(2), *job.step(3)):
+        message.identity.job = "ml/pipelined"
+        if message.message.HasField("summary"):
+            message.message.summary.peak_activations = 3 if message.identity.rank == 0 else 2
+        engines.feed(message)
+
+    labels = job_labels("ml/pipelined")
+    assert registry.get_sample_value("megatronapp_pipeline_peak_activations", labels) == 3
+    assert registry.get_sample_value("megatronapp_pipeline_stock_peak_activations", labels) == 2

@@ -8,7 +8,7 @@ import torch
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments, model
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.metrics import flops_per_sequence
+from megatronapp.trainer.models import family_of
 
 NEEDED = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --train-iters 10 --micro-batch-size 2 --seq-length 32 "
@@ -58,9 +58,10 @@ def test_parameters_and_operations_of_a_known_model() -> None:
     """GPT-2 small: 124 M parameters; six operations per parameter and token, and those of attention."""
     flags = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024"
     config, _ = arguments.parse(f"{flags} --train-iters 1 --micro-batch-size 1 --lr 1".split())
+    family = family_of(config.model)
 
-    parameters = model.parameters_of(config.model, 50257, 1024)
-    operations = flops_per_sequence(config.model, 1024, 50257)
+    parameters = family.parameters(config.model, 50257, 1024)
+    operations = family.flops_per_sequence(config, 50257)
 
     matrices = parameters - 1024 * 768
     assert parameters == pytest.approx(124.4e6, rel=0.01)

@@ -316,7 +316,7 @@ class TraceBatch(_message.Message):
     def __init__(self, step: _Optional[int] = ..., count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., start_ns: _Optional[bytes] = ..., duration_ns: _Optional[bytes] = ..., enqueue_ns: _Optional[bytes] = ..., cpu_ns: _Optional[bytes] = ..., name: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., stream: _Optional[bytes] = ..., microbatch: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., layer: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., sequence: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., reference_host_ns: _Optional[int] = ..., reference_error_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., last: _Optional[bool] = ..., base_ns: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory")
+    __slots__ = ("step", "start_ns", "duration_ns", "cpu_ns", "names", "communicators", "rows", "name", "kind", "chunk", "communicator", "count", "duration_sum_ns", "duration_min_ns", "duration_max_ns", "cpu_sum_ns", "cpu_min_ns", "cpu_max_ns", "launch_lag_sum_ns", "launch_lag_max_ns", "tokens", "length_squares", "bytes", "peer", "phases", "progress", "dropped", "traced", "starved_count", "starved_sum_ns", "starved_tokens", "starved_length_squares", "memory", "peak_activations")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +350,7 @@ class StepSummary(_message.Message):
     STARVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STARVED_LENGTH_SQUARES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    PEAK_ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     step: int
     start_ns: int
     duration_ns: int
@@ -383,7 +384,8 @@ class StepSummary(_message.Message):
     starved_tokens: bytes
     starved_length_squares: bytes
     memory: Memory
-    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
+    peak_activations: int
+    def __init__(self, step: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., rows: _Optional[int] = ..., name: _Optional[bytes] = ..., kind: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., communicator: _Optional[bytes] = ..., count: _Optional[bytes] = ..., duration_sum_ns: _Optional[bytes] = ..., duration_min_ns: _Optional[bytes] = ..., duration_max_ns: _Optional[bytes] = ..., cpu_sum_ns: _Optional[bytes] = ..., cpu_min_ns: _Optional[bytes] = ..., cpu_max_ns: _Optional[bytes] = ..., launch_lag_sum_ns: _Optional[bytes] = ..., launch_lag_max_ns: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., length_squares: _Optional[bytes] = ..., bytes: _Optional[bytes] = ..., peer: _Optional[bytes] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., dropped: _Optional[int] = ..., traced: _Optional[bool] = ..., starved_count: _Optional[bytes] = ..., starved_sum_ns: _Optional[bytes] = ..., starved_tokens: _Optional[bytes] = ..., starved_length_squares: _Optional[bytes] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., peak_activations: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "device_bytes", "host_bytes")
@@ -464,7 +466,7 @@ class Heartbeat(_message.Message):
     def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root")
+    __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")
     COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -478,6 +480,7 @@ class Frontier(_message.Message):
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     communicator: int
     enqueued: int
     started: int
@@ -491,7 +494,22 @@ class Frontier(_message.Message):
     elements: int
     data_type: str
     root: int
-    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ...) -> None: ...
+    nccl: NcclSeat
+    def __init__(self, communicator: _Optional[int] = ..., enqueued: _Optional[int] = ..., started: _Optional[int] = ..., completed: _Optional[int] = ..., enqueued_at_ns: _Optional[int] = ..., completed_at_ns: _Optional[int] = ..., operation: _Optional[str] = ..., peer: _Optional[int] = ..., sending: _Optional[bool] = ..., open: _Optional[_Iterable[_Union[OpenMessage, _Mapping]]] = ..., elements: _Optional[int] = ..., data_type: _Optional[str] = ..., root: _Optional[int] = ..., nccl: _Optional[_Union[NcclSeat, _Mapping]] = ...) -> None: ...
+
+class NcclSeat(_message.Message):
+    __slots__ = ("hash", "size", "place", "timed", "peer")
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    TIMED_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    hash: int
+    size: int
+    place: int
+    timed: bool
+    peer: int
+    def __init__(self, hash: _Optional[int] = ..., size: _Optional[int] = ..., place: _Optional[int] = ..., timed: _Optional[bool] = ..., peer: _Optional[int] = ...) -> None: ...
 
 class OpenMessage(_message.Message):
     __slots__ = ("step", "message", "posted_at_ns")

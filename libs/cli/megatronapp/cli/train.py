@@ -1,4 +1,4 @@
-"""`train`, `generate`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
+"""`train`, `generate`, `convert`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def generate(context: typer.Context) -> None:
     """Generate text with a checkpoint (`megatronapp generate --help` lists the flags)."""
     with needs("trainer"):
         from megatronapp.trainer.generate.main import main
+    raise typer.Exit(main(context.args))
+
+
+def convert(context: typer.Context) -> None:
+    """Convert weights of Hugging Face to a checkpoint, or back (`megatronapp convert --help` lists the flags)."""
+    with needs("trainer"):
+        from megatronapp.trainer.convert.main import main
     raise typer.Exit(main(context.args))
 
 

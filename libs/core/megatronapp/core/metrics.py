@@ -152,6 +152,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "What choosing one operation takes MegaDPP's slowest stage.",
         ),
         Metric(
+            "megatronapp_pipeline_peak_activations",
+            "gauge",
+            JOB_LABELS,
+            "Most microbatches x chunks whose activations a stage held.",
+        ),
+        Metric(
+            "megatronapp_pipeline_stock_peak_activations",
+            "gauge",
+            JOB_LABELS,
+            "What a stage of megatron-core's own schedule holds at most.",
+        ),
+        Metric(
             "megatronapp_progress_lag_operations",
             "gauge",
             (*JOB_LABELS, "group_kind"),

@@ -265,6 +265,7 @@ def _tabulate(
         cpu=_spread(order, present, [s.cpu_ns * NS for s in summaries]),
         microbatches=max((m.process.schedule.microbatches for _, _, m in present), default=1) or 1,
         virtual_stages=max((m.process.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
+        peak_activations=max((s.peak_activations for s in summaries), default=0),
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
         missing=tuple(rank for rank in order if rank not in arrived),

@@ -18,7 +18,7 @@ from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.span_names import COLLECTIVES
 from megatronapp.detector.engine import Engine, Engines
-from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds
+from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds, stock_peak_activations
 from megatronapp.detector.signals.links import SENDS
 from megatronapp.detector.steps import StepTable
 from megatronapp.v1 import trace_pb2
@@ -43,6 +43,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "detector_owner": ("1 for each job that this replica judges.", ("replica",)),
     "pipeline_bubble_ratio": ("Share of the pipeline's time in which its stages compute nothing.", ()),
     "pipeline_decision_seconds": ("What choosing one operation takes MegaDPP's slowest stage.", ()),
+    "pipeline_peak_activations": ("Most microbatches x chunks whose activations a stage held.", ()),
+    "pipeline_stock_peak_activations": ("What a stage of megatron-core's own schedule holds at most.", ()),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
 GROUP_KINDS = frozenset(map(str, GroupKind))
@@ -222,6 +224,9 @@ def _of_pipeline(newest: StepTable | None, labels: tuple[str, ...]) -> Iterator[
         yield "pipeline_bubble_ratio", labels, bubble
     if (seconds := decision_seconds(newest)) is not None:
         yield "pipeline_decision_seconds", labels, seconds
+    if newest.peak_activations and (stock := stock_peak_activations(newest)) is not None:
+        yield "pipeline_peak_activations", labels, newest.peak_activations
+        yield "pipeline_stock_peak_activations", labels, stock
 
 
 def _group_kind(sent: str) -> str:

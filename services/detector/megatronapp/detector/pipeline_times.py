@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import numpy as np
 
+from megatronapp.core.pipeline.caps import stock_cap
+from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.trace.span_names import SpanName
 from megatronapp.detector.steps import Floats, StepTable
 
@@ -13,6 +16,8 @@ PASSES = frozenset((SpanName.FORWARD, SpanName.BACKWARD, SpanName.WGRAD))
 AROUND = frozenset((SpanName.DATA, SpanName.GRAD_SYNC, SpanName.OPTIMIZER))
 """What a step has beside its pipeline."""
 DECIDE = frozenset((SpanName.DECIDE,))
+MAX_MICROBATCHES = 1 << 16
+"""x chunks, of a stage: what a sender may make this process count through."""
 
 
 def bubble_ratio(table: StepTable) -> float | None:
@@ -37,6 +42,22 @@ def decision_seconds(table: StepTable) -> float | None:
     seconds, counts = _seconds(table, DECIDE), _counts(table, DECIDE)
     chose = counts > 0
     return float(np.max(seconds[chose] / counts[chose])) if chose.any() else None
+
+
+def stock_peak_activations(table: StepTable) -> int | None:
+    """What megatron-core's schedule for the table's layout holds at most on a stage, in chunks × microbatches: the
+    default cap of MegaDPP. None without a pipeline and for absurd sizes."""
+    stages = int(table.ranks.stage.max(initial=0)) + 1
+    if stages == 1:
+        return None
+    return _stock_peak(stages, table.virtual_stages, table.microbatches)
+
+
+@lru_cache(maxsize=64)
+def _stock_peak(stages: int, chunks: int, microbatches: int) -> int | None:
+    if max(stages, chunks * microbatches) > MAX_MICROBATCHES:
+        return None
+    return stock_cap(Layout(stages=stages, chunks=chunks, microbatches=microbatches))
 
 
 def _seconds(table: StepTable, names: Collection[str]) -> Floats:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -13,10 +14,21 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.trace.heartbeat import read_frontiers
 from megatronapp.detector.signals.called import Called
 from megatronapp.detector.signals.frontier import Message, Position
+from megatronapp.detector.signals.nccl import Seat
 from megatronapp.detector.steps import Group
 from megatronapp.v1 import trace_pb2
 
 Ranks = tuple[int, ...]
+
+
+class OfNccl(NamedTuple):
+    """How far a rank has come in a communicator, or with one of its members, as NCCL tells it."""
+
+    seat: Seat
+    position: Position
+    """The root that it names is a place in the communicator."""
+    peer: int
+    """The place of a message's other end; -1: a collective's."""
 
 
 @dataclass(slots=True)
@@ -28,7 +40,7 @@ class Positions:
     """Its communicators by its own indices."""
     frontiers: Sequence[bytes] = ()
     """As they were sent. Where one can't be understood, none of them tells anything."""
-    _known: tuple[dict[str, Position], dict[str, Ranks]] | None = None
+    _known: tuple[dict[str, Position], dict[str, Ranks], list[OfNccl]] | None = None
     """Kept for as long as the rank tells the same: a stall is looked at once a second."""
 
     def update(self, groups: Mapping[int, Group], frontiers: Sequence[bytes]) -> None:
@@ -43,36 +55,50 @@ class Positions:
         """The ranks of these communicators."""
         return self._worked_out()[1]
 
+    def of_nccl(self) -> list[OfNccl]:
+        """What NCCL tells of communicators whose members no rank knows by itself."""
+        return self._worked_out()[2]
+
     def completed(self) -> dict[str, int]:
         """By the communicator's id: operations that are complete."""
         if self._known is not None:
             return {name: position.completed for name, position in self._known[0].items()}
         return {name: f.completed for name, _, f in self._placed()}
 
-    def _worked_out(self) -> tuple[dict[str, Position], dict[str, Ranks]]:
+    def _worked_out(self) -> tuple[dict[str, Position], dict[str, Ranks], list[OfNccl]]:
         if self._known is None:
-            self._known = {}, {}
+            self._known = {}, {}, [_of_nccl(f) for f in self._read() if f.HasField("nccl")]
             for name, ranks, f in self._placed():
-                opened = _open(f.open)
-                position = Position(
-                    f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, opened, _called(f)
-                )
-                self._known[0][name], self._known[1][name] = position, ranks
+                self._known[0][name], self._known[1][name] = _position(f), ranks
         return self._known
 
     def _placed(self) -> Iterator[tuple[str, Ranks, trace_pb2.Frontier]]:
         """Each frontier with its communicator's id and ranks, without those of communicators that have no name."""
-        try:
-            frontiers = read_frontiers(self.frontiers)
-        except (DecodeError, DataError):
-            return
-        for f in frontiers:
+        for f in self._read():
             peer = f.peer
+            if f.HasField("nccl"):
+                continue
             if peer >= 0 and (f.sending or peer != self.rank):
                 sender, receiver = (self.rank, peer) if f.sending else (peer, self.rank)
                 yield f"p2p:{sender}-{receiver}", (sender, receiver), f
             elif group := self.groups.get(f.communicator):
                 yield group.id, group.ranks, f
+
+    def _read(self) -> list[trace_pb2.Frontier]:
+        try:
+            return read_frontiers(self.frontiers)
+        except (DecodeError, DataError):
+            return []
+
+
+def _position(f: trace_pb2.Frontier) -> Position:
+    return Position(f.enqueued, f.started, f.completed, f.operation, f.peer, f.sending, _open(f.open), _called(f))
+
+
+def _of_nccl(f: trace_pb2.Frontier) -> OfNccl:
+    told = f.nccl
+    seat = Seat(told.hash, told.size, told.place, told.timed)
+    return OfNccl(seat, _position(f), told.peer if told.HasField("peer") else -1)
 
 
 def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:

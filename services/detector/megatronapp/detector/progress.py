@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from megatronapp.core.trace.span_names import PASSES
-from megatronapp.detector import patience, profiles
+from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
@@ -171,7 +171,7 @@ class Progress:
         if self.stalled_seconds <= CERTAIN_SECONDS and not self._lost:
             self._program, self._program_unix_ns = (), 0
         elif (self._heard_unix_ns - self._program_unix_ns) * NS >= RENEWAL_SECONDS:
-            self._compare(self._frontiers())
+            self._compare(self._everyone().frontiers)
             self._program_unix_ns = self._heard_unix_ns
         return bool(self._program)
 
@@ -179,8 +179,8 @@ class Progress:
         """Note who calls something else. One that ends gives up what it was in, and what was seen before holds."""
         self._program = tuple(disagreements(calls_of(frontiers))) or self._program
 
-    def _frontiers(self) -> dict[int, Frontier]:
-        return {rank: state.positions.by_communicator() for rank, state in self._ranks.items()}
+    def _everyone(self) -> everyone.Everyone:
+        return everyone.of({rank: state.positions for rank, state in self._ranks.items()})
 
     @property
     def _patience_seconds(self) -> float:
@@ -202,10 +202,11 @@ class Progress:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
         silent = frozenset(r for r, s in living.items() if s.lost or self._silent(s))
         computing = frozenset(r for r, s in living.items() if s.computing)
-        everyone = self._frontiers()
-        self._compare(everyone)
-        frontiers = {rank: everyone[rank] for rank in living}
-        members = {name: ranks for s in living.values() for name, ranks in s.positions.members().items()}
+        known = self._everyone()
+        self._compare(known.frontiers)
+        frontiers = {rank: known.frontiers[rank] for rank in living}
+        of_living = {name for frontier in frontiers.values() for name in frontier}
+        members = {name: ranks for name, ranks in known.members.items() if name in of_living}
         activities = {rank: state.activity for rank, state in living.items()}
         blamed = list(self._program) or blame(frontiers, members, silent, activities)
         if computing and any(b.side is Side.CIRCULAR for b in blamed):  # one that computes has stopped by itself

@@ -117,6 +117,8 @@ class StepTable:
     cpu: Floats
     microbatches: int = 1
     virtual_stages: int = 1
+    peak_activations: int = 0
+    """Most that a rank held in the step, in chunks × microbatches; 0: not known."""
     phases: frozenset[int] = frozenset()
     """Phase values of any rank: first step, evaluation, checkpoint, …"""
     detail: Microbatches | None = None

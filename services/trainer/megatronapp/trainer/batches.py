@@ -12,14 +12,16 @@ from megatron.core import parallel_state
 
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import SequentialSampler, Tokenizer, build_datasets, microbatches
+from megatronapp.trainer.data.sampler import Collate
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.models import family_of
 
 Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Datasets, and who reads them: chunks with the embedding or the loss; the others get empty iterators."""
+    """Datasets, and who reads them: chunks that take anything from it; the others get empty iterators."""
 
     train_set: Any
     valid_set: Any
@@ -28,6 +30,7 @@ class Batches:
     layout: Layout
     reads: tuple[bool, ...]
     """One entry per model chunk."""
+    collate: Collate
     num_workers: int
     pin_memory: bool
 
@@ -41,15 +44,16 @@ class Batches:
         device: torch.device,
     ) -> Batches:
         """Every rank calls this together, as the first one builds the sample indices for all."""
-        reads = tuple(bool(chunk.pre_process or chunk.post_process) for chunk in chunks)
+        family = family_of(config.model)
+        reads = tuple(family.reads(chunk) for chunk in chunks)
         evaluation_samples = config.evaluation.eval_iters * layout.global_batch_size
         train, valid, test = build_datasets(
             config.data,
             tokenizer,
+            family.dataset(config),
             train_samples=config.training.train_iters * layout.global_batch_size,
             valid_samples=evaluation_samples,
             test_samples=evaluation_samples,
-            sequence_length=config.training.seq_length,
             seed=config.training.seed,
             is_built_on_rank=lambda: any(reads),
         )
@@ -61,6 +65,7 @@ class Batches:
             splits=frozenset(_names_of_first_rank(here)),
             layout=layout,
             reads=reads,
+            collate=family.collate,
             num_workers=config.data.num_workers,
             pin_memory=device.type == "cuda",
         )
@@ -92,8 +97,9 @@ class Batches:
             data_parallel_size=self.layout.data,
         )
         with torch.random.fork_rng(devices=[]):  # a loader draws a seed: training must not see who reads when
-            # Attention runs over the whole sample, across documents: a sample is one sequence of work.
-            return microbatches(dataset, sampler, num_workers=self.num_workers, pin_memory=self.pin_memory)
+            return microbatches(
+                dataset, sampler, self.collate, num_workers=self.num_workers, pin_memory=self.pin_memory
+            )
 
 
 def _names_of_first_rank(names: list[str]) -> list[str]:

@@ -157,7 +157,9 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     common = dist_checkpointing.load_common_state_dict(str(checkpoint))
     if "step" not in common or "layout" not in common:
         raise DataError(f"{checkpoint} was not written by this trainer")
-    weights_only = fresh and config.finetune
+    if of_no_run := "scheduler" not in common:
+        log.info("checkpoint_of_weights_alone", folder=str(checkpoint), hint="optimizer, schedule and data start anew")
+    weights_only = (fresh and config.finetune) or of_no_run
     without_optimizer = weights_only or (fresh and config.no_load_optim) or not common["has_optimizer"]
     without_random = weights_only or (fresh and config.no_load_rng) or not common["has_random"]
     if not without_optimizer and common["distributed_optimizer"] != state.distributed_optimizer:

@@ -45,6 +45,7 @@ def required(text: str, effect: Effect) -> Any:
 class ModelConfig:
     """Model."""
 
+    model_type: Literal["gpt"] = flag("gpt", "family of the model", FORWARD)
     num_layers: int = required("transformer layers", FORWARD)
     hidden_size: int = required("width of the residual stream", FORWARD)
     num_attention_heads: int = required("attention heads", FORWARD)
@@ -62,14 +63,20 @@ class ModelConfig:
     )
     rotary_base: int = flag(10_000, "base of the rotary frequencies", FORWARD)
     rotary_percent: float = flag(1.0, "part of each head that is rotated", FORWARD)
+    use_rope_scaling: bool = flag(False, "rotary frequencies stretched as in Llama 3.1", FORWARD)
+    rope_scaling_factor: float = flag(8.0, "by how much --use-rope-scaling stretches the lowest of them", FORWARD)
     normalization: Literal["LayerNorm", "RMSNorm"] = flag("LayerNorm", "normalization", FORWARD)
     norm_epsilon: float = flag(1e-5, "epsilon of the normalization", FORWARD)
     swiglu: bool = flag(False, "gated MLP with SiLU in place of GELU", FORWARD)
+    openai_gelu: bool = flag(False, "GELU in its tanh form, as GPT-2 has it", FORWARD)
     disable_bias_linear: bool = flag(False, "linear layers without bias", FORWARD)
     add_qkv_bias: bool = flag(False, "bias in the QKV projection even with --disable-bias-linear", FORWARD)
     qk_layernorm: bool = flag(False, "normalize queries and keys", FORWARD)
     untie_embeddings_and_output_weights: bool = flag(False, "an output layer with weights of its own", FORWARD)
     make_vocab_size_divisible_by: int = flag(128, "the vocabulary is padded to a multiple of this", FORWARD)
+    padded_vocab_size: int | None = flag(
+        None, "rows of embedding and output layer; default: by --make-vocab-size-divisible-by", FORWARD
+    )
     init_method_std: float = flag(0.02, "standard deviation of the initial weights", TRAINING)
     attention_dropout: float = flag(0.1, "dropout of attention probabilities", FORWARD)
     hidden_dropout: float = flag(0.1, "dropout of the residual stream", FORWARD)

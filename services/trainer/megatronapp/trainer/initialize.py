@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -20,18 +22,20 @@ from megatronapp.trainer.sharding import Shard
 
 _INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
 GATED = "linear_fc1."
-_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+_LAYER = re.compile(r"^(encoder|decoder)\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 @torch.no_grad()
-def initialize(chunks: list[torch.nn.Module], config: TransformerConfig, seed: int, *, layers: int) -> None:
-    """Fill every matrix; vectors (norms: ones, biases: zeros) stay as megatron-core sets them. `layers`: of the whole
-    model."""
+def initialize(
+    chunks: list[torch.nn.Module], config: TransformerConfig, seed: int, *, depths: Mapping[str, int]
+) -> None:
+    """Fill every matrix; vectors (norms: ones, biases: zeros) stay as megatron-core sets them. `depths`: layers of each
+    stack of the whole model."""
     for chunk in chunks:
         for name, parameter in chunk.named_parameters():
             if parameter.dim() >= 2:
-                parameter.copy_(_drawn(whole_name(name, chunk, config), parameter, config, seed, layers))
+                parameter.copy_(_drawn(whole_name(name, chunk, config), parameter, config, seed, depths))
 
 
 def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> str:
@@ -40,8 +44,9 @@ def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> 
         return "embedding.word_embeddings.weight"
     layer = _LAYER.match(name)
     if layer:
-        number = chunk.decoder.layers[int(layer[1])].layer_number - 1  # type: ignore[union-attr, index]
-        name = f"decoder.layers.{number}.{name[layer.end() :]}"
+        stack: Any = getattr(chunk, layer[1])
+        number = stack.layers[int(layer[2])].layer_number - 1
+        name = f"{layer[1]}.layers.{number}.{name[layer.end() :]}"
     expert = _EXPERT.search(name)
     if expert:
         first = parallel_state.get_expert_model_parallel_rank() * (
@@ -51,14 +56,16 @@ def whole_name(name: str, chunk: torch.nn.Module, config: TransformerConfig) -> 
     return name
 
 
-def _drawn(name: str, parameter: torch.Tensor, config: TransformerConfig, seed: int, layers: int) -> torch.Tensor:
+def _drawn(
+    name: str, parameter: torch.Tensor, config: TransformerConfig, seed: int, depths: Mapping[str, int]
+) -> torch.Tensor:
     """This tensor rank's part of the named matrix."""
     shard = shard_of(name, parameter, config)
     shape = list(parameter.shape)
     shape[shard.axis] = shard.whole
     std = config.init_method_std
     if name.endswith(_INTO_RESIDUAL):
-        std /= math.sqrt(2 * layers)
+        std /= math.sqrt(2 * depths[name.partition(".")[0]])
     whole = torch.randn(shape, generator=_generator(name, seed, parameter.device), device=parameter.device) * std
     return torch.cat([whole.narrow(shard.axis, start, length) for _, start, length in shard.spans()], shard.axis)
 

@@ -31,7 +31,8 @@ from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.initialize import initialize
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.loop import Trainer
-from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter, flops_per_sequence
+from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter
+from megatronapp.trainer.models import family_of
 from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
 from megatronapp.trainer.placement import identity
@@ -88,7 +89,7 @@ def run(
             request_stop=borders.request_stop,
             request_border=borders.request,
             tokenizer=tokenizer,
-            max_positions=_positions(config),
+            max_positions=model.positions(config),
             pipeline=pipeline,
             store=store,
             stopping=borders.stopping,
@@ -201,8 +202,9 @@ def _build(
     recipe = recipe.with_changes(chain.configure(transformer))
     start.check_plugins(recipe)
     vocabulary = tokenizer.vocab_size
+    family = family_of(config.model)
     chunks = model.build_chunks(config, transformer, layout, vocabulary, device)
-    initialize(chunks, transformer, config.training.seed, layers=config.model.num_layers)
+    initialize(chunks, transformer, config.training.seed, depths=family.depths(config.model))
     chain.models(chunks)
     batches = Batches.build(config, layout, tokenizer, chunks, device)
     if context.timers.listeners:
@@ -219,9 +221,7 @@ def _build(
         chain,
         reporters,
         device=device,
-        flops_per_sequence=flops_per_sequence(
-            config.model, config.training.seq_length, model.padded_vocabulary(vocabulary, config.model, layout)
-        ),
+        flops_per_sequence=family.flops_per_sequence(config, model.padded_vocabulary(vocabulary, config.model, layout)),
         claim=start.claim(context.identity),
         schedule=schedule.build(transformer, context.pipeline),
         pipeline=context.pipeline,
@@ -260,13 +260,8 @@ def _schedule(config: TrainerConfig, layout: Layout, tokenizer: Tokenizer, first
         first_step=first_step,
         sequence_length=training.seq_length,
         micro_batch_size=training.micro_batch_size,
-        parameters=model.parameters_of(config.model, vocabulary, _positions(config)),
+        parameters=family_of(config.model).parameters(config.model, vocabulary, model.positions(config)),
     )
-
-
-def _positions(config: TrainerConfig) -> int:
-    """The longest sequence that the model takes."""
-    return config.model.max_position_embeddings or config.training.seq_length
 
 
 def _resident_maker(config: TrainerConfig, tokenizer: Tokenizer, device: torch.device) -> MakeResident:
@@ -277,7 +272,9 @@ def _resident_maker(config: TrainerConfig, tokenizer: Tokenizer, device: torch.d
         from megatronapp.trainer.generate.generator import Generator
         from megatronapp.trainer.generate.resident import ResidentGenerator
 
-        return ResidentGenerator(Generator(chunks, transformer, tokenizer, _positions(config), device), port, between)
+        return ResidentGenerator(
+            Generator(chunks, transformer, tokenizer, model.positions(config), device), port, between
+        )
 
     return make
 

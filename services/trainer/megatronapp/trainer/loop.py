@@ -24,8 +24,8 @@ from megatronapp.trainer.borders import Border, Borders
 from megatronapp.trainer.checkpoint import TrainingState
 from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.config import TrainerConfig
-from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
+from megatronapp.trainer.models import family_of
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import ScheduleFunction
 from megatronapp.trainer.plugins.chain import PluginChain
@@ -38,7 +38,7 @@ class Window:
     """What has gathered since the last line of the log."""
 
     loss: torch.Tensor
-    """[2], float64: sum of the losses and number of tokens."""
+    """[losses, 2], float64: of each loss its sum, and over how many."""
     steps: int = 0
     samples: int = 0
     seconds: float = 0.0
@@ -81,6 +81,7 @@ class Trainer:
         pipeline: PipelineMessages | None,
     ) -> None:
         self._config = config
+        self._family = family_of(config.model)
         self._transformer = transformer
         self._state = state
         self._batches = batches
@@ -94,7 +95,7 @@ class Trainer:
         self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self._window = self._new_window()
         self._patience = Patience(config.evaluation.early_stop_patience)
-        self._forward_step = plugins.forward_step(build_forward_step(device))
+        self._forward_step = plugins.forward_step(self._family.forward_step(device))
         self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
         self._schedule = plugins.schedule(schedule)
         self._optimizer_step = plugins.optimizer(state.optimizer.step)
@@ -197,17 +198,21 @@ class Trainer:
     # ---- the log
 
     def _new_window(self) -> Window:
-        return Window(loss=torch.zeros(2, dtype=torch.float64, device=self._device))
+        return Window(loss=self._no_loss())
+
+    def _no_loss(self) -> torch.Tensor:
+        return torch.zeros((len(self._family.losses), 2), dtype=torch.float64, device=self._device)
 
     def _total_loss(self, outputs: list[torch.Tensor]) -> torch.Tensor:
-        """[sum, tokens] of all data-parallel ranks' microbatches; the ranks of the last stage call it together."""
+        """[losses, 2] of all data-parallel ranks' microbatches; the ranks of the last stage call it together."""
         loss = torch.stack(outputs).double().sum(0)
         dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         return loss
 
     def _report(self, grad_norm: float | None, learning_rate: float) -> StepReport:
         window, self._window = self._window, self._new_window()
-        loss = mean_loss(window.loss) if self._knows_loss else None
+        losses = mean_losses(window.loss) if self._knows_loss else None
+        loss = None if losses is None else sum(losses)
         if loss is not None and not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at step {self._state.step}: "
@@ -219,6 +224,7 @@ class Trainer:
             step=self._state.step,
             total_steps=self._config.training.train_iters,
             loss=loss,
+            parts=self._named(losses or ()),
             learning_rate=learning_rate,
             grad_norm=None if grad_norm is None else float(grad_norm),
             step_seconds=step_seconds,
@@ -228,6 +234,10 @@ class Trainer:
         for reporter in self._reporters:
             reporter.step(report)
         return report
+
+    def _named(self, losses: Sequence[float]) -> dict[str, float]:
+        """By name, where there are several."""
+        return dict(zip(self._family.losses, losses, strict=True)) if len(losses) > 1 else {}
 
     # ---- between steps
 
@@ -259,7 +269,7 @@ class Trainer:
         if not self._batches.has(split):
             return
         with self._phase(Phase.EVALUATION), torch.no_grad():
-            loss = torch.zeros(2, dtype=torch.float64, device=self._device)
+            loss = self._no_loss()
             data = self._batches.evaluate(split)
             for chunk in self._state.chunks:
                 chunk.eval()
@@ -270,9 +280,14 @@ class Trainer:
             for chunk in self._state.chunks:
                 chunk.train()
             if self._knows_loss:
-                mean = mean_loss(loss)
+                losses = mean_losses(loss)
+                mean = sum(losses)
                 report = EvaluationReport(
-                    step=self._state.step, split=split, loss=mean, perplexity=math.exp(min(mean, 20.0))
+                    step=self._state.step,
+                    split=split,
+                    loss=mean,
+                    parts=self._named(losses),
+                    perplexity=math.exp(min(losses[0], 20.0)),
                 )
                 for reporter in self._reporters:
                     reporter.evaluation(report)
@@ -294,7 +309,6 @@ class Trainer:
                 log.info("checkpoint_saved", step=self._state.step, folder=str(folder), seconds=seconds)
 
 
-def mean_loss(total: torch.Tensor) -> float:
-    """From [sum, tokens]."""
-    loss, tokens = total.tolist()
-    return float(loss / tokens) if tokens else math.nan
+def mean_losses(total: torch.Tensor) -> tuple[float, ...]:
+    """From [losses, 2]: sums, and over how many."""
+    return tuple(float(loss / count) if count else math.nan for loss, count in total.tolist())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Progress
-from megatronapp.trainer.config import ModelConfig
-from megatronapp.trainer.model import ffn_hidden_size
 
 log = get_logger(__name__)
 
@@ -21,11 +20,14 @@ class StepReport:
     step: int
     total_steps: int
     loss: float | None
+    """The sum of all."""
     learning_rate: float
     grad_norm: float | None
     step_seconds: float
     tokens_per_second: float
     tflops_per_gpu: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Of a model that learns from several losses: each by its name."""
 
     def progress(self) -> Progress:
         return Progress(
@@ -44,6 +46,8 @@ class EvaluationReport:
     split: str
     loss: float
     perplexity: float
+    """Of the words alone."""
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Reporter(Protocol):
@@ -70,15 +74,25 @@ class LogReporter:
             step_ms=round(report.step_seconds * 1e3, 1),
             tokens_per_second=round(report.tokens_per_second, 1),
             tflops_per_gpu=round(report.tflops_per_gpu, 6),
+            **_keywords(report.parts),
         )
 
     def evaluation(self, report: EvaluationReport) -> None:
         log.info(
-            "evaluation", step=report.step, split=report.split, loss=report.loss, perplexity=round(report.perplexity, 3)
+            "evaluation",
+            step=report.step,
+            split=report.split,
+            loss=report.loss,
+            perplexity=round(report.perplexity, 3),
+            **_keywords(report.parts),
         )
 
     def close(self) -> None:
         pass
+
+
+def _keywords(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name.replace(" ", "_"): value for name, value in parts.items()}
 
 
 class TensorBoardReporter:
@@ -98,31 +112,16 @@ class TensorBoardReporter:
             "iteration-time": report.step_seconds,
             "tokens-per-second": report.tokens_per_second,
             "throughput": report.tflops_per_gpu,
+            **report.parts,
         }
         for tag, value in values.items():
             if value is not None:
                 self._writer.add_scalar(tag, value, report.step)
 
     def evaluation(self, report: EvaluationReport) -> None:
-        self._writer.add_scalar(f"lm loss {report.split}", report.loss, report.step)
+        for tag, loss in (report.parts or {"lm loss": report.loss}).items():
+            self._writer.add_scalar(f"{tag} {report.split}", loss, report.step)
         self._writer.add_scalar(f"lm loss {report.split} ppl", report.perplexity, report.step)
 
     def close(self) -> None:
         self._writer.close()
-
-
-def flops_per_sequence(model: ModelConfig, sequence_length: int, vocabulary: int) -> float:
-    """Floating-point operations of forward and backward over one sequence, the model's own: what is recomputed is
-    not counted, causal attention is counted half (Narayanan et al., 2021, arXiv:2104.04473, appendix; extended to
-    grouped queries, gated MLPs and experts)."""
-    hidden, length = model.hidden_size, sequence_length
-    width = model.kv_channels or hidden // model.num_attention_heads
-    queries = width * model.num_attention_heads
-    keys = width * (model.num_query_groups if model.group_query_attention else model.num_attention_heads)
-    inner = ffn_hidden_size(model)
-    if model.num_experts is not None:
-        inner = (model.moe_ffn_hidden_size or inner) * model.moe_router_topk
-    attention = 2 * length * hidden * (2 * queries + 2 * keys) + 2 * length * length * queries
-    mlp = 2 * length * hidden * inner * (3 if model.swiglu else 2)
-    logits = 2 * length * hidden * vocabulary
-    return 3.0 * (model.num_layers * (attention + mlp) + logits)

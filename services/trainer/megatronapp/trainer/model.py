@@ -1,8 +1,9 @@
-"""The GPT: megatron-core's model from the trainer's settings, one module per virtual stage."""
+"""megatron-core's models from the trainer's settings, one module per virtual stage; models/ has what differs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,21 +11,17 @@ import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.enums import ModelType
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import (
-    get_gpt_layer_local_spec,
-    get_gpt_layer_with_transformer_engine_spec,
-)
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.utils import divide
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.models import family_of
+from megatronapp.trainer.models.protocol import ChunkPlace
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 
 def transformer_config(config: TrainerConfig, layout: Layout, device: torch.device) -> TransformerConfig:
@@ -38,7 +35,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
     dtype = torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else torch.float32
     try:
         return TransformerConfig(
-            num_layers=sum(layout.layers) or model.num_layers,
+            num_layers=sum(layout.layers) or [*family_of(model).depths(model).values()][-1],
             hidden_size=model.hidden_size,
             num_attention_heads=model.num_attention_heads,
             num_query_groups=model.num_query_groups if model.group_query_attention else None,
@@ -47,7 +44,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             normalization=model.normalization,
             layernorm_epsilon=model.norm_epsilon,
             gated_linear_unit=model.swiglu,
-            activation_func=F.silu if model.swiglu else F.gelu,
+            activation_func=_activation(model),
             add_bias_linear=not model.disable_bias_linear,
             add_qkv_bias=model.add_qkv_bias,
             qk_layernorm=model.qk_layernorm,
@@ -71,6 +68,16 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
         )
     except (ValueError, AssertionError) as error:
         raise UsageError(f"megatron-core refuses these flags: {error}") from error
+
+
+def _activation(model: ModelConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    if model.swiglu:
+        return F.silu
+    return tanh_gelu if model.openai_gelu else F.gelu
+
+
+def tanh_gelu(values: torch.Tensor) -> torch.Tensor:
+    return F.gelu(values, approximate="tanh")
 
 
 def _layout_options(parallel: ParallelConfig, layout: Layout) -> dict[str, Any]:
@@ -118,13 +125,6 @@ def _expert_options(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def ffn_hidden_size(model: ModelConfig) -> int:
-    """Megatron-LM's default: four times the hidden size; gated, two thirds of it in steps of 64."""
-    if model.ffn_hidden_size is not None:
-        return model.ffn_hidden_size
-    return int(model.hidden_size * 8 / 3 / 64) * 64 if model.swiglu else 4 * model.hidden_size
-
-
 def _require_transformer_engine() -> None:
     try:
         import transformer_engine.pytorch  # noqa: F401
@@ -139,9 +139,19 @@ def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:
     """Vocabulary with padding, so that each tensor rank holds equally many rows.
 
     Not 128 x TP as in Megatron-LM: the padding takes part in the softmax, and a loss must not depend on the layout.
+    Raises UsageError where --padded-vocab-size is less than the vocabulary.
     """
-    multiple = math.lcm(model.make_vocab_size_divisible_by, layout.tensor)
-    return -(-size // multiple) * multiple
+    if model.padded_vocab_size is None:
+        multiple = math.lcm(model.make_vocab_size_divisible_by, layout.tensor)
+        return -(-size // multiple) * multiple
+    if model.padded_vocab_size < size:
+        raise UsageError(f"--padded-vocab-size {model.padded_vocab_size} is less than the tokenizer's {size} tokens")
+    return -(-model.padded_vocab_size // layout.tensor) * layout.tensor
+
+
+def positions(config: TrainerConfig) -> int:
+    """The longest sequence that the model takes."""
+    return config.model.max_position_embeddings or config.training.seq_length
 
 
 def build_chunks(
@@ -163,54 +173,17 @@ def _build_chunk(
     device: torch.device,
     stage: int | None,
 ) -> torch.nn.Module:
-    model = config.model
-    first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage)
-    last = layout.head and parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage)
-    chunk = GPTModel(
-        config=transformer,
-        transformer_layer_spec=_layer_spec(model, transformer, stage),
-        vocab_size=padded_vocabulary(vocabulary, model, layout),
-        max_sequence_length=model.max_position_embeddings or config.training.seq_length,
-        pre_process=first,
-        post_process=last,
-        position_embedding_type=model.position_embedding_type,
-        rotary_percent=model.rotary_percent,
-        rotary_base=model.rotary_base,
-        share_embeddings_and_output_weights=layout.head and not model.untie_embeddings_and_output_weights,
-        vp_stage=stage,
+    place = ChunkPlace(
+        stage=stage,
+        first=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        last=layout.head and parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        tied=layout.head and not config.model.untie_embeddings_and_output_weights,
+        vocabulary=padded_vocabulary(vocabulary, config.model, layout),
+        positions=positions(config),
     )
+    chunk = family_of(config.model).build(config, transformer, place)
     chunk.model_type = ModelType.encoder_or_decoder
     return chunk.to(device)
-
-
-def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int | None) -> Any:
-    if model.transformer_impl == "transformer_engine":
-        return get_gpt_layer_with_transformer_engine_spec(
-            num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
-        )
-    spec = get_gpt_layer_local_spec(
-        num_experts=model.num_experts,
-        moe_grouped_gemm=False,
-        qk_layernorm=model.qk_layernorm,
-        normalization=model.normalization,
-    )
-    if transformer.sequence_parallel:
-        spec.submodules.input_layernorm = Norm
-        spec.submodules.pre_mlp_layernorm = Norm
-    layers = get_num_layers_to_build(transformer, stage)
-    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
-
-
-class Norm:
-    """torch's norm, for sequence parallelism too: its parameters are marked, so that their gradients, of which each
-    tensor rank has only its part of the sequence, are summed. megatron-core's own wrapper refuses that case."""
-
-    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
-        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
-        module = kind(hidden_size, eps=eps)
-        for parameter in module.parameters():
-            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-        return module
 
 
 def wrap(
@@ -234,20 +207,3 @@ def lowered(chunks: list[torch.nn.Module], transformer: TransformerConfig) -> li
     """Chunks with 16-bit weights where asked for."""
     lower = transformer.bf16 or transformer.fp16
     return [Float16Module(transformer, chunk) if lower else chunk for chunk in chunks]
-
-
-def parameters_of(model: ModelConfig, vocabulary: int, positions: int) -> int:
-    """Parameters of the whole model, all ranks together, counted from its shape."""
-    hidden, heads = model.hidden_size, model.num_attention_heads
-    width = model.kv_channels or divide(hidden, heads)
-    groups = model.num_query_groups if model.group_query_attention else heads
-    matrices = 3 if model.swiglu else 2
-    if model.num_experts is None:
-        mlp = matrices * hidden * ffn_hidden_size(model)
-    else:
-        expert = matrices * hidden * (model.moe_ffn_hidden_size or ffn_hidden_size(model))
-        mlp = model.num_experts * (expert + hidden)
-    attention = hidden * width * (heads + 2 * groups) + heads * width * hidden
-    embeddings = vocabulary * hidden * (2 if model.untie_embeddings_and_output_weights else 1)
-    learned = positions * hidden if model.position_embedding_type == "learned_absolute" else 0
-    return model.num_layers * (attention + mlp) + embeddings + learned

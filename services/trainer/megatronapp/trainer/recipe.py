@@ -21,9 +21,9 @@ from megatronapp.core.trace import values
 from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, ModelConfig, TrainerConfig
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.model import ffn_hidden_size
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 
-SCHEMA = 3
+SCHEMA = 4
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
@@ -33,6 +33,10 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "max_position_embeddings": lambda flags: flags["position_embedding_type"] == "learned_absolute",
     "rotary_base": lambda flags: flags["position_embedding_type"] == "rope",
     "rotary_percent": lambda flags: flags["position_embedding_type"] == "rope",
+    "use_rope_scaling": lambda flags: flags["position_embedding_type"] == "rope",
+    "rope_scaling_factor": lambda flags: flags.get("use_rope_scaling", False),
+    "openai_gelu": lambda flags: not flags["swiglu"],
+    "make_vocab_size_divisible_by": lambda flags: flags.get("padded_vocab_size") is None,
     "add_qkv_bias": lambda flags: flags["disable_bias_linear"],
     "moe_router_topk": lambda flags: flags["num_experts"] is not None,
     "moe_ffn_hidden_size": lambda flags: flags["num_experts"] is not None,
@@ -112,6 +116,7 @@ class RunRecipe:
     def from_shape(cls, shape: Mapping[str, Any]) -> RunRecipe:
         """Of a checkpoint without a recipe: it knows the flags that decide which weights there are."""
         known = {name: value for name, value in shape.items() if name in FIELDS and name != "vocab_size"}
+        known["model_type"] = "gpt"  # there was no other
         return cls(settings=known, tokenizer={"vocab_size": shape["vocab_size"]}, versions={})
 
     @classmethod

@@ -44,7 +44,7 @@ class SavedModel:
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model was trained for."""
-        return self.config.model.max_position_embeddings or self.config.training.seq_length
+        return model.positions(self.config)
 
     def layout(self, world_size: int) -> Layout:
         """Raises UsageError. No step is trained: any batch that every layout can cut will do."""
@@ -96,8 +96,8 @@ def _with_experts(parallel: ParallelConfig, recipe: RunRecipe) -> ParallelConfig
 
 
 def _tokenizer(folder: Path, data: DataConfig, recipe: RunRecipe, given: Mapping[str, str]) -> Tokenizer:
-    kept = {flag: folder / checkpoint_folder.TOKENIZER / name for name, flag in FILE_FLAGS.items()}
-    paths: dict[str, Any] = {flag: str(path) for flag, path in kept.items() if path.is_file()} | dict(given)
+    kept = ((flag, folder / checkpoint_folder.TOKENIZER / name) for name, flag in FILE_FLAGS.items())
+    paths: dict[str, Any] = {flag: str(path) for flag, path in kept if path.is_file()} | dict(given)
     try:
         tokenizer = build_tokenizer(replace(data, **paths))
     except ConfigError as error:

@@ -10,7 +10,9 @@ import torch.distributed as dist
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data import SequentialSampler, build_datasets, build_tokenizer, microbatches
+from megatronapp.trainer.data.datasets import gpt_dataset
 from megatronapp.trainer.data.preprocess import main as preprocess
+from megatronapp.trainer.data.sampler import collate
 from tests.support.forked import run_forked
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
@@ -40,7 +42,7 @@ def process_group() -> Iterator[None]:
 
 def build(config: DataConfig, **sizes: int) -> tuple[Any, Any, Any]:
     wanted = {"train_samples": 100, "valid_samples": 8, "test_samples": 0, **sizes}
-    return build_datasets(config, build_tokenizer(config), sequence_length=64, seed=1, **wanted)
+    return build_datasets(config, build_tokenizer(config), gpt_dataset(config, 64), seed=1, **wanted)
 
 
 def test_real_text_becomes_microbatches(corpus: str) -> None:
@@ -51,7 +53,7 @@ def test_real_text_becomes_microbatches(corpus: str) -> None:
         total_samples=100, consumed_samples=4, micro_batch_size=2, data_parallel_rank=0, data_parallel_size=2
     )
 
-    first = next(microbatches(train, sampler))
+    first = next(microbatches(train, sampler, collate))
 
     assert len(train) >= 100
     assert len(valid) >= 8
@@ -70,7 +72,9 @@ def tokens(corpus: str, num_workers: int) -> list[list[list[int]]]:
     sampler = SequentialSampler(
         total_samples=16, consumed_samples=0, micro_batch_size=4, data_parallel_rank=0, data_parallel_size=1
     )
-    return [batch["tokens"].tolist() for batch in microbatches(build(config)[0], sampler, num_workers=num_workers)]
+    return [
+        batch["tokens"].tolist() for batch in microbatches(build(config)[0], sampler, collate, num_workers=num_workers)
+    ]
 
 
 def tokens_by_a_worker(corpus: str) -> list[list[list[int]]]:

@@ -81,6 +81,11 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             "means forwardTensor 1: give one of them",
         ),
         ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "ucx needs rdma"),
+        ({"plugins": {"megatrace": {"enabled": True, "ringMib": 3}}}, "ringMib 3: take a power of two, 1 to 512"),
+        (
+            {"command": ["torchrun", "train.py"], "plugins": {"megatrace": {"enabled": True}}},
+            r"plugins\.megatrace needs the platform's own launcher: leave out command",
+        ),
         (
             {"command": ["torchrun", "train.py"], "plugins": {"dpp": {"enabled": True}}},
             r"plugins\.dpp needs the platform's own launcher: leave out command",
@@ -100,7 +105,7 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
         ({**SERVE, "plugins": {}}, r"mode serve needs plugins\.scope\.enabled"),
         (
             {**SERVE, "plugins": {"scope": {"enabled": True}, "dpp": {"enabled": True}}},
-            "mode serve needs .* no dpp, fbd or faults",
+            "mode serve needs .* no megatrace, dpp, fbd or faults",
         ),
         ({**SERVE, "args": []}, "mode serve needs a checkpoint: give args --load"),
         (
@@ -185,6 +190,10 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
     [
         ({"dpp": {"policy": "DepthFirst"}, "fbd": {"ignoreForwardTensorParallel": True}}, ""),
         ({"scope": {"enabled": True}}, "--require-plugins scope --scope"),
+        (
+            {"megatrace": {"enabled": True, "level": "all", "ringMib": 16}},
+            "--require-plugins megatrace --nccl-trace all --nccl-trace-ring-mib 16",
+        ),
         (
             {"dpp": {"enabled": True, "policy": "DepthFirst", "transport": "shm"}},
             "--require-plugins dpp --use-dpp --dpp-policy depth-first --dpp-transport shm",

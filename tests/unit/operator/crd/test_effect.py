@@ -42,6 +42,8 @@ BASES: dict[str, dict[str, Any]] = {
     "attach": {"image": "registry.example.com/gpt:1", "command": ["torchrun", "train.py"]},
     "plugins.dpp.enabled": {},
     "plugins.fbd.enabled": {"parallelism": {"pipeline": 2}},
+    "plugins.megatrace.enabled": {},
+    "plugins.megatrace.": {"plugins": {"megatrace": {"enabled": True}}},
     "plugins.dpp.": {"plugins": {"dpp": {"enabled": True}}, "rdma": {"resourceName": "rdma/hca"}},
     "plugins.fbd.": {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"pipeline": 2}},
     "plugins.faults.scenarioFrom": {"plugins": {"faults": {"scenarioFrom": {"name": "slow", "key": "slow.yaml"}}}},
@@ -55,6 +57,7 @@ BASES: dict[str, dict[str, Any]] = {
 VALUES: dict[str, Any] = {
     "nodes": 4,
     "procPerNode": 4,
+    "plugins.megatrace.ringMib": 16,
     "plugins.fbd.forwardTensor": 1,
     "plugins.faults.scenario": {"faults": [FAULT]},
     "failurePolicy.nonRetriableExitCodes": [3],

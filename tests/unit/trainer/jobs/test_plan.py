@@ -71,13 +71,15 @@ def test_mount_paths_become_local_folders(tmp_path: Path) -> None:
         ({}, {"data": Path("/")}, "no storage of that name"),
         ({"plugins": {"dpp": {"enabled": True}}}, {}, r"plugins\.dpp: this machine has no plug-in dpp"),
         ({"plugins": {"dpp": {"enabled": True}}}, {}, r"set plugins\.dpp\.enabled to false"),
+        ({"plugins": {"megatrace": {"enabled": True}}}, {}, r"plugins\.megatrace: .*pip install megatronapp-nccl"),
         ({"plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}}, {}, "inline on a laptop"),
     ],
 )
 def test_what_a_laptop_has_not_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], storage: dict[str, Path], says: str
 ) -> None:
-    monkeypatch.setattr("megatronapp.trainer.jobs.plan.installed", lambda: ["scan", "faults"])
+    monkeypatch.setattr("megatronapp.trainer.jobs.plan.installed", lambda: ["scan", "megatrace", "faults"])
+    monkeypatch.setattr("megatronapp.trainer.jobs.plan.find_spec", lambda _: None)
 
     with pytest.raises(UsageError, match=says):
         plan(tmp_path, spec, storage)

@@ -293,6 +293,7 @@ _BATCH = Ranges(
 _SUMMARY = Ranges(
     "summary",
     *up_to(limits.MAX_SUMMARY_ROWS, "rows"),
+    *up_to(limits.MAX_COUNT, "peak_activations"),
     *up_to(limits.MAX_STEP, "step"),
     *up_to(limits.MAX_DROPPED, "dropped"),
     *up_to(limits.MAX_DURATION_NS, "duration_ns", "cpu_ns"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from megatronapp.core.scenario import Scenario
 from megatronapp.core.trace.limits import MAX_TRACE_INTERVAL
@@ -12,6 +12,7 @@ from megatronapp.core.trainingjob.base import Model, ObjectName
 
 MAX_CAP = 1 << 20
 MAX_FORWARD = 1024
+MAX_RING_MIB = 512
 DPP_POLICIES = {
     "Auto": "auto",
     "Interleaved": "interleaved",
@@ -45,6 +46,33 @@ class ScopePlugin(Model):
     @property
     def flags(self) -> list[str]:
         return ["--scope"] if self.enabled else []
+
+
+class MegatracePlugin(Model):
+    """Every collective and message of NCCL, whoever calls it: calls, also their times on the GPU, or all: also what
+    its network transfers wait for."""
+
+    enabled: bool = False
+    level: Literal["calls", "times", "all"] = "times"
+    ring_mib: int = Field(
+        default=8,
+        ge=1,
+        le=MAX_RING_MIB,
+        description="a power of two; of each rank: records that its agent has not read yet",
+    )
+
+    @field_validator("ring_mib")
+    @classmethod
+    def _power_of_two(cls, mib: int) -> int:
+        if mib & mib - 1:
+            raise ValueError(f"plugins.megatrace.ringMib {mib}: take a power of two, 1 to {MAX_RING_MIB}")
+        return mib
+
+    @property
+    def flags(self) -> list[str]:
+        if not self.enabled:
+            return []
+        return ["--nccl-trace", self.level, "--nccl-trace-ring-mib", str(self.ring_mib)]
 
 
 class DppPlugin(Model):
@@ -119,6 +147,7 @@ class FaultsPlugin(Model):
 
 class Plugins(Model):
     scan: ScanPlugin = ScanPlugin()
+    megatrace: MegatracePlugin = MegatracePlugin()
     scope: ScopePlugin = ScopePlugin()
     dpp: DppPlugin = DppPlugin()
     fbd: FbdPlugin = FbdPlugin()
@@ -129,6 +158,7 @@ class Plugins(Model):
         """Names of those that are on."""
         switches = {
             "scan": self.scan.enabled,
+            "megatrace": self.megatrace.enabled,
             "scope": self.scope.enabled,
             "dpp": self.dpp.enabled,
             "fbd": self.fbd.enabled,

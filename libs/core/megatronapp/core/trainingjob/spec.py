@@ -315,7 +315,7 @@ class Spec(Model):
         others = [name for name in self.plugins.enabled if name not in ("scan", "scope")]
         if others or not self.plugins.scope.enabled:
             raise ValueError(
-                "mode serve needs plugins.scope.enabled, which is how people ask, and no dpp, fbd or faults"
+                "mode serve needs plugins.scope.enabled, which is how people ask, and no megatrace, dpp, fbd or faults"
             )
         if not {"--load", "--checkpoint"} & flag_values(self.args).keys():
             raise ValueError("mode serve needs a checkpoint: give args --load with a folder in one of storage")
@@ -348,7 +348,8 @@ class Spec(Model):
         # The image may lack a plug-in: its trainer then refuses to start. The others say it by flags of their own.
         required = [name for name in plugins.enabled if name not in {"scan", "faults"}]
         if required:
-            flags += ["--require-plugins", *required, *plugins.scope.flags, *plugins.dpp.flags, *plugins.fbd.flags]
+            flags += ["--require-plugins", *required]
+        flags += [*plugins.megatrace.flags, *plugins.scope.flags, *plugins.dpp.flags, *plugins.fbd.flags]
         return [*flags, *self.args]
 
 

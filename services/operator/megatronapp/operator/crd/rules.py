@@ -14,6 +14,10 @@ FORWARD_RANKS = (
     "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor) * "
     "(has(self.plugins.fbd.forwardPipeline) ? self.plugins.fbd.forwardPipeline : self.parallelism.pipeline)"
 )
+INJECTS = (
+    "(has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
+    "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
+)
 
 OBJECT_RULES = [
     (
@@ -70,15 +74,18 @@ SPEC_RULES = [
         "plugins.dpp.transport ucx needs rdma: name the resource of the RDMA device plug-in",
     ),
     (
+        "self.plugins.megatrace.ringMib in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]",
+        "plugins.megatrace.ringMib must be a power of two, 1 to 512",
+    ),
+    (
         "!(has(self.plugins.faults.scenario) && has(self.plugins.faults.scenarioFrom))",
         "plugins.faults: give scenario or scenarioFrom, not both",
     ),
     (
-        "!has(self.command) || size(self.command) == 0 || !(self.plugins.scope.enabled || self.plugins.dpp.enabled || "
-        "self.plugins.fbd.enabled || has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
-        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
-        "plugins.scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn the plug-in "
-        "off and give your command its flags in args",
+        "!has(self.command) || size(self.command) == 0 || !(self.plugins.megatrace.enabled || "
+        f"self.plugins.scope.enabled || self.plugins.dpp.enabled || self.plugins.fbd.enabled || {INJECTS})",
+        "plugins.megatrace, scope, dpp, fbd and faults need the platform's own launcher: leave out command, or turn "
+        "the plug-in off and give your command its flags in args",
     ),
     (
         "!self.attach || (has(self.command) && size(self.command) > 0 && has(self.image) && self.image != '')",
@@ -93,10 +100,9 @@ SPEC_RULES = [
         "mode serve needs the platform's own launcher: leave out command",
     ),
     (
-        "self.mode != 'serve' || (self.plugins.scope.enabled && !self.plugins.dpp.enabled && !self.plugins.fbd.enabled "
-        "&& !has(self.plugins.faults.scenarioFrom) && !(has(self.plugins.faults.scenario) && "
-        "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))",
-        "mode serve needs plugins.scope.enabled, by which people ask, and no dpp, fbd or faults",
+        "self.mode != 'serve' || (self.plugins.scope.enabled && !self.plugins.megatrace.enabled && "
+        f"!self.plugins.dpp.enabled && !self.plugins.fbd.enabled && !{INJECTS})",
+        "mode serve needs plugins.scope.enabled, by which people ask, and no megatrace, dpp, fbd or faults",
     ),
     (
         f"self.mode != 'serve' || (!has(self.elastic) && {WORLD} == self.parallelism.tensor * "

@@ -14,6 +14,7 @@ from megatronapp.core.trace.columns import Column
 from megatronapp.core.trace.extents import Extent, extents_of
 from megatronapp.core.trace.validate import implausible_columns
 from megatronapp.trainer.agent import layout
+from megatronapp.trainer.agent.activations import peaks
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import State
 from megatronapp.trainer.agent.span_table import Flags, Ints, Spans, joined
@@ -98,7 +99,10 @@ def _summaries(
     """Adds to the reasons."""
     rows, bounds = summarize(spans, names)
     extents = extents_of(rows, bounds)
-    messages = [trace_pb2.TraceMessage(summary=_summary(step.end, names)) for step in steps]
+    held = peaks(spans, names).tolist()
+    messages = [
+        trace_pb2.TraceMessage(summary=_summary(step.end, names, most)) for step, most in zip(steps, held, strict=True)
+    ]
     columns.fill_summaries([message.summary for message in messages], rows, bounds, extents)
     _add_reasons(reasons, range(len(steps)), implausible_columns(extents))
     return messages
@@ -131,7 +135,7 @@ def _add_reasons(reasons: list[str], steps: Sequence[int], implausible: Flags) -
             reasons[step] = "numbers that are larger than can be"
 
 
-def _summary(end: StepEnd, names: SpanNames) -> trace_pb2.StepSummary:
+def _summary(end: StepEnd, names: SpanNames, peak_activations: int) -> trace_pb2.StepSummary:
     return trace_pb2.StepSummary(
         step=end.step,
         start_ns=end.start_ns,
@@ -141,6 +145,7 @@ def _summary(end: StepEnd, names: SpanNames) -> trace_pb2.StepSummary:
         phases=_phases(end.phases),  # type: ignore[arg-type]  # numbers will do
         progress=_progress(end),
         traced=bool(end.traced),
+        peak_activations=peak_activations,
     )
 
 

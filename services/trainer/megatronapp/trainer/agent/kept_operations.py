@@ -3,8 +3,10 @@ communicator is in when the rank has died."""
 
 from __future__ import annotations
 
+from megatronapp.trainer.agent.nccl_frontiers import frontiers_of
 from megatronapp.trainer.agent.operations import Direction, Enqueued, Lane, OperationsReader, open_operations
 from megatronapp.trainer.agent.segment import Segment
+from megatronapp.v1 import trace_pb2
 
 SHOWN = 8
 """Operations that a line tells of."""
@@ -30,6 +32,10 @@ class KeptOperations:
             enqueued = sum(isinstance(record, Enqueued) for record in records)
             self.enqueued += enqueued
             self.completed += len(records) - enqueued
+
+    def frontiers(self) -> list[trace_pb2.Frontier]:
+        """How far each communicator has come, for the rank's heartbeat."""
+        return frontiers_of(self._reader.lanes().values())
 
     def open(self) -> list[str]:
         """What the rank's communicators are in, in words, the oldest first."""

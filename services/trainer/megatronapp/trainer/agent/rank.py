@@ -233,6 +233,8 @@ class Rank:
             self._outbox.dropped,
             closing=closing,
         )
+        if self._operations is not None:
+            beat.frontiers.extend(self._operations.frontiers())
         message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
         check_message(message)
         self._put(message)

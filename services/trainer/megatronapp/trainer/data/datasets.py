@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch.distributed as dist
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
@@ -23,17 +26,54 @@ log = get_logger(__name__)
 SPLITS = ("training", "validation", "test")
 
 Dataset = Any
-"""A map from sample number to a dict of tokens, labels, loss_mask and position_ids, each [sequence_length]."""
+"""A map from sample number to a dict of arrays, which a family's `collate` knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetKind:
+    """One of megatron-core's datasets. `make_options` makes its configuration from what all kinds have in common."""
+
+    dataset: type
+    make_options: Callable[..., Any]
+    measure: Callable[[str], npt.NDArray[np.integer[Any]]]
+    """Of the data with this prefix: how much each entry that --split deals out holds of what samples are made of."""
+    least: int
+    """Of that, for one sample. megatron-core never comes back from building a set that gives none."""
+    unit: str
+    sample: str
+    remedy: str
+    """For a message: what is measured, what a sample takes, what to do beside another --split."""
+
+
+def gpt_dataset(config: DataConfig, sequence_length: int) -> DatasetKind:
+    """Samples are dicts of tokens, labels, loss_mask and position_ids, each [sequence_length]."""
+    make_options = partial(
+        GPTDatasetConfig,
+        sequence_length=sequence_length,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    return DatasetKind(
+        dataset=MockGPTDataset if config.mock_data else GPTDataset,
+        make_options=make_options,
+        measure=sequence_lengths,
+        least=sequence_length + 1,
+        unit="tokens",
+        sample=f"a sequence takes {sequence_length + 1}",
+        remedy="a shorter --seq-length",
+    )
 
 
 def build_datasets(
     config: DataConfig,
     tokenizer: Tokenizer,
+    kind: DatasetKind,
     *,
     train_samples: int,
     valid_samples: int,
     test_samples: int,
-    sequence_length: int,
     seed: int,
     is_built_on_rank: Callable[[], bool] = lambda: True,
 ) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
@@ -44,30 +84,23 @@ def build_datasets(
     """
     sizes: tuple[int, ...] = (train_samples, valid_samples, test_samples)
     if config.mock_data:
-        kind, blend, split, cache = MockGPTDataset, None, None, None
+        blend, split, cache = None, None, None
     else:
-        kind, blend, split = GPTDataset, parse_blend(config.data_path), parse_split(config.split)
-        sizes = fitting_sizes(blend[0], split, sizes, sequence_length)
+        blend, split = parse_blend(config.data_path), parse_split(config.split)
+        sizes = fitting_sizes(blend[0], split, sizes, kind)
         cache = cache_folder(config.data_cache_path, blend[0])
-    gpt_config = GPTDatasetConfig(
+    options = kind.make_options(
         random_seed=seed,
-        sequence_length=sequence_length,
         blend=blend,
         split=split and ",".join(str(part) for part in split),
         path_to_cache=cache and str(cache),
         tokenizer=tokenizer,
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
         mmap_bin_files=not config.no_mmap_bin_files,
-        create_attention_mask=False,
     )
     # A set that nobody asked for is not built: megatron-core never comes back from building one without documents.
-    gpt_config.split_matrix = [
-        span if size else None for span, size in zip(gpt_config.split_matrix, sizes, strict=True)
-    ]
+    options.split_matrix = [span if size else None for span, size in zip(options.split_matrix, sizes, strict=True)]
     try:
-        return tuple(BlendedMegatronDatasetBuilder(kind, list(sizes), is_built_on_rank, gpt_config).build())
+        return tuple(BlendedMegatronDatasetBuilder(kind.dataset, list(sizes), is_built_on_rank, options).build())
     except OSError as error:
         raise ConfigError(f"{cache} can't be written ({error.strerror}): set --data-cache-path") from error
 
@@ -103,24 +136,24 @@ def _number(text: str) -> float | None:
 
 
 def fitting_sizes(
-    prefixes: Sequence[str], split: Sequence[float], sizes: Sequence[int], sequence_length: int
+    prefixes: Sequence[str], split: Sequence[float], sizes: Sequence[int], kind: DatasetKind
 ) -> tuple[int, ...]:
-    """`sizes`, with 0 for a test set for which the split leaves less than one sequence.
+    """`sizes`, with 0 for a test set for which the split leaves too little for a sample.
 
     Raises DataError when that happens to training or validation.
     """
     borders = np.cumsum([0.0, *split]) / sum(split)
     fitting = list(sizes)
     for prefix in prefixes:
-        lengths = sequence_lengths(prefix)
-        cuts = [round(border * len(lengths)) for border in borders]
+        entries = kind.measure(prefix)
+        cuts = [round(border * len(entries)) for border in borders]
         for part, name in enumerate(SPLITS):
-            tokens = int(lengths[cuts[part] : cuts[part + 1]].sum(dtype=np.int64))
-            if not sizes[part] or tokens > sequence_length:
+            found = int(entries[cuts[part] : cuts[part + 1]].sum(dtype=np.int64))
+            if not sizes[part] or found >= kind.least:
                 continue
-            what = f"{prefix} has {tokens} tokens for {name} under --split, a sequence takes {sequence_length + 1}"
+            what = f"{prefix} has {found} {kind.unit} for {name} under --split, {kind.sample}"
             if name != "test":
-                raise DataError(f"{what}: give more data, another --split or a shorter --seq-length")
+                raise DataError(f"{what}: give more data, another --split or {kind.remedy}")
             if split[part] and _is_first_rank():
                 log.warning("no_test_set", reason=what)
             fitting[part] = 0

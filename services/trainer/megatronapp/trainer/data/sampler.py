@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -10,9 +10,12 @@ from torch.utils.data import DataLoader, Sampler
 
 from megatronapp.core.errors import UsageError
 
+Collate = Callable[[Sequence[Any]], Mapping[str, Any]]
+"""Samples to a microbatch."""
+
 
 class Microbatch(TypedDict):
-    """One microbatch; tensors are [micro_batch_size, sequence_length], int64, `loss_mask` float32."""
+    """One microbatch of a GPT; tensors are [micro_batch_size, sequence_length], int64, `loss_mask` float32."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -81,10 +84,11 @@ class CyclicSampler(_MicrobatchSampler):
 def microbatches(
     dataset: Any,
     sampler: Sampler[list[int]],
+    collate: Collate,
     *,
     num_workers: int = 0,
     pin_memory: bool = False,
-) -> Iterator[Microbatch]:
+) -> Iterator[Mapping[str, Any]]:
     """The rank's microbatches in the sampler's order, loaded by `num_workers` processes (0: this one)."""
     loader = DataLoader(
         dataset,

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,7 @@ from megatronapp.core.trainingjob.spec import Spec
 from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from megatronapp.trainer.plugins.base import installed
 
+NCCL_WHEEL = "megatronapp.nccl"
 IGNORED = (
     "image",
     "image_pull_policy",
@@ -172,6 +174,11 @@ def _check_plugins(enabled: list[str]) -> None:
                 f"plugins.{name}: this machine has no plug-in {name} ({', '.join(found) or 'none'} installed): "
                 f"install the package that brings it, or {turn_off}"
             )
+    if "megatrace" in enabled and find_spec(NCCL_WHEEL) is None:
+        raise PluginMissingError(
+            "plugins.megatrace: the plug-in for NCCL is not installed: pip install megatronapp-nccl, or set "
+            "plugins.megatrace.enabled to false"
+        )
 
 
 def _check_storage(spec: Spec, storage: Mapping[str, Path]) -> None:

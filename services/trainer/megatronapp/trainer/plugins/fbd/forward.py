@@ -24,8 +24,8 @@ from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
 from megatronapp.trainer.batches import Batches
-from megatronapp.trainer.forward import build_forward_step
 from megatronapp.trainer.keyed_dropout import KeyedStates
+from megatronapp.trainer.models.gpt import FAMILY
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
 from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Kind, Link, twins_of
@@ -158,7 +158,7 @@ class ForwardLoop(Runner):
         self._weights = Receiving(link, partition, shared_parameters(chunks, config, partition))
         self._outputs = Outputs(link, partition, *sequences)
         self._layers = Layers(chunks[0], partition, self._weights, self._outputs, states)
-        self._forward_step = hooks.forward_step(build_forward_step(context.device))
+        self._forward_step = hooks.forward_step(FAMILY.forward_step(context.device))
         self._shape = (sequences[0].shard(0).length, batches.layout.micro_batch_size, config.hidden_size)
         self._data: Any = None
 

@@ -1,0 +1,34 @@
+"""How many activations a step held at most: forwards that have run and whose backward, or W where it is split off, has
+not. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatronapp.core.trace.span_names import SpanName
+from megatronapp.trainer.agent.span_table import Ints, Spans
+from megatronapp.trainer.agent.spans import SpanNames
+
+
+def peaks(spans: Spans, names: SpanNames) -> Ints:
+    """Of each step: (steps,), in chunks × microbatches. 0 where forwards and what ends them do not pair, as in a step
+    with an evaluation or on ranks that run forwards alone."""
+    name, step = spans.columns["name"], spans.step
+    steps = len(spans.bounds) - 1
+    forward, backward, wgrad = (name == _number(names, each) for each in _NAMES)
+    split = np.bincount(step[wgrad], minlength=steps) > 0
+    change = forward.astype(np.int64) - np.where(split[step], wgrad, backward)
+    held = np.concatenate(([0], np.cumsum(change)))
+    begins, ends = spans.bounds[:-1], spans.bounds[1:]
+    most = np.zeros(steps, np.int64)
+    whole = np.flatnonzero((ends > begins) & (held[begins] == held[ends]))
+    for at in whole.tolist():
+        most[at] = held[begins[at] : ends[at] + 1].max() - held[begins[at]]
+    return most
+
+
+_NAMES = (SpanName.FORWARD, SpanName.BACKWARD, SpanName.WGRAD)
+
+
+def _number(names: SpanNames, name: str) -> int:
+    return names.names.index(name) if name in names.names else -1

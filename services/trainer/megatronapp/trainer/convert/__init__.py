@@ -1,0 +1,1 @@
+"""Weights of Hugging Face as a checkpoint of the trainer, and back."""

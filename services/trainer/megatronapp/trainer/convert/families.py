@@ -1,0 +1,47 @@
+"""The families that are converted, and which one a model is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.trainer.config import ModelConfig
+from megatronapp.trainer.convert.family import Family
+from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.convert.gpt2 import Gpt2
+from megatronapp.trainer.convert.llama import LlamaLike
+
+FAMILIES: Sequence[Family] = (
+    LlamaLike("llama", "LlamaForCausalLM"),
+    LlamaLike("mistral", "MistralForCausalLM", has_window=True),
+    LlamaLike("qwen2", "Qwen2ForCausalLM", bias="qkv", has_window=True),
+    LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, has_window=True),
+    Gpt2(),
+)
+NAMES = [family.name for family in FAMILIES]
+
+
+def named(name: str) -> Family:
+    """Raises UsageError."""
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    raise UsageError(f"{name!r:.80} is no model type that is converted; there are {', '.join(NAMES)}")
+
+
+def of_config(config: Fields) -> Family:
+    """Raises DataError for a foreign or a quantised model."""
+    kind = config.text("model_type")
+    if kind not in NAMES:
+        raise DataError(f"{config.source}: model_type is {kind!r:.80}; converted are {', '.join(NAMES)}")
+    if config.has("quantization_config"):
+        raise DataError(f"{config.source}: the weights are quantised; convert the model's 16-bit or 32-bit weights")
+    return named(kind)
+
+
+def of_model(model: ModelConfig) -> Family:
+    """The first that fits. Raises UsageError."""
+    for family in FAMILIES:
+        if family.matches(model):
+            return family
+    raise UsageError(f"no family of Hugging Face has this model's settings; written are {', '.join(NAMES)}")

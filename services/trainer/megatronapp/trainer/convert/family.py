@@ -1,0 +1,123 @@
+"""What a family of models is to the converter: its flags of the trainer, its config.json, and its weights' names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.convert.fields import Fields
+from megatronapp.trainer.model import ffn_hidden_size
+
+Tensors = Sequence[torch.Tensor]
+LAYERS = "decoder.layers."
+"""Begins the keys of tensors that a checkpoint stacks over all layers, the layer being the first axis."""
+
+
+def _single(tensors: Tensors) -> torch.Tensor:
+    return tensors[0]
+
+
+def _alone(tensor: torch.Tensor) -> Tensors:
+    return (tensor,)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the trainer's checkpoint, of one layer where it is stacked, and the tensors of Hugging Face that it
+    is made of. `shape` is without the axis of layers; `sources`: names and shapes."""
+
+    key: str
+    layer: int | None
+    shape: tuple[int, ...]
+    sources: Mapping[str, tuple[int, ...]]
+    join: Callable[[Tensors], torch.Tensor] = _single
+    split: Callable[[torch.Tensor], Tensors] = _alone
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`width` of one head; `rows` of the embedding; `positions` that are learned, else 0."""
+
+    layers: int
+    hidden: int
+    heads: int
+    groups: int
+    width: int
+    ffn: int
+    rows: int
+    positions: int
+
+    @classmethod
+    def of(cls, model: ModelConfig, rows: int, sequence: int) -> Sizes:
+        heads = model.num_attention_heads
+        learned = model.position_embedding_type == "learned_absolute"
+        return cls(
+            layers=model.num_layers,
+            hidden=model.hidden_size,
+            heads=heads,
+            groups=model.num_query_groups if model.group_query_attention else heads,
+            width=model.kv_channels or model.hidden_size // heads,
+            ffn=ffn_hidden_size(model),
+            rows=rows,
+            positions=(model.max_position_embeddings or sequence) if learned else 0,
+        )
+
+
+class Family(Protocol):
+    @property
+    def name(self) -> str:
+        """Hugging Face's model_type."""
+        ...
+
+    @property
+    def passed_over(self) -> re.Pattern[str]:
+        """Names of tensors in older files that are no weights."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """Begins the names of all tensors but those of the head."""
+        ...
+
+    def matches(self, model: ModelConfig) -> bool:
+        """Whether a model of these settings can be written as one of this family."""
+        ...
+
+    def flags(self, config: Fields) -> list[str]:
+        """The trainer's. Raises DataError that names the field that the trainer can't express."""
+        ...
+
+    def config(self, trainer: TrainerConfig, sizes: Sizes) -> dict[str, Any]:
+        """config.json of a model of these settings."""
+        ...
+
+    def weights(self, model: ModelConfig, sizes: Sizes) -> Iterator[Weight]:
+        """All of them, layer by layer."""
+        ...
+
+
+def join_qkv(sizes: Sizes) -> Callable[[Tensors], torch.Tensor]:
+    """Queries, keys and values as megatron-core has them: group by group, its queries, then its key and its value."""
+
+    def join(tensors: Tensors) -> torch.Tensor:
+        rest = tensors[0].shape[1:]
+        parts = [tensor.reshape(sizes.groups, -1, *rest) for tensor in tensors]
+        return torch.cat(parts, 1).reshape(-1, *rest)
+
+    return join
+
+
+def split_qkv(sizes: Sizes) -> Callable[[torch.Tensor], Tensors]:
+    queries = sizes.heads // sizes.groups * sizes.width
+
+    def split(tensor: torch.Tensor) -> Tensors:
+        rest = tensor.shape[1:]
+        grouped = tensor.reshape(sizes.groups, -1, *rest)
+        return [part.reshape(-1, *rest) for part in grouped.split([queries, sizes.width, sizes.width], 1)]
+
+    return split

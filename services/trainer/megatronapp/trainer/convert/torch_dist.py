@@ -1,0 +1,261 @@
+"""Weights in megatron-core's distributed format (`torch_dist`) without a model: written and read a tensor at a time.
+
+Tensors of layers are stacked under one key, the layer being the first axis, as megatron-core does by default, and each
+layer is a chunk of its own. That format knows no ranks: megatron-core cuts it to any layout when it loads.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from torch.distributed.checkpoint import filesystem as dcp_filesystem
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint import planner as dcp_planner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from megatronapp.core.errors import DataError
+
+METADATA = ".metadata"
+COMMON = "common.pt"
+_EXTRA = "_extra_state"
+_WITH_EXTRA = (
+    "self_attention.linear_qkv",
+    "self_attention.linear_proj",
+    "mlp.linear_fc1",
+    "mlp.linear_fc2",
+)
+"""Layers of which megatron-core stores an object more, which is empty but with Transformer Engine in fp8."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a checkpoint, of one layer where it is stacked; `shape` is without the axis of layers."""
+
+    key: str
+    layer: int | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def size(self, layers: int) -> torch.Size:
+        return torch.Size(self.shape if self.layer is None else (layers, *self.shape))
+
+    @property
+    def chunk(self) -> ChunkStorageMetadata:
+        if self.layer is None:
+            return ChunkStorageMetadata(torch.Size([0] * len(self.shape)), torch.Size(self.shape))
+        offsets = torch.Size([self.layer, *([0] * len(self.shape))])
+        return ChunkStorageMetadata(offsets, torch.Size((1, *self.shape)))
+
+
+# ---- writing
+
+
+def write(
+    folder: Path,
+    entries: Sequence[Entry],
+    layers: int,
+    tensor_of: Callable[[Entry], torch.Tensor],
+    common: Mapping[str, Any],
+) -> None:
+    """`tensor_of` is asked for a tensor when its turn to be written comes. `common`: what all ranks load."""
+    items = [_tensor_item(entry, layers) for entry in entries]
+    extras = [f"decoder.layers.{name}.{_EXTRA}/shard_{n}_{layers}" for name in _WITH_EXTRA for n in range(layers)]
+    items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in extras]
+    writer = FileSystemWriter(folder, thread_count=1, per_thread_copy_ahead=0)
+    writer.set_up_storage_writer(is_coordinator=True)
+    plan = writer.prepare_global_plan([writer.prepare_local_plan(SavePlan(items))])[0]
+    by_index = {item.index: entry for item, entry in zip(items, entries, strict=False)}
+    results = writer.write_data(plan, _Source(by_index, tensor_of)).wait()
+    writer.finish(_metadata(entries, layers, extras), [results])
+    torch.save(dict(common), folder / COMMON)
+    save_config(CheckpointingConfig("torch_dist", 1), str(folder))
+
+
+def _tensor_item(entry: Entry, layers: int) -> WriteItem:
+    chunk = entry.chunk
+    return WriteItem(
+        index=MetadataIndex(entry.key, chunk.offsets),
+        type=WriteItemType.SHARD,
+        tensor_data=TensorWriteData(chunk, TensorProperties(dtype=entry.dtype), entry.size(layers)),
+    )
+
+
+def _metadata(entries: Sequence[Entry], layers: int, extras: Sequence[str]) -> Metadata:
+    found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+    for entry in entries:
+        properties = TensorProperties(dtype=entry.dtype)
+        stored = found.setdefault(entry.key, TensorStorageMetadata(properties, entry.size(layers), []))
+        if isinstance(stored, TensorStorageMetadata):
+            stored.chunks.append(entry.chunk)
+    return Metadata(state_dict_metadata=found | {key: BytesStorageMetadata() for key in extras})
+
+
+class _Source(SavePlanner):
+    """Answers torch's writer; the plan is made before."""
+
+    def __init__(self, entries: Mapping[MetadataIndex, Entry], tensor_of: Callable[[Entry], torch.Tensor]) -> None:
+        self._entries, self._tensor_of = entries, tensor_of
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        if write_item.type == WriteItemType.BYTE_IO:
+            nothing = io.BytesIO()
+            torch.save([None], nothing)
+            return nothing
+        entry = self._entries[write_item.index]
+        tensor = self._tensor_of(entry).to(entry.dtype)
+        if tuple(tensor.shape) != entry.shape:
+            raise AssertionError(f"{entry.key}: {tuple(tensor.shape)}")
+        return tensor.reshape(entry.chunk.sizes).contiguous()
+
+    def set_up_planner(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    def create_local_plan(self) -> SavePlan:
+        raise NotImplementedError
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        raise NotImplementedError
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        raise NotImplementedError
+
+
+# ---- reading
+
+
+class StoredWeights:
+    """A checkpoint's tensors by key. Raises DataError for a checkpoint that is broken or of another format."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._metadata = read_metadata(folder)
+        self._reader = FileSystemReader(folder)
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        self.tensors: Mapping[str, TensorStorageMetadata] = {
+            key: stored
+            for key, stored in self._metadata.state_dict_metadata.items()
+            if isinstance(stored, TensorStorageMetadata)
+        }
+
+    def read(self, key: str, layer: int | None, shape: tuple[int, ...]) -> torch.Tensor:
+        """Of a stacked key that layer's tensor; the first rows where more are stored. Raises DataError."""
+        stored = self.tensors.get(key)
+        entry = Entry(key, layer, shape, stored.properties.dtype if stored else torch.float32)
+        if stored is None or not _holds(stored.size, entry):
+            found = "is missing" if stored is None else f"has the shape {tuple(stored.size)}"
+            raise DataError(f"{self._folder}: {key} {found}, which does not fit the recipe of this checkpoint")
+        target = torch.empty(tuple(entry.chunk.sizes), dtype=entry.dtype)
+        items = create_read_items_for_chunk_list(key, stored, [entry.chunk])
+        try:
+            self._reader.read_data(LoadPlan(items), _Target(target)).wait()
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, LookupError) as error:
+            files = sorted({self._metadata.storage_data[item.storage_index].relative_path for item in items})
+            raise DataError(f"{self._folder / files[0]} is torn: {key} can't be read ({error!r:.200})") from error
+        return target.reshape(shape)
+
+
+def _holds(size: Sequence[int], entry: Entry) -> bool:
+    """Whether a stored tensor of that size has all of the entry: only the first axis of what is not stacked may be
+    longer, which is the vocabulary's padding."""
+    if entry.layer is not None:
+        return tuple(size[1:]) == entry.shape and entry.layer < size[0]
+    return len(size) == len(entry.shape) and tuple(size[1:]) == entry.shape[1:] and size[0] >= entry.shape[0]
+
+
+class _Target(LoadPlanner):
+    """Answers torch's reader: one tensor that is filled."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        part = self._tensor
+        for axis, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            part = part.narrow(axis, offset, length)
+        return part
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        pass
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        raise NotImplementedError
+
+    def set_up_planner(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    def create_local_plan(self) -> LoadPlan:
+        raise NotImplementedError
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        raise NotImplementedError
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        raise NotImplementedError
+
+
+# ---- metadata
+
+
+_CLASSES = {
+    (module.__name__, name)
+    for module, names in (
+        (
+            dcp_metadata,
+            "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties "
+            "TensorStorageMetadata _MEM_FORMAT_ENCODING",
+        ),
+        (dcp_planner, "BytesIOWriteData SavePlan TensorWriteData WriteItem WriteItemType"),
+        (dcp_filesystem, "_StorageInfo _StoragePrefix"),
+    )
+    for name in names.split()
+} | {("torch", "Size"), ("torch.serialization", "_get_layout"), ("pathlib", "PosixPath"), ("builtins", "set")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds the classes of a checkpoint's metadata, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CLASSES or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Raises DataError."""
+    file = folder / METADATA
+    try:
+        with file.open("rb") as stream:
+            found = _Unpickler(stream).load()
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} is no checkpoint in megatron-core's distributed format: no {METADATA}") from error
+    except Exception as error:  # whatever a broken pickle raises
+        raise DataError(f"{file} can't be read: {error!r:.200}") from error
+    if not isinstance(found, Metadata):
+        raise DataError(f"{file} holds no metadata of a checkpoint")
+    return found

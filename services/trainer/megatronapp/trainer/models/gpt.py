@@ -1,0 +1,102 @@
+"""GPT and models like it: the next word, from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_batch_on_this_cp_rank, unwrap_model
+
+from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
+from megatronapp.trainer.data.sampler import collate
+from megatronapp.trainer.models import sizes
+from megatronapp.trainer.models.losses import masked_loss, to_device
+from megatronapp.trainer.models.norm import Norm
+from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
+
+_TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+class Gpt:
+    """megatron-core's GPTModel."""
+
+    losses: tuple[str, ...] = ("lm loss",)
+    collate = staticmethod(collate)
+
+    def build(self, config: TrainerConfig, transformer: TransformerConfig, place: ChunkPlace) -> torch.nn.Module:
+        model = config.model
+        return GPTModel(
+            config=transformer,
+            transformer_layer_spec=_layer_spec(model, transformer, place.stage),
+            vocab_size=place.vocabulary,
+            max_sequence_length=place.positions,
+            pre_process=place.first,
+            post_process=place.last,
+            position_embedding_type=model.position_embedding_type,
+            rotary_percent=model.rotary_percent,
+            rotary_base=model.rotary_base,
+            rope_scaling=model.use_rope_scaling,
+            rope_scaling_factor=model.rope_scaling_factor,
+            share_embeddings_and_output_weights=place.tied,
+            vp_stage=place.stage,
+        )
+
+    def forward_step(self, device: torch.device) -> Callable[..., Any]:
+        def forward_step(iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
+            if not self.reads(unwrap_model(model)):
+                return model(None, None, None), None
+            batch = get_batch_on_this_cp_rank(to_device(next(iterator), _TENSORS, device))
+            output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+            return output, partial(masked_loss, batch["loss_mask"])
+
+        return forward_step
+
+    def reads(self, chunk: torch.nn.Module) -> bool:
+        return bool(chunk.pre_process or chunk.post_process)
+
+    def dataset(self, config: TrainerConfig) -> DatasetKind:
+        return gpt_dataset(config.data, config.training.seq_length)
+
+    def depths(self, model: ModelConfig) -> Mapping[str, int]:
+        return {"decoder": model.num_layers}
+
+    def parameters(self, model: ModelConfig, vocabulary: int, positions: int) -> int:
+        layer = sizes.attention_parameters(model) + sizes.mlp_parameters(model)
+        return model.num_layers * layer + sizes.embedding_parameters(model, vocabulary, positions)
+
+    def flops_per_sequence(self, config: TrainerConfig, vocabulary: int) -> float:
+        model, length = config.model, config.training.seq_length
+        attention = sizes.projection_flops(model, length, length) + sizes.score_flops(model, length * length / 2)
+        logits = 2 * length * model.hidden_size * vocabulary
+        return 3.0 * (model.num_layers * (attention + sizes.mlp_flops(model, length)) + logits)
+
+
+def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+    if model.transformer_impl == "transformer_engine":
+        return get_gpt_layer_with_transformer_engine_spec(
+            num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
+        )
+    spec = get_gpt_layer_local_spec(
+        num_experts=model.num_experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=model.qk_layernorm,
+        normalization=model.normalization,
+    )
+    if transformer.sequence_parallel:
+        spec.submodules.input_layernorm = Norm
+        spec.submodules.pre_mlp_layernorm = Norm
+    layers = get_num_layers_to_build(transformer, stage)
+    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
+
+
+FAMILY: ModelFamily = Gpt()

@@ -1,0 +1,104 @@
+"""Four CPU ranks that train, watched by a real agent, collector and detector: what is told of them as a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from megatronapp.cli.local_stack import Options, local_stack
+from megatronapp.core.bus import MemoryBus, Topic
+from megatronapp.core.findings import Finding, Kind
+from megatronapp.trainer.plugins.faults import FaultsPlugin
+from megatronapp.trainer.plugins.scan import ScanPlugin
+from megatronapp.v1 import findings_pb2
+from tests.support.forked import RankFailedError, run_forked
+from tests.support.training import TINY, train
+
+WORLD, CULPRIT = 4, 2
+TRAINING_SECONDS = 90.0
+OTHERS_SECONDS = 2.0
+"""For which is waited for whoever else would be named."""
+SEEN = "seen"
+"""A file: the finding was heard, the ranks may go."""
+
+RankProgram = Callable[[str, Path], None]
+
+
+@dataclass
+class Heard:
+    """Every hang that was told of, as it was told first and last."""
+
+    first: dict[str, Finding] = field(default_factory=dict)
+    last: dict[str, Finding] = field(default_factory=dict)
+
+    def take(self, finding: Finding) -> None:
+        if finding.kind is Kind.HANG:
+            self.first.setdefault(finding.id, finding)
+            self.last[finding.id] = finding
+
+
+def rank(flags: str, folder: Path) -> None:
+    """A rank, which goes when the finding was heard."""
+    leave_when_seen(folder)
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, FaultsPlugin))
+
+
+def leave_when_seen(folder: Path) -> None:
+    def watch() -> None:
+        while not (folder / SEEN).exists():
+            time.sleep(0.1)
+        os._exit(0)
+
+    (folder / f"pid.{os.environ['RANK']}").write_text(str(os.getpid()))
+    threading.Thread(target=watch, daemon=True).start()
+
+
+async def listen(bus: MemoryBus, heard: Heard) -> None:
+    async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
+        heard.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+
+
+def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> None:
+    """Until the ranks go, or break."""
+    with suppress(RankFailedError):
+        run_forked(
+            WORLD, program, flags, folder, timeout=TRAINING_SECONDS, environment=environment, may_die=range(WORLD)
+        )
+
+
+def scenario(folder: Path, fault: str, *, from_step: int = 4) -> str:
+    """The flag of a scenario in which the culprit has this fault in one step."""
+    file = folder / "scenario.yaml"
+    file.write_text(f"faults: [{{{fault}, ranks: [{CULPRIT}], from_step: {from_step}, to_step: {from_step}}}]")
+    return f"--fault-scenario {file}"
+
+
+async def hangs_of(
+    folder: Path, flags: str, program: RankProgram = rank, disturb: Callable[[Path], None] | None = None
+) -> Heard:
+    """disturb: what happens to the ranks from outside; in a thread, beside the training."""
+    heard = Heard()
+    async with local_stack(Options(folder, page_port=None)) as running:
+        listening = asyncio.create_task(listen(running.bus, heard))
+        environment = {
+            "MEGATRONAPP_JOB": "local/program",
+            "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
+            "MEGATRONAPP_TOKEN_FILE": str(running.token_file),
+        }
+        arguments = f"--train-iters 100000 --trace {flags}"
+        training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
+        if disturb is not None:
+            await asyncio.to_thread(disturb, folder)
+        while not heard.first and not training.done():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(OTHERS_SECONDS)
+        (folder / SEEN).touch()
+        await training
+        listening.cancel()
+    return heard
