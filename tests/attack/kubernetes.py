@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.core.trainingjob import Spec
+from megatronapp.gateway.phases import JobPhases
 from megatronapp.operator import json_text
 from megatronapp.operator.actions import Create
 from megatronapp.operator.api import _refusal
@@ -30,6 +31,7 @@ from megatronapp.operator.kinds import JOBS, NODES, PODS, SERVICES, TRAINING_JOB
 from megatronapp.operator.metrics import Metrics
 from megatronapp.operator.names import ATTEMPT_LABEL, JOB_LABEL, MANAGED_BY, RUN_LABEL, Key
 from megatronapp.operator.observation import Observation
+from megatronapp.operator.phases import phase_of_job
 from megatronapp.operator.reconcile_error import UnreadableError
 from megatronapp.operator.settings import OperatorSettings
 from tests.attack.inputs import TEXTS, any_value, as_json, damaged, mutated
@@ -120,6 +122,9 @@ class Operator:
         except MegatronAppError:
             return  # no server sends half characters
         self._informers.event(kind, sent, deleted=chance.random() < 0.1)
+        for known in map(self._controller._cache.job, (EVIL, INNOCENT)):
+            if known is not None:
+                JobPhases.model_validate({"jobs": [phase_of_job(known)]})
         try:
             await self._controller.reconcile(EVIL)
         except (UnreadableError, *RETRY_ON) as error:

@@ -28,6 +28,7 @@ from megatronapp.collector.settings import CollectorSettings
 from megatronapp.core.auth import StaticTokens
 from megatronapp.core.bus import MemoryBus, Topic
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
+from megatronapp.core.trainingjob import Phase
 from megatronapp.detector.app import Detector
 from megatronapp.detector.settings import DetectorSettings
 from megatronapp.gateway.app import Gateway
@@ -41,7 +42,7 @@ from tests.support import hostile
 from tests.support.simulated import Job, Layout
 
 EVIL_JOB, EVIL_RUNS = "team-a/evil", ("run-evil", "run-2", support.RUN)
-PODS, VIEWER, OPERATOR, ALERTS = "pods-token", "viewer-token", "operator-token", "alerts-token"
+PODS, VIEWER, OPERATOR, ALERTS, PHASES = "pods-token", "viewer-token", "operator-token", "alerts-token", "phase-token"
 EXPECTED = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -144,6 +145,7 @@ class Stack:
             collector_addresses=(f"127.0.0.1:{self.collector.port}",),
             collector_token=SecretStr(OPERATOR),
             alertmanager_token=SecretStr(ALERTS),
+            phase_token=SecretStr(PHASES),
             quarantine_dir=folder / "gateway",
         )
         self.gateway = Gateway(settings, self.bus, self.registry, tokens, findings)
@@ -272,7 +274,7 @@ class Stack:
 
     async def _bus(self, chance: random.Random) -> None:
         """Whatever an older or a broken service may have put on the bus."""
-        topic = chance.choice((*[Topic.STEPS] * 6, *[Topic.FINDINGS] * 2, Topic.REFUTATIONS, *Topic))
+        topic = chance.choice((*[Topic.STEPS] * 6, *[Topic.FINDINGS] * 2, Topic.REFUTATIONS, Topic.PHASES, *Topic))
         key = chance.choice((*EVIL_RUNS, *TEXTS[:8]))
         value = self._value(chance, topic)
         await self.bus.publish(topic, key, damaged(chance, value) if chance.random() < 0.1 else value)
@@ -284,6 +286,8 @@ class Stack:
             return bytes(hostile.message(chance, run=run, job=EVIL_JOB).SerializeToString())
         if topic is Topic.INCIDENTS:
             return as_json(mutated(chance, _incident(), chance.choice((0.02, 0.2))))
+        if topic is Topic.PHASES:
+            return as_json(mutated(chance, _phases(chance), chance.choice((0.02, 0.2))))
         message: Any = MESSAGES.get(topic, trace_pb2.TraceControl)()
         hostile.scramble(message, chance, chance.choice((0.2, 0.6)))
         if isinstance(message, findings_pb2.Refutation) and chance.random() < 0.7:
@@ -323,7 +327,7 @@ class Stack:
         """A request of the documented ones, with any values; answered, and never with a fault of the gateway's own."""
         operation: Operation = chance.choice(self._operations)
         made = operation.request(chance, (*EVIL_RUNS, "finding-1"))
-        token = chance.choice((*[OPERATOR] * 6, *[ALERTS] * 3, VIEWER, "x" * 300, ""))
+        token = chance.choice((*[OPERATOR] * 6, *[ALERTS] * 3, *[PHASES] * 2, VIEWER, "x" * 300, ""))
         headers = _bearer(token) | {"Content-Type": "application/json"}
         if chance.random() < 0.1:
             name = chance.choice(("Cookie", "Origin", "Host", "Content-Type", "Content-Length", "Authorization"))
@@ -379,6 +383,24 @@ def _header(chance: random.Random) -> str:
 async def _all(answer: Any) -> None:
     async for _ in answer:
         pass
+
+
+def _phases(chance: random.Random) -> dict[str, Any]:
+    """Also of the innocent's run, under another name."""
+    phases = (*map(str, Phase), None)
+    return {
+        "jobs": [
+            {
+                "run": chance.choice((*EVIL_RUNS, f"wait-{chance.randrange(10**9)}")),
+                "job": EVIL_JOB,
+                "phase": chance.choice(phases),
+                "reason": "Unschedulable",
+                "message": chance.choice(TEXTS),
+                "since_unix_seconds": chance.choice((0, 1, time.time(), 1e11)),
+            }
+            for _ in range(chance.randrange(4))
+        ]
+    }
 
 
 def _incident() -> dict[str, Any]:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Self
 
-from megatronapp.trainer.plugins.base import Plugin
+from megatronapp.trainer.keyed_dropout import KeyedDropout
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.fbd import FbdPlugin
 from megatronapp.trainer.plugins.fbd.roles import Grid, Role, Roles
 from tests.support.forked import run_forked
-from tests.support.varied_orders import StockUnderDpp, Trained, trained
+from tests.support.varied_orders import Trained, trained
 
-KEYED = "--use-dpp --dpp-policy interleaved"
-"""Stock's schedule with dropout under the keys that MegaFBD has too."""
 FBD = "--forward-backward-disaggregating"
 RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+class Keyed(Plugin):
+    """Stock, with dropout under the keys that MegaFBD has too."""
+
+    name = "keyed"
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
+        plugin = cls()
+        plugin.dropout = KeyedDropout(args.seed, context.device)
+        return plugin
+
+    dropout: KeyedDropout
+
+    def forward_step(self, function: Any) -> Any:
+        return self.dropout.wrap(function)
+
+    def step_begin(self, step: int) -> None:
+        self.dropout.begin_step(step)
 
 
 @dataclass(frozen=True)
@@ -27,6 +48,8 @@ class Case:
     data: int = 1
     forward_tensor: int | None = None
     forward_pipeline: int | None = None
+    linears: bool = False
+    """In *linears* mode, beside stock's schedule without recompute."""
 
     @property
     def layout(self) -> str:
@@ -47,15 +70,16 @@ class Case:
         return sum(len(self.roles.ranks(role)) for role in Role)
 
     def stock(self, steps: int) -> list[Trained]:
-        """megatron-core's own schedule with full recompute, by rank."""
-        keyed: tuple[type[Plugin], ...] = (StockUnderDpp,) if "dropout" in self.flags else ()
-        flags = f"{self.layout} {RECOMPUTE} {KEYED if keyed else ''}"
+        """megatron-core's own schedule, with full recompute beside *input* mode, by rank."""
+        keyed: tuple[type[Plugin], ...] = (Keyed,) if "dropout" in self.flags else ()
+        recompute = "" if self.linears else RECOMPUTE
+        flags = f"{self.layout} {recompute}"
         ranks = self.tensor * self.pipeline * self.data
         return run_forked(ranks, partial(trained, steps=steps), flags, *keyed, timeout=200)
 
     def disaggregated(self, steps: int, *plugins: type[Plugin], more: str = "") -> list[Trained]:
         """The backward ranks, in the order of stock's; the forward ones have no loss and no gradient."""
-        flags = f"{self.layout} {FBD} {self.forward} {more}"
+        flags = f"{self.layout} {FBD} {'--fbd-mode linears' if self.linears else ''} {self.forward} {more}"
         run = partial(trained, steps=steps)
         every = run_forked(self.ranks, run, flags, FbdPlugin, *plugins, timeout=200)
         for rank in self.roles.ranks(Role.FORWARD):

@@ -63,6 +63,8 @@ class FakeRank:
     refuse: str = ""
     """The code with which commands are refused."""
     call: Any = None
+    received: int = 0
+    """Events that the gateway said it has."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -75,6 +77,7 @@ class FakeRank:
         if not isinstance(first, scope_pb2.ScopeDown):
             raise AssertionError(f"{await self.call.code()}: {await self.call.details()}")
         assert first.HasField("accepted")
+        self.received = first.accepted.received_events
 
     def hello(self) -> scope_pb2.ScopeHello:
         identity = trace_pb2.Identity(
@@ -118,8 +121,9 @@ class FakeRank:
         for frame in self.frames(step, request):
             await self.send(frame=frame)
 
-    async def event(self, **body: Any) -> None:
-        await self.send(event=scope_pb2.ScopeEvent(unix_ns=1, **body))
+    async def event(self, number: int = 0, **body: Any) -> None:
+        """`number`: of one that may have been sent before."""
+        await self.send(event=scope_pb2.ScopeEvent(unix_ns=1, **body), event_number=number)
 
     async def send(self, **body: Any) -> None:
         """One message at a time, as a stream takes them."""

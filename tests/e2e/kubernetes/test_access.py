@@ -123,7 +123,14 @@ def test_the_gateway_serves_people_with_a_token_and_lets_viewers_look_only(
     put = ("PUT", "/jobs/no-such-run/trace-control", control)
     look: tuple[str, str, Any] = ("GET", "/jobs", None)
     alert = ("POST", "/alerts", {"version": "4", "groupKey": "{}", "status": "firing", "alerts": []})
+    phases = ("PATCH", "/jobs/phases", {"jobs": []})
     expected = [
+        (phases, "", 401),
+        (phases, viewer, 401),
+        (phases, operator, 401),
+        (phases, release.secret("auth", "webhook-token"), 401),
+        (phases, release.secret("auth", "phase-token"), 204),
+        (look, release.secret("auth", "phase-token"), 401),
         (look, "", 401),
         (look, " ", 401),
         (look, "wrong", 401),

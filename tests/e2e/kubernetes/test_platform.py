@@ -52,6 +52,29 @@ def known_steps(release: Release, run: str) -> list[int]:
     return found
 
 
+def shown_job(release: Release, run: str) -> dict[str, Any] | None:
+    """As the gateway shows it; None where it knows no such job."""
+    headers = {"Authorization": f"Bearer {release.secret('auth', 'viewer-token')}"}
+    with release.cluster.forward(f"service/{release.prefix}-gateway", 8080) as address:
+        answer = httpx.get(f"http://{address}/api/v1/jobs/{run}", headers=headers, timeout=60)
+    if answer.status_code == httpx.codes.NOT_FOUND:
+        return None
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
+
+
+def wait_shown(release: Release, run: str, state: str, seconds: float = 120.0) -> dict[str, Any]:
+    """Wait for a job to be shown in this state."""
+    shown: list[dict[str, Any]] = []
+
+    def in_state() -> bool:
+        shown[:] = [job] if (job := shown_job(release, run)) is not None else []
+        return bool(shown) and shown[0]["state"] == state
+
+    wait_until(f"{run} is shown as {state}", in_state, seconds, 1.0)
+    return shown[0]
+
+
 def run_of(jobs: Cluster, name: str) -> str:
     found: dict[str, Any] = jobs.get("trainingjob", name) or {}
     return str(found["metadata"]["uid"])
@@ -127,14 +150,37 @@ def test_suspended_and_resumed_a_job_is_seen_again(jobs: Cluster, release: Relea
     wait_phase(jobs, running, "Suspended", 120)
     assert nodes_of(jobs, running) == set()
     saved = iteration(jobs, running)
+    shown = wait_shown(release, run_of(jobs, running), "suspended")
+    assert shown["state_reason"] == "SuspendedByUser"
+    assert shown["step"] >= saved
 
     jobs.kubectl("patch", "trainingjob", running, "--type=merge", "-p", patch.format("false"))
 
     wait_phase(jobs, running, "Running", 300)
     wait_until("new steps are seen", lambda: iteration(jobs, running) > saved + 1, 300, 1.0)
+    wait_shown(release, run_of(jobs, running), "running")
     told = status(jobs, running)
     assert (told["attempt"], told["restarts"]) == (before["attempt"] + 1, before["restarts"])
     assert gapless(known_steps(release, run_of(jobs, running)))
+
+
+def test_a_job_that_nobody_has_heard_of_is_shown_with_the_reason_until_it_is_deleted(
+    jobs: Cluster, release: Release
+) -> None:
+    with gone_afterwards(jobs, "nowhere"):
+        jobs.apply(job("nowhere", resources={"requests": {"cpu": "9999"}}))
+        run = run_of(jobs, "nowhere")
+
+        shown = wait_shown(release, run, "pending")
+
+        assert shown["job"] == f"{jobs.namespace}/nowhere"
+        wait_until(
+            "the reason is shown",
+            lambda: (shown_job(release, run) or {}).get("state_reason") in {"Unschedulable", "PodsStarting"},
+            120,
+            1.0,
+        )
+    wait_until("it is shown no more", lambda: shown_job(release, run) is None, 120, 1.0)
 
 
 def test_deleted_and_applied_again_a_job_is_a_new_run_that_goes_on(

@@ -1,4 +1,6 @@
-"""MegaFBD trains bit for bit as stock megatron-core with full recompute does. test_layouts.py has all layouts."""
+"""MegaFBD trains bit for bit as stock megatron-core does: *input* as with full recompute, *linears* as with none.
+test_layouts.py has all layouts.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,17 @@ pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not ins
 STEPS = 20
 
 
-@pytest.mark.timeout(300)
-def test_losses_and_gradients_are_bitwise_stocks_with_full_recompute() -> None:
-    case = Case(
+CASES = {
+    "input, VPP 2": Case(
         "--num-virtual-stages-per-pipeline-rank 2 --hidden-dropout 0.1 --attention-dropout 0.1", forward_pipeline=1
-    )
+    ),
+    "linears, one stage": Case("--hidden-dropout 0.1 --attention-dropout 0.1", pipeline=1, linears=True),
+}
 
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
     stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
 
     assert [each.gradients for each in chosen] == [each.gradients for each in stock]

@@ -114,7 +114,7 @@ def test_secrets_are_random_and_long() -> None:
 
     tokens = [base64.b64decode(value) for value in data.values()]
 
-    assert len(set(tokens)) == len(tokens) == 5
+    assert len(set(tokens)) == len(tokens) == 6
     assert all(len(token) >= 32 for token in tokens)
 
 

@@ -19,6 +19,7 @@ from megatronapp.core.experiments import (
     attribution,
     causal_trace,
     compare,
+    gradient_times_input,
     mean_difference,
     scoring,
     surprisal,
@@ -64,6 +65,20 @@ def test_surprisal_is_what_was_not_expected_and_unknown_of_the_first() -> None:
 
     assert (found.ids, found.texts, found.nats) == ([7, 8, 9], ["<7>", "<8>", "<9>"], [None, 1.0, 2.0])
     assert asked.request.prompt_log_probabilities
+
+
+def test_gradients_of_two_answers_are_those_of_the_lead() -> None:
+    def answer(asked: Pass) -> Outcome:
+        [follows] = asked.request.continuations
+        found = row([7, 8], [(1, -1.0), (2, -2.0)] if follows == " x" else [(3, -5.0)])
+        found.input_gradients = (1.0, 2.0, 9.0) if follows == " x" else (0.5, 3.0)
+        return Outcome([found], {})
+
+    found, passes = run(gradient_times_input("ab", " x", against=" y"), answer)
+
+    assert (found.ids, found.values, found.target) == ([7, 8], [0.5, -1.0], 2.0)
+    assert all(asked.request.input_gradients and asked.request.max_new_tokens == 0 for asked in passes)
+    assert passes[1].request.prompts == ((7, 8),)
 
 
 def test_names_of_passes_become_the_runners_ids() -> None:

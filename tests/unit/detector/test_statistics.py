@@ -206,6 +206,45 @@ def test_where_most_are_slow_at_once_it_is_no_news_unless_a_fault_may_do_that(to
     assert np.flatnonzero(monitor.alarmed).tolist() == (list(range(40)) if together else [])
 
 
+def test_items_of_a_kind_that_does_not_vary_do_not_make_others_look_quieter_than_they_are() -> None:
+    random = np.random.default_rng(10)
+    kinds = np.repeat([0, 1], 256)
+    monitor = Monitor(
+        Noise(floor=0.01, prior=0.1, clip=4.5, allowance=np.inf, smallest=0.1, together=True), log_threshold=16.0
+    )
+
+    for step in range(1, 31):
+        monitor.observe(step, np.arange(512), np.where(kinds == 1, random.normal(0, 0.08, 512), 0.0), kinds)
+
+    assert monitor.ready.all()
+    assert monitor.sigma[kinds == 1].min() >= 0.08
+
+
+@pytest.mark.parametrize(("history", "alarmed"), [(20, False), (64, True)])
+def test_a_baseline_that_few_steps_tell_raises_no_alarm_that_its_own_error_may_explain(
+    history: int, alarmed: bool
+) -> None:
+    noise = Noise(floor=0.1, prior=0.1, clip=8.0, allowance=np.inf, smallest=0.02, together=True)
+    monitor = Monitor(noise, log_threshold=16.0)
+    quiet = np.tile([0.01, -0.01], history // 2)
+    slow = 1.06 * sequential.needed(16.0)[list(sequential.WINDOWS).index(3)] * noise.floor / 3
+
+    watch(monitor, np.concatenate([quiet, np.full(3, slow)])[:, None])
+
+    assert monitor.alarmed.tolist() == [alarmed]
+
+
+@pytest.mark.parametrize(("steps", "samples"), [(3, 20), (16, 40), (64, 64)])
+def test_sums_vary_more_by_as_much_as_the_baseline_may_be_off(steps: int, samples: int) -> None:
+    values = np.random.default_rng(13).normal(size=(4000, samples + steps))
+    baseline = np.median(values[:, :samples], axis=1)
+
+    sums = (values[:, samples:] - baseline[:, None]).sum(axis=1) / np.sqrt(steps)
+
+    factor = scale.baseline_factor(np.array([steps]), np.array([samples]))
+    assert float(factor[0, 0]) == pytest.approx(float(sums.std()), rel=0.05)
+
+
 @pytest.mark.parametrize(("spread", "alarmed"), [(0.004, [3]), (0.02, [])], ids=["alike", "spread"])
 def test_an_offset_from_the_first_step_is_judged_by_how_much_the_job_s_devices_differ(
     spread: float, alarmed: list[int]

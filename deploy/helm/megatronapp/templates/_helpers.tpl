@@ -80,6 +80,9 @@ images and their digests (scripts/package_chart.py); a tag, a digest or a regist
     secretKeyRef:
       name: {{ index . 1 }}
       key: {{ index . 2 }}
+      {{- if gt (len .) 3 }}
+      optional: true
+      {{- end }}
 {{- end }}
 
 {{/* The bus's address as MEGATRONAPP_<SERVICE>_REDIS_URL: (list root service). */}}

@@ -44,20 +44,22 @@ class ScopeRelayClose(_message.Message):
     def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ScopeUp(_message.Message):
-    __slots__ = ("hello", "sites", "frame", "event", "ack", "in_force")
+    __slots__ = ("hello", "sites", "frame", "event", "ack", "in_force", "event_number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    EVENT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: ScopeHello
     sites: ScopeSites
     frame: ScopeFrame
     event: ScopeEvent
     ack: ScopeAck
     in_force: ScopeInForce
-    def __init__(self, hello: _Optional[_Union[ScopeHello, _Mapping]] = ..., sites: _Optional[_Union[ScopeSites, _Mapping]] = ..., frame: _Optional[_Union[ScopeFrame, _Mapping]] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., ack: _Optional[_Union[ScopeAck, _Mapping]] = ..., in_force: _Optional[_Union[ScopeInForce, _Mapping]] = ...) -> None: ...
+    event_number: int
+    def __init__(self, hello: _Optional[_Union[ScopeHello, _Mapping]] = ..., sites: _Optional[_Union[ScopeSites, _Mapping]] = ..., frame: _Optional[_Union[ScopeFrame, _Mapping]] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., ack: _Optional[_Union[ScopeAck, _Mapping]] = ..., in_force: _Optional[_Union[ScopeInForce, _Mapping]] = ..., event_number: _Optional[int] = ...) -> None: ...
 
 class ScopeDown(_message.Message):
     __slots__ = ("accepted", "demand", "command")
@@ -176,12 +178,14 @@ class ScopeFrame(_message.Message):
     def __init__(self, tap: _Optional[int] = ..., frame: _Optional[bytes] = ...) -> None: ...
 
 class ScopeAccepted(_message.Message):
-    __slots__ = ("max_frame_bytes", "unix_ns")
+    __slots__ = ("max_frame_bytes", "unix_ns", "received_events")
     MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_EVENTS_FIELD_NUMBER: _ClassVar[int]
     max_frame_bytes: int
     unix_ns: int
-    def __init__(self, max_frame_bytes: _Optional[int] = ..., unix_ns: _Optional[int] = ...) -> None: ...
+    received_events: int
+    def __init__(self, max_frame_bytes: _Optional[int] = ..., unix_ns: _Optional[int] = ..., received_events: _Optional[int] = ...) -> None: ...
 
 class ScopeDemand(_message.Message):
     __slots__ = ("revision", "taps", "max_overhead_ratio")
@@ -736,14 +740,18 @@ class ScopeRefused(_message.Message):
     def __init__(self, id: _Optional[int] = ..., command: _Optional[str] = ..., code: _Optional[str] = ..., position: _Optional[int] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class ScopeNumberedEvent(_message.Message):
-    __slots__ = ("offset", "event", "rank")
+    __slots__ = ("offset", "event", "rank", "event_number", "incarnation")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    EVENT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     offset: int
     event: ScopeEvent
     rank: int
-    def __init__(self, offset: _Optional[int] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
+    event_number: int
+    incarnation: int
+    def __init__(self, offset: _Optional[int] = ..., event: _Optional[_Union[ScopeEvent, _Mapping]] = ..., rank: _Optional[int] = ..., event_number: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ScopeResumed(_message.Message):
     __slots__ = ("offset",)

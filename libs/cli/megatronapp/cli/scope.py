@@ -140,6 +140,26 @@ def attribute(
         print(f"{value:>9.3f}  {name}")
 
 
+@scope_app.command("gradients")
+def gradients(
+    prompt: Annotated[str, typer.Argument(help="what the model is given")],
+    answer: Annotated[str, typer.Argument(help="what is to follow it")],
+    against: Annotated[str, typer.Option(help="attribute the lead over this one")] = "",
+    as_json: Json = False,
+    url: Url = "",
+    token: Token = "",
+    run: Run = "",
+) -> None:
+    """How an answer's log-probability follows each token of the prompt (gradient × input)."""
+    found = _model(url, token, run).gradient_times_input(prompt, answer, against or None)
+    if as_json:
+        print(_json(found))
+        return
+    print(f"{'lead' if against else 'log-probability'} of the answer: {found.target:.3f} nats; gradient × input:")
+    for text, value in zip(found.texts, found.values, strict=True):
+        print(f"{value:>9.3f}  {text!r}")
+
+
 def intervention(text: str) -> Intervention:
     """Of `kind=zero site=mlp.out layers=3`. Raises UsageError."""
     with needs("scope"):

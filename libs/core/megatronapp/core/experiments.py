@@ -120,6 +120,34 @@ def surprisal(prompts: Sequence[Prompt]) -> Experiment[list[Surprisal]]:
     ]
 
 
+# ---- gradient × input
+
+
+@dataclass(frozen=True)
+class InputAttribution:
+    """Of one prompt. `values`: d target / d x · x of each token's embedding x, nats; the target is the answer's
+    log-probability after the prompt, or its lead over another answer's."""
+
+    ids: list[int]
+    texts: list[str]
+    values: list[float]
+    target: float
+
+
+def gradient_times_input(
+    prompt: Prompt, answer: Prompt, *, against: Prompt | None = None
+) -> Experiment[InputAttribution]:
+    """Of an answer of several tokens the log-probabilities are summed."""
+    outcome = yield Pass(_answered(prompt, answer, input_gradients=True))
+    row = outcome.rows[0]
+    values, target = np.array(row.input_gradients[: len(row.prompt)]), _answer(row)
+    ids = [token.id for token in row.prompt]
+    if against is not None:
+        other = (yield Pass(_answered(tuple(ids), against, input_gradients=True))).rows[0]
+        values, target = values - np.array(other.input_gradients[: len(ids)]), target - _answer(other)
+    return InputAttribution(ids, [token.text for token in row.prompt], values.tolist(), target)
+
+
 # ---- causal tracing
 
 

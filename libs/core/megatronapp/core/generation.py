@@ -96,6 +96,9 @@ class GenerationRequest:
     """With each drawn, forced or scored token, the model's logits at its place."""
     reuse_prefix: bool = False
     """Take over what an earlier request has computed of the same tokens: for branches. Hooks don't see these again."""
+    input_gradients: bool = False
+    """Of one prompt and its continuation, which is scored, also how its log-probability follows the tokens before its
+    last one: gradient × input. Nothing is drawn."""
     paused: bool = False
     """Wait for `step` or `resume` before the first step."""
     interventions: tuple[Intervention, ...] = ()
@@ -123,6 +126,7 @@ class GenerationRequest:
         _check(self.top_candidates >= 0, f"top_candidates {self.top_candidates} must be 0 or more")
         self._check_stops()
         self._check_beams()
+        self._check_gradients()
         self._check_interventions()
 
     def _check_stops(self) -> None:
@@ -144,6 +148,15 @@ class GenerationRequest:
             except DataError as error:
                 raise UsageError(f"keep: {error}") from error
             _check(bare, f"keep {text[:80]!r}: a selector alone, such as layers[*].resid_post")
+
+    def _check_gradients(self) -> None:
+        if not self.input_gradients:
+            return
+        alone = len(self.prompts) == 1 and bool(self.continuations)
+        _check(alone, "input_gradients are of one prompt and its continuation: give one of each")
+        asked = self.max_new_tokens or self.beam_width or self.logits or self.top_candidates
+        asked = asked or self.prompt_log_probabilities or self.reuse_prefix
+        _check(not asked, "input_gradients come with max_new_tokens 0, without beams, logits, candidates, reuse_prefix")
 
     def _check_beams(self) -> None:
         _check(self.beam_width >= 0, f"beam_width {self.beam_width} must be 1 or more, or 0 for sampling")
@@ -301,6 +314,17 @@ class BeamsMoved:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputGradients:
+    """Of a row, for each of its tokens but the last: d (log-probability of the continuation) / d x · x, with x the
+    token's embedding as it enters the first layer (Denil et al., "Extraction of Salient Sentences from Labelled
+    Documents", 2014). Nats."""
+
+    request: str
+    row: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowFinished:
     """`text` is what the row adds to its prompt: its tokens' deltas. `beams`, best first, of beam search."""
 
@@ -326,4 +350,4 @@ class Finished:
     message: str = ""
 
 
-Event = Started | Stepped | BeamsMoved | RowFinished | StateChanged | Finished
+Event = Started | Stepped | BeamsMoved | InputGradients | RowFinished | StateChanged | Finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from megatronapp.core.generation import Beam, Event, RowFinished, Started, Stepped, Token
+from megatronapp.core.generation import Beam, Event, InputGradients, RowFinished, Started, Stepped, Token
 
 
 @dataclass
@@ -16,6 +16,7 @@ class Row:
     text: str = ""
     reason: str = ""
     beams: tuple[Beam, ...] = ()
+    input_gradients: tuple[float, ...] = ()
 
     @property
     def all_tokens(self) -> list[Token]:
@@ -32,6 +33,8 @@ def take(rows: list[Row], event: Event) -> None:
             for token in tokens:
                 if 0 <= token.row < len(rows):
                     _add(rows[token.row], token)
+        case InputGradients(row=number, values=values) if 0 <= number < len(rows):
+            rows[number].input_gradients = values
         case RowFinished(row=number) if 0 <= number < len(rows):
             rows[number].text, rows[number].reason, rows[number].beams = event.text, event.reason, event.beams
 

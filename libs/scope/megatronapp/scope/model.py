@@ -180,6 +180,13 @@ class Model:
         one, other = self._one_token(answer), None if against is None else self._one_token(against)
         return self.experiment(experiments.attribution(prompt, one, self.shape, against=other))
 
+    def gradient_times_input(
+        self, prompt: Prompt, answer: Prompt, against: Prompt | None = None
+    ) -> experiments.InputAttribution:
+        """How the log-probability of the answer after the prompt, or its lead over another answer's, follows each token
+        of the prompt."""
+        return self.experiment(experiments.gradient_times_input(prompt, answer, against=against))
+
     def steering_vector(self, towards: Sequence[Prompt], away: Sequence[Prompt], site: str, layer: int) -> Floats:
         """Difference of means at the prompts' last tokens, for `steer`."""
         return self.experiment(experiments.mean_difference(towards, away, site, layer))

@@ -5,7 +5,7 @@ A step goes through four layers, each made of what the one before has left:
 1. *Signals* (signals/) turn the table into one number a rank or link, with what is known taken out: the work that each
    rank had (tokens, sequence lengths), its stage, what its peers took, what it waited for.
 2. *Monitors* (statistics/monitor.py), one for each signal, decide which of these numbers are slower than they should
-   be. The false alarms that a job may have are shared out among ranks and signals (`_prepare`).
+   be. The false alarms that a job may have are shared out among ranks and signals (`monitor_of`).
 3. *Reasons before consequences.* REASONS name a cause in a rank (its device, its host, its link). CONSEQUENCES (others
    wait, the whole job is slow) are followed all the time, but while a reason stands they are explained by it and
    dropped.
@@ -70,6 +70,16 @@ REASONS = (*OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
+
+
+def monitor_of(profile: DeviceProfile, signal: str, items: int) -> Monitor:
+    """items: how many of the signal are watched; each has its share of the false alarms that a job may have."""
+    noise, signals = profile.noise[signal], len(profile.noise.keys() - profiles.RARE)
+    threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * items * signals)
+    if signal not in profiles.RARE:
+        steps = PATIENT_PAGE_STEPS if signal in CONSEQUENCES else PAGE_STEPS
+        noise = replace(noise, clip=min(noise.clip, sequential.clip(threshold, steps)))
+    return Monitor(noise, threshold)
 
 
 class Judge:
@@ -163,13 +173,10 @@ class Judge:
     def _prepare(self, table: StepTable, profile: DeviceProfile) -> None:
         if self.monitors:
             return
-        signals = len(profile.noise.keys() - profiles.RARE)
-        threshold = math.log(STEPS_BETWEEN_FALSE_ALARMS * max(1, len(table.ranks)) * signals)
-        for signal, noise in profile.noise.items():
-            if signal not in profiles.RARE:
-                steps = PATIENT_PAGE_STEPS if signal in CONSEQUENCES else PAGE_STEPS
-                noise = replace(noise, clip=min(noise.clip, sequential.clip(threshold, steps)))
-            self.monitors[signal] = Monitor(noise, threshold)
+        ranks = max(1, len(table.ranks))
+        for signal in profile.noise:
+            items = max(ranks, links.how_many(table)) if signal == "transfer" else ranks
+            self.monitors[signal] = monitor_of(profile, signal, items)
         for finding in self._resumed:
             if finding.kind is Kind.SLOW_GPU:
                 signal = "optimizer" if finding.cause is Cause.MEMORY_BOUND else "compute_effect"
@@ -310,7 +317,8 @@ class Judge:
         items = self._transfers.numbers(table, messages, collectives)
         shown = np.where(exposure.hidden(messages), np.nan, messages.seconds)
         seconds = np.concatenate([shown, collectives.seconds])
-        self.monitors["transfer"].observe(table.step, items, np.log(np.maximum(seconds, 1e-7)))
+        values, kinds = np.log(np.maximum(seconds, 1e-7)), self._transfers.kinds(items)
+        self.monitors["transfer"].observe(table.step, items, values, kinds)
         self._exposure.observe(table, messages, slow=bool(self.monitors["transfer"].alarmed.any()))
 
     def _watch_saves(self, table: StepTable) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -16,7 +17,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.operator import nodes
 from megatronapp.operator.api import Api, Body, ConflictError, GoneError
 from megatronapp.operator.cache import Cache
-from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller
+from megatronapp.operator.controller import RETRY_ON, BreakerState, Controller, is_ours
 from megatronapp.operator.executor import Executor
 from megatronapp.operator.gateway import GatewayClient
 from megatronapp.operator.informers import InformerCache
@@ -25,6 +26,7 @@ from megatronapp.operator.lease import Lease
 from megatronapp.operator.login import Login
 from megatronapp.operator.metrics import Metrics, Phases
 from megatronapp.operator.names import Key
+from megatronapp.operator.phases import PhaseReporter
 from megatronapp.operator.reflector import Reflector
 from megatronapp.operator.settings import OperatorSettings
 from megatronapp.operator.snapshots import Unreadable
@@ -134,6 +136,8 @@ class Parts:
             group.create_task(self._release_nodes())
             if self._settings.gateway_url:
                 group.create_task(self._listen())
+            if self._settings.gateway_url and self._settings.phase_token:
+                group.create_task(self._report_phases())
 
     def _on_event(self, kind: Kind, body: Body, deleted: bool) -> None:
         if kind == JOBS and deleted:
@@ -187,6 +191,20 @@ class Parts:
         except Exception as error:  # noqa: BLE001  # what the gateway says is others' word
             log.warning("no_reports", error=str(error) or type(error).__name__)
 
+    async def _report_phases(self) -> None:
+        """Tell the gateway where jobs stand, also those that no rank was heard of: what is new, now and then all."""
+        client, phases = GatewayClient(self._settings.gateway_url, self._settings.phase_token), PhaseReporter()
+        all_sent = time.monotonic()
+        try:
+            while True:
+                if time.monotonic() - all_sent >= self._settings.phases_seconds:
+                    phases.forget()
+                    all_sent = time.monotonic()
+                await report_phases(client, phases, self._cache)
+                await asyncio.sleep(self._settings.poll_seconds)
+        finally:
+            await client.close()
+
     async def _release_nodes(self) -> None:
         """Nodes whose time is up; of the cluster, not of a job, which may be gone long since."""
         while True:
@@ -197,6 +215,17 @@ class Parts:
                 except Exception as error:  # noqa: BLE001  # one node's trouble is no other's
                     log.warning("node_not_released", node=node.name, error=str(error))
             await asyncio.sleep(self._settings.poll_seconds)
+
+
+async def report_phases(client: GatewayClient, phases: PhaseReporter, cache: Cache) -> None:
+    """Once. What the gateway does not take is told again the next time."""
+    try:
+        bodies = (cache.job(key) for key in cache.job_keys())
+        for jobs in phases.news(body for body in bodies if body is not None and is_ours(body)):
+            await client.patch_phases(jobs)
+            phases.sent(jobs)
+    except Exception as error:  # noqa: BLE001  # jobs are looked after all the same
+        log.warning("phases_not_told", error=str(error) or type(error).__name__)
 
 
 def phase_of(cache: Cache, key: Key) -> str:

@@ -1,4 +1,4 @@
-"""Progress and findings of all runs, asked of the gateway over REST."""
+"""Progress and findings of all runs, asked of the gateway over REST; where TrainingJobs stand, told to it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
+from megatronapp.operator.phases import PhaseReport
 from megatronapp.operator.snapshots import FindingSummary, Report
 
 log = get_logger(__name__)
@@ -35,17 +36,31 @@ class GatewayClient:
             by_run[finding["run"]].append(finding)
         return {job["run"]: found for job in jobs if (found := readable(job, by_run[job["run"]])) is not None}
 
+    async def patch_phases(self, jobs: list[PhaseReport]) -> None:
+        """Raises UnavailableError."""
+        try:
+            (await self._client.patch(f"{API}/jobs/phases", json={"jobs": jobs})).raise_for_status()
+        except httpx.HTTPError as error:
+            raise UnavailableError(
+                f"the gateway at {self._client.base_url} takes no phases of jobs: {_reason(error)}"
+            ) from error
+
     async def _get(self, path: str, **query: str) -> list[dict[str, Any]]:
         try:
             answer = await self._client.get(f"{API}{path}", params=query)
             answer.raise_for_status()
             found = answer.json()
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            reason = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
-            raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: {reason}") from error
+            raise UnavailableError(
+                f"the gateway at {self._client.base_url} does not tell of jobs: {_reason(error)}"
+            ) from error
         if not isinstance(found, list):
             raise UnavailableError(f"the gateway at {self._client.base_url} does not tell of jobs: it answers no list")
         return [each for each in found if isinstance(each, dict) and isinstance(each.get("run"), str)]
+
+
+def _reason(error: Exception) -> str:
+    return str(error.response.status_code) if isinstance(error, httpx.HTTPStatusError) else type(error).__name__
 
 
 def readable(job: dict[str, Any], findings: list[dict[str, Any]]) -> Report | None:

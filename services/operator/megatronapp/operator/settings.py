@@ -54,6 +54,13 @@ class OperatorSettings(ServiceSettings):
     gateway_address: str = Field(default="", description="host:port of the gateway for MegaScope's pods")
     gateway_url: str = Field(default="", description="the gateway's REST, for progress and findings; empty: neither")
     gateway_token: SecretStr | None = Field(default=None, description="a viewer's token for the gateway")
+    phase_token: SecretStr | None = Field(
+        default=None,
+        description="token with which the gateway is told where TrainingJobs stand; absent: it is not told",
+    )
+    phases_seconds: float = Field(
+        default=60.0, gt=0, le=3600, description="how often it is told of all, not only of what is new"
+    )
     network_policy: bool = Field(default=True, description="a job's ranks are reached by each other alone")
     resync_seconds: float = Field(
         default=180.0, ge=1, le=3600, description="how often every job is reconciled without an event"

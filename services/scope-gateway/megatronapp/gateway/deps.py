@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
 from megatronapp.core.auth import Authenticator, Role
@@ -112,12 +113,23 @@ AskingOperator = Annotated[Caller, Depends(operator)]
 
 
 async def alertmanager(gateway: GatewayParts, bearer: Bearer) -> None:
-    """Let Alertmanager pass: by its own token, or without one where everybody on this machine may do everything."""
-    expected = gateway.settings.alertmanager_token
+    """Let Alertmanager pass."""
+    wrong = "Alertmanager's token is missing or wrong; set MEGATRONAPP_GATEWAY_ALERTMANAGER_TOKEN's value"
+    await _own_token(gateway, bearer, gateway.settings.alertmanager_token, wrong)
+
+
+async def job_operator(gateway: GatewayParts, bearer: Bearer) -> None:
+    """Let the operator of TrainingJobs pass."""
+    wrong = "the token for phases is missing or wrong; set MEGATRONAPP_GATEWAY_PHASE_TOKEN's value"
+    await _own_token(gateway, bearer, gateway.settings.phase_token, wrong)
+
+
+async def _own_token(gateway: Parts, bearer: Bearer, expected: SecretStr | None, wrong: str) -> None:
+    """Let a service pass by its own token, or without one where everybody on this machine may do everything."""
     if expected is None:
         await operator(await identify(gateway, None, bearer.credentials if bearer else ""))
     elif bearer is None or not compare_digest(bearer.credentials.encode(), expected.get_secret_value().encode()):
-        raise AuthError("Alertmanager's token is missing or wrong; set MEGATRONAPP_GATEWAY_ALERTMANAGER_TOKEN's value")
+        raise AuthError(wrong)
 
 
 async def maybe_caller(

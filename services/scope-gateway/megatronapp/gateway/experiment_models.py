@@ -142,3 +142,18 @@ class LogitAttribution(Model):
     heads: list[Floats] = Field(description="[layer][head]")
     biases: Floats = Field(description="[layer]: of the attention's projection")
     mlps: Floats = Field(description="[layer]")
+
+
+class InputAttributionRequest(Model):
+    prompt: PromptValue
+    answer: PromptValue = Field(description="what is to follow the prompt; of several tokens they are summed")
+    against: PromptValue | None = Field(default=None, description="attribute the answer's lead over this one")
+
+
+class InputAttribution(Model):
+    """Gradient × input of each token of the prompt."""
+
+    ids: list[int]
+    texts: list[str]
+    values: list[float] = Field(description="[token]: d target / d x · x, with x the token's embedding")
+    target: float = Field(description="the answer's log-probability, or its lead over the other answer's")

@@ -21,6 +21,7 @@ from megatronapp.gateway import events, views
 from megatronapp.gateway.live import Hub
 from megatronapp.gateway.metrics import GatewayMetrics
 from megatronapp.gateway.models import ENDED, AnnotationEvent, FindingEvent, Job, JobEvent, JobGoneEvent, StepEvent
+from megatronapp.gateway.phases import OVER, decode_phases
 from megatronapp.gateway.shards import CollectorShards
 from megatronapp.gateway.state import Change, JobStore
 from megatronapp.v1 import trace_pb2
@@ -74,6 +75,7 @@ class Feed:
             tasks.create_task(self._read(Topic.FINDINGS, self._take_finding))
             tasks.create_task(self._read(Topic.ANNOTATIONS, self._take_annotation))
             tasks.create_task(self._read(Topic.TRACE_CONTROL, self._take_control))
+            tasks.create_task(self._read(Topic.PHASES, self._take_phases))
             tasks.create_task(self._read_records())
             tasks.create_task(_until_possible(self._apply_findings))
             tasks.create_task(self._flush_for_ever())
@@ -144,6 +146,17 @@ class Feed:
         control = trace_pb2.TraceControl.FromString(message.value)
         check_control(control)
         self._changed[self._job_store.apply_control(message.key, control)] = None
+
+    def _take_phases(self, message: Message) -> None:
+        oldest_ns = time.time_ns() - self._ended_job_ns
+        for each in decode_phases(message.value):
+            reported = each.reported
+            ended = reported is not None and reported.phase in OVER and reported.since_unix_ns < oldest_ns
+            if ended and each.run not in self._job_store.jobs:
+                continue  # too long ago to be listed
+            change = self._job_store.apply_phase(each.run, each.job, reported)
+            if change is not None:
+                self._changed[change] = None
 
     async def _read_records(self) -> None:
         """Learn once, as soon as the collector answers, of jobs that the bus no longer tells of."""

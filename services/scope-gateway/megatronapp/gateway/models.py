@@ -61,9 +61,13 @@ class Session(Model):
 
 
 class JobState(StrEnum):
+    PENDING = "pending"
+    """Nothing of it runs yet."""
     STARTING = "starting"
     RUNNING = "running"
     STALLED = "stalled"
+    SUSPENDED = "suspended"
+    """Somebody has paused it; it goes on from where it was."""
     FINISHED = "finished"
     STOPPED = "stopped"
     """Ended in good order before its last step: somebody asked it to."""
@@ -75,6 +79,8 @@ class JobState(StrEnum):
 
 ENDED = frozenset({JobState.FINISHED, JobState.STOPPED, JobState.FAILED, JobState.LOST})
 """Silence is no end by itself: a lost job that is heard again runs."""
+WAITING = frozenset({JobState.PENDING, JobState.SUSPENDED})
+"""Nobody runs, and nobody need be heard."""
 
 
 class Sizes(Model):
@@ -127,6 +133,8 @@ class Job(Model):
     name: str
     attempt: int
     state: JobState
+    state_reason: str = Field(description="why, as a word of the operator's; empty: nobody said")
+    state_message: str = Field(description="why, in the operator's words")
     attached: AttachedDegree | None = Field(
         description="what is seen of a program that is not the trainer's own; null: it is, or nobody has told"
     )

@@ -57,6 +57,11 @@ class GatewaySettings(NotifySettings):
         description="further origins whose pages may open sessions, write, listen to events, and show the page "
         "in a frame",
     )
+    phase_token: SecretStr | None = Field(
+        default=None,
+        description="token with which the operator tells where TrainingJobs stand; absent: the operator role's token "
+        "is asked for",
+    )
     people_file: Path | None = Field(
         default=None, description="named tokens, a line each: name role token; read again when it changes"
     )

@@ -15,6 +15,7 @@ from megatronapp.core.findings import Finding, State
 from megatronapp.core.findings_store.annotations import MAX_ANNOTATIONS, Annotation
 from megatronapp.core.trace.evaluations import Evaluations
 from megatronapp.core.trace.membership import Membership, Process, copied
+from megatronapp.core.trainingjob import Phase
 from megatronapp.v1 import trace_pb2
 
 MAX_JOBS = 2_000
@@ -42,6 +43,16 @@ class TrackedStep:
 PROGRESS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tflops_per_gpu")
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedPhase:
+    """Where a TrainingJob stands, as the operator says."""
+
+    phase: Phase
+    since_unix_ns: int
+    reason: str = ""
+    message: str = ""
+
+
 @dataclass(slots=True)
 class TrackedJob:
     run: str
@@ -58,8 +69,14 @@ class TrackedJob:
     steps: dict[int, TrackedStep] = field(default_factory=dict)
     """The newest MAX_STEPS, ascending."""
     evaluations: Evaluations = field(default_factory=Evaluations)
+    reported: ReportedPhase | None = None
     hidden: bool = False
     """It could not be shown when that was tried last."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether any of its ranks ever was."""
+        return bool(self.ranks) or self.started_unix_ns > 0
 
     @property
     def attempt(self) -> int:
@@ -147,6 +164,24 @@ class JobStore:
         self.controls[run] = control
         if len(self.controls) > MAX_JOBS:
             del self.controls[next(iter(self.controls))]
+        return Change(run)
+
+    def apply_phase(self, run: str, name: str, reported: ReportedPhase | None) -> Change | None:
+        """Remember where a TrainingJob stands, also one that nobody has heard of; None: it is no more. Returns None
+        when that is no news, is said of another job's run, or there is no room."""
+        job = self.jobs.get(run)
+        if job is None:
+            if reported is None or len(self.jobs) >= MAX_JOBS:
+                return None
+            job = self.jobs[run] = TrackedJob(run, name)
+        elif job.reported == reported or (job.job and job.job != name):
+            return None
+        job.job, job.reported = name, reported
+        if not job.heard:
+            if reported is None:
+                self.forget(run)
+            else:
+                job.seen_unix_ns = reported.since_unix_ns
         return Change(run)
 
     def apply_record(

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from megatronapp.core.findings import Finding, Kind, State
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.membership import Process
+from megatronapp.core.trainingjob import Phase
 from megatronapp.gateway import models
-from megatronapp.gateway.models import ENDED, JobState
+from megatronapp.gateway.models import ENDED, WAITING, JobState
 from megatronapp.gateway.run_history import evaluation_view
 from megatronapp.gateway.state import PROGRESS, JobStore, TrackedJob, TrackedStep
 from megatronapp.v1 import trace_pb2
@@ -44,6 +45,17 @@ GRANULARITIES = {
 }
 
 
+STATES_OF_PHASE = {
+    Phase.PENDING: JobState.PENDING,
+    Phase.STARTING: JobState.STARTING,
+    Phase.RESTARTING: JobState.STARTING,
+    Phase.SUSPENDED: JobState.SUSPENDED,
+    Phase.FAILED: JobState.FAILED,
+}
+STATES_UNHEARD = {Phase.RUNNING: JobState.STARTING, Phase.SUCCEEDED: JobState.FINISHED}
+"""Where ranks were heard, they have said better how it went."""
+
+
 def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job:
     """The job as it is now; `findings` are those of its run."""
     namespace, _, name = job.job.partition("/")
@@ -58,6 +70,8 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         name=name,
         attempt=job.attempt,
         state=state,
+        state_reason=job.reported.reason if job.reported else "",
+        state_message=job.reported.message if job.reported else "",
         attached=_attached(job),
         sizes=_sizes(job.sizes),
         step=job.step,
@@ -73,7 +87,7 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
         slow_ranks=tuple(sorted({rank for f in lasting if f.kind in NAMES_RANKS for rank in f.ranks})),
         open_findings=len(lasting),
         trace_control=control_view(in_force) if in_force else None,
-        started_unix_seconds=_seconds(job.started_unix_ns) if job.started_unix_ns else None,
+        started_unix_seconds=_seconds(_started_ns(job)) if _started_ns(job) else None,
         updated_unix_seconds=_seconds(job.seen_unix_ns),
     )
 
@@ -101,7 +115,7 @@ def job_detail(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> mod
 def job_state(job: TrackedJob, now_ns: int) -> JobState:
     """Where the job stands."""
     if not any(connected(rank, now_ns) for rank in job.ranks.values()):
-        return _end_state(job)
+        return _reported_state(job) or _end_state(job)
     if job.step == 0:
         serves = any(heartbeat.phase == trace_pb2.PHASE_PAUSE for heartbeat in _heartbeats(job))
         collects = _attached(job) is models.AttachedDegree.COLLECTIVES and any(h.frontiers for h in _heartbeats(job))
@@ -111,6 +125,15 @@ def job_state(job: TrackedJob, now_ns: int) -> JobState:
     quiet = any(heartbeat.phase in QUIET_PHASES for heartbeat in _heartbeats(job))
     stalled = job.step_unix_ns and not quiet and now_ns - job.step_unix_ns > patience_ns
     return JobState.STALLED if stalled else JobState.RUNNING
+
+
+def _reported_state(job: TrackedJob) -> JobState | None:
+    """Where a job stands of which no rank is connected, as far as the operator knows better than its last words."""
+    if job.reported is None:
+        return None
+    if job.reported.phase in STATES_OF_PHASE:
+        return STATES_OF_PHASE[job.reported.phase]
+    return None if job.heard else STATES_UNHEARD[job.reported.phase]
 
 
 def _end_state(job: TrackedJob) -> JobState:
@@ -235,7 +258,7 @@ def job_views(job_store: JobStore, now_ns: int, runs: Collection[str] | None = N
     for finding in job_store.findings.values():
         findings.setdefault(finding.run, []).append(finding)
     chosen = [job for job in job_store.jobs.values() if runs is None or job.run in runs]
-    jobs = sorted(chosen, key=lambda job: (-job.started_unix_ns, job.run))
+    jobs = sorted(chosen, key=lambda job: (-_started_ns(job), job.run))
     views = (_contained(job, findings.get(job.run, ()), now_ns) for job in jobs)
     return [view for view in views if view is not None]
 
@@ -253,6 +276,11 @@ def sorted_jobs(
     known = [job for job in jobs if key(job) is not None]
     unknown = [job for job in jobs if key(job) is None]
     return [*sorted(known, key=key, reverse=not ascending), *unknown]  # type: ignore[arg-type]  # none is None
+
+
+def _started_ns(job: TrackedJob) -> int:
+    """When it was first heard of; of one that nobody has heard yet, since when it stands where it does."""
+    return job.started_unix_ns or (job.reported.since_unix_ns if job.reported and not job.heard else 0)
 
 
 def _contained(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> models.Job | None:
@@ -301,7 +329,7 @@ def _median_step_seconds(job: TrackedJob) -> float | None:
 
 
 def _eta_seconds(job: TrackedJob, state: JobState, step_seconds: float | None) -> float | None:
-    if state in ENDED or step_seconds is None or job.total_steps < job.step:
+    if state in ENDED | WAITING or step_seconds is None or job.total_steps < job.step:
         return None
     return (job.total_steps - job.step) * step_seconds
 

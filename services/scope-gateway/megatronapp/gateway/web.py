@@ -23,6 +23,7 @@ from megatronapp.gateway.routes import (
     incidents,
     jobs,
     page,
+    phases,
     recordings,
     scope,
     session,
@@ -97,6 +98,7 @@ def _api() -> APIRouter:
     api = APIRouter()
     api.include_router(session.router)
     api.include_router(alerts.router)
+    api.include_router(phases.router)
     for module in (jobs, history, timeline, traces, findings, incidents, scope, experiments, recordings):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)

@@ -7,6 +7,7 @@ export type Trace = Schemas['CausalTrace']
 export type Comparison = Schemas['PromptComparison']
 export type SweptPoint = Schemas['SweptPoint']
 export type Attribution = Schemas['LogitAttribution']
+export type InputAttribution = Schemas['InputAttribution']
 
 const of = (run: string): { path: { run: string } } => ({ path: { run } })
 
@@ -20,3 +21,5 @@ export const comparePasses = (run: string, body: Schemas['ComparisonRequest'], s
 export const sweepCoefficients = (run: string, body: Schemas['SweepRequest'], signal: AbortSignal): Promise<SweptPoint[]> => expect(client.POST('/api/v1/scope/runs/{run}/sweep', { params: of(run), body, signal }))
 
 export const attributeLogits = (run: string, body: Schemas['AttributionRequest'], signal: AbortSignal): Promise<Attribution> => expect(client.POST('/api/v1/scope/runs/{run}/attribution', { params: of(run), body, signal }))
+
+export const attributeInput = (run: string, body: Schemas['InputAttributionRequest'], signal: AbortSignal): Promise<InputAttribution> => expect(client.POST('/api/v1/scope/runs/{run}/input-attribution', { params: of(run), body, signal }))

@@ -2,7 +2,7 @@ import { useIntervalFn, useWebSocket } from '@vueuse/core'
 import type { InjectionKey, Ref } from 'vue'
 import { computed, inject, shallowReactive, shallowRef } from 'vue'
 import { backoffMs } from '@/lib/backoff'
-import { isOver } from '@/lib/jobs'
+import { isOver, waits } from '@/lib/jobs'
 import type { Annotation, Finding, Job, LiveEvent } from './types'
 
 /** The gateway says something at least every 2 seconds; a longer silence means that the picture is old. */
@@ -124,6 +124,7 @@ export function createLive(url: string): Live {
   const quietFor = (job: Job): number | null => {
     if (isOver(job.state)) return null
     const seconds = (now.value + ahead) / 1000 - job.updated_unix_seconds
+    if (waits(job)) return lostSince.value === null ? null : seconds
     return lostSince.value !== null || seconds > QUIET_SECONDS ? seconds : null
   }
   const onStep = (listener: StepListener): (() => void) => {

@@ -96,6 +96,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/phases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Patch Phases
+         * @description Phases of TrainingJobs, also of those that no rank was heard of yet; every replica hears of them.
+         */
+        patch: operations["patch_phases"];
+        trace?: never;
+    };
     "/api/v1/jobs": {
         parameters: {
             query?: never;
@@ -700,6 +720,26 @@ export interface paths {
          * @description Direct logit attribution: what each head and MLP adds to the answer at the prompt's end.
          */
         post: operations["attribute"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/scope/runs/{run}/input-attribution": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attribute To Input
+         * @description Gradient × input: how the answer's log-probability follows each token of the prompt.
+         */
+        post: operations["attribute_to_input"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1563,6 +1603,41 @@ export interface components {
              */
             flaps: number;
         };
+        /**
+         * InputAttribution
+         * @description Gradient × input of each token of the prompt.
+         */
+        InputAttribution: {
+            /** Ids */
+            ids: number[];
+            /** Texts */
+            texts: string[];
+            /**
+             * Values
+             * @description [token]: d target / d x · x, with x the token's embedding
+             */
+            values: number[];
+            /**
+             * Target
+             * @description the answer's log-probability, or its lead over the other answer's
+             */
+            target: number;
+        };
+        /** InputAttributionRequest */
+        InputAttributionRequest: {
+            /** Prompt */
+            prompt: string | number[];
+            /**
+             * Answer
+             * @description what is to follow the prompt; of several tokens they are summed
+             */
+            answer: string | number[];
+            /**
+             * Against
+             * @description attribute the answer's lead over this one
+             */
+            against?: string | number[] | null;
+        };
         /** Job */
         Job: {
             /** Run */
@@ -1579,6 +1654,16 @@ export interface components {
             /** Attempt */
             attempt: number;
             state: components["schemas"]["JobState"];
+            /**
+             * State Reason
+             * @description why, as a word of the operator's; empty: nobody said
+             */
+            state_reason: string;
+            /**
+             * State Message
+             * @description why, in the operator's words
+             */
+            state_message: string;
             /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
             attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
@@ -1665,6 +1750,16 @@ export interface components {
             /** Attempt */
             attempt: number;
             state: components["schemas"]["JobState"];
+            /**
+             * State Reason
+             * @description why, as a word of the operator's; empty: nobody said
+             */
+            state_reason: string;
+            /**
+             * State Message
+             * @description why, in the operator's words
+             */
+            state_message: string;
             /** @description what is seen of a program that is not the trainer's own; null: it is, or nobody has told */
             attached: components["schemas"]["AttachedDegree"] | null;
             sizes: components["schemas"]["Sizes"];
@@ -1765,10 +1860,54 @@ export interface components {
             run: string;
         };
         /**
+         * JobPhase
+         * @description One TrainingJob.
+         */
+        JobPhase: {
+            /**
+             * Run
+             * @description its uid
+             */
+            run: string;
+            /**
+             * Job
+             * @description <namespace>/<name>
+             */
+            job: string;
+            /** @description null: there is no such TrainingJob any more */
+            phase: components["schemas"]["Phase"] | null;
+            /**
+             * Reason
+             * @description why, as one word; empty: nothing to tell
+             * @default
+             */
+            reason: string;
+            /**
+             * Message
+             * @description why, in plain words
+             * @default
+             */
+            message: string;
+            /**
+             * Since Unix Seconds
+             * @description since when
+             * @default 0
+             */
+            since_unix_seconds: number;
+        };
+        /**
+         * JobPhases
+         * @description Jobs that it does not name stay as they were.
+         */
+        JobPhases: {
+            /** Jobs */
+            jobs: components["schemas"]["JobPhase"][];
+        };
+        /**
          * JobState
          * @enum {string}
          */
-        JobState: "starting" | "running" | "stalled" | "finished" | "stopped" | "failed" | "lost";
+        JobState: "pending" | "starting" | "running" | "stalled" | "suspended" | "finished" | "stopped" | "failed" | "lost";
         /**
          * Kind
          * @enum {string}
@@ -1990,6 +2129,11 @@ export interface components {
              */
             share: number;
         };
+        /**
+         * Phase
+         * @enum {string}
+         */
+        Phase: "Pending" | "Starting" | "Running" | "Restarting" | "Suspended" | "Succeeded" | "Failed";
         /**
          * PingEvent
          * @description Sent every two seconds, so that whoever hears none for longer knows that what is shown is old.
@@ -3009,6 +3153,37 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Webhook"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    patch_phases: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobPhases"];
             };
         };
         responses: {
@@ -4165,6 +4340,42 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LogitAttribution"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    attribute_to_input: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the run whose model it is */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InputAttributionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputAttribution"];
                 };
             };
             /** @description what went wrong, and what to do */

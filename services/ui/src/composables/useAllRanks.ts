@@ -4,7 +4,7 @@ import { onScopeDispose, shallowRef, watch } from 'vue'
 import { getRanks } from '@/api/client'
 import { useLive } from '@/api/live'
 import type { Rank } from '@/api/types'
-import { isOver } from '@/lib/jobs'
+import { isOver, waits } from '@/lib/jobs'
 
 const REFRESH_MS = 2000
 
@@ -21,7 +21,7 @@ export function useAllRanks(): ShallowRef<readonly RunRank[]> {
   const refresh = async (): Promise<void> => {
     // Without the platform what was known last stays, as such.
     if (live.lostSince.value !== null) return
-    const runs = [...live.jobs.values()].filter(({ state }) => state === 'lost' || !isOver(state)).map(({ run }) => run)
+    const runs = [...live.jobs.values()].filter((job) => job.state === 'lost' || (!isOver(job.state) && !waits(job))).map(({ run }) => run)
     const ask = async (run: string): Promise<RunRank[]> => (await getRanks(run, stop.signal)).map((rank) => ({ ...rank, run }))
     const answers = await Promise.all(runs.map((run) => ask(run).catch(() => known(run))))
     if (live.lostSince.value === null) ranks.value = answers.flat()

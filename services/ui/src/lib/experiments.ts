@@ -1,7 +1,7 @@
-import type { Attribution, Comparison, Surprisal, SweptPoint, Trace } from '@/api/experiments'
+import type { Attribution, Comparison, InputAttribution, Surprisal, SweptPoint, Trace } from '@/api/experiments'
 import type { components } from '@/api/schema'
 
-export const KINDS = ['surprisal', 'trace', 'compare', 'sweep', 'attribution'] as const
+export const KINDS = ['surprisal', 'trace', 'compare', 'sweep', 'attribution', 'gradients'] as const
 export type Kind = (typeof KINDS)[number]
 
 /** What is typed; each kind of experiment takes the fields that it needs. */
@@ -28,6 +28,8 @@ export interface Asked {
 export const DEFAULTS: Asked = { kind: 'surprisal', prompt: '', corrupted: '', answer: '', against: '', site: 'resid_post', byHead: false, change: 'zero', layers: '', heads: '', tokens: '', coefficient: 1, coefficients: '0.1, 0.3, 1', seeds: 3, newTokens: 16, free: false, reason: '' }
 export const SITES = ['resid_post', 'resid_mid', 'attn.out', 'mlp.out', 'attn.context', 'mlp.act'] as const
 export const CHANGES = ['zero', 'scale', 'noise1', 'noise2', 'constant'] as const
+/** Experiments on what follows the prompt. */
+export const HAS_ANSWER: ReadonlySet<Kind> = new Set<Kind>(['trace', 'attribution', 'gradients'])
 /** Sites whose values belong to heads. */
 export const HAS_HEADS = new Set(['attn.context'])
 
@@ -36,13 +38,14 @@ export type Found =
   | { readonly kind: 'trace'; readonly trace: Trace; readonly byHead: boolean }
   | { readonly kind: 'compare'; readonly comparison: Comparison; readonly free: boolean }
   | { readonly kind: 'sweep'; readonly points: readonly SweptPoint[] }
+  | { readonly kind: 'gradients'; readonly input: InputAttribution }
   | { readonly kind: 'attribution'; readonly attribution: Attribution }
 
 /** Which field is missing; null: none. */
 export function missing(asked: Asked): 'prompt' | 'corrupted' | 'answer' | 'coefficients' | 'reason' | null {
   if (!asked.prompt) return 'prompt'
   if (asked.kind === 'trace' && !asked.corrupted) return 'corrupted'
-  if ((asked.kind === 'trace' || asked.kind === 'attribution') && !asked.answer) return 'answer'
+  if (HAS_ANSWER.has(asked.kind) && !asked.answer) return 'answer'
   if (asked.kind === 'sweep' && !numbersOf(asked.coefficients).length) return 'coefficients'
   if ((asked.kind === 'compare' || asked.kind === 'sweep') && !asked.reason.trim()) return 'reason'
   return null

@@ -4,7 +4,7 @@ import { isOver } from './jobs'
 
 export type SortColumn = 'started' | 'name' | 'state' | 'progress' | 'loss' | 'step_seconds' | 'findings'
 
-export const STATES: readonly JobState[] = ['starting', 'running', 'stalled', 'finished', 'stopped', 'failed', 'lost']
+export const STATES: readonly JobState[] = ['pending', 'starting', 'running', 'stalled', 'suspended', 'finished', 'stopped', 'failed', 'lost']
 export const COLUMNS: readonly SortColumn[] = ['started', 'name', 'state', 'progress', 'loss', 'step_seconds', 'findings']
 export const PAGE_JOBS = 50
 

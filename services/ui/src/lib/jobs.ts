@@ -11,6 +11,10 @@ export function byStart(a: Job, b: Job): number {
 
 const OVER: ReadonlySet<JobState> = new Set<JobState>(['finished', 'stopped', 'failed', 'lost'])
 export const isOver = (state: JobState): boolean => OVER.has(state)
+/** None of its ranks runs, and none need be heard. */
+export const waits = ({ state, ranks_connected }: Job): boolean => state === 'pending' || state === 'suspended' || (state === 'starting' && !ranks_connected)
+/** Whether any of its ranks was ever heard: only then there is more to show than where it stands. */
+export const wasHeard = ({ sizes, attempt }: Job): boolean => sizes.world > 0 || attempt > 0
 
 /** Its attempt ended with it: nobody has seen it get better. */
 export const wasOpenAtEnd = (finding: Finding): boolean =>

@@ -58,6 +58,8 @@ export const en = {
   'keys.escape': 'Clear the selection',
   'keys.enabled': 'Enable single-key shortcuts',
 
+  'state.pending': 'Pending',
+  'state.suspended': 'Suspended',
   'state.starting': 'Starting',
   'state.running': 'Running',
   'state.stalled': 'Stalled',
@@ -77,6 +79,7 @@ export const en = {
   'jobs.actions': 'Actions',
   'jobs.attempt': 'attempt {attempt}',
   'jobs.started': 'started {time}',
+  'jobs.since': 'since {time}',
   'jobs.eta': '{eta} left',
   'jobs.none': 'No job has reported yet',
   'jobs.noneText': 'A job shows up here as soon as its first rank reports. Start one on this machine:',
@@ -84,6 +87,7 @@ export const en = {
   'jobs.noMatch': 'No job matches',
   'jobs.clearSearch': 'Clear the search',
 
+  'job.unheard': 'None of its ranks has reported yet. What they tell will be shown here.',
   'job.unknown': 'There is no job {run}',
   'job.toJobs': 'Back to the list of jobs',
   'job.loss': 'Loss',

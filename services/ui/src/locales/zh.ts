@@ -58,6 +58,8 @@ export const zh: Messages = {
   'keys.escape': '取消选择',
   'keys.enabled': '启用单键快捷键',
 
+  'state.pending': '等待中',
+  'state.suspended': '已暂停',
   'state.starting': '启动中',
   'state.running': '运行中',
   'state.stalled': '停滞',
@@ -77,6 +79,7 @@ export const zh: Messages = {
   'jobs.actions': '操作',
   'jobs.attempt': '第 {attempt} 次启动',
   'jobs.started': '{time} 启动',
+  'jobs.since': '自 {time}',
   'jobs.eta': '剩余 {eta}',
   'jobs.none': '还没有任务上报',
   'jobs.noneText': '任务的第一个 rank 一上报就会显示在这里。在运行本平台的机器上启动一个任务：',
@@ -84,6 +87,7 @@ export const zh: Messages = {
   'jobs.noMatch': '没有匹配的任务',
   'jobs.clearSearch': '清除搜索',
 
+  'job.unheard': '还没有 rank 上报；一上报，数据就会显示在这里。',
   'job.unknown': '没有任务 {run}',
   'job.toJobs': '返回任务列表',
   'job.loss': '损失',

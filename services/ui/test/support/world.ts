@@ -22,6 +22,11 @@ export interface WorldOptions {
   /** Spans are stored of the first two of so many steps. */
   readonly tracedEvery?: number
   readonly state?: JobState
+  readonly reason?: string
+  /** Why it is in its state, in the operator's words. */
+  readonly message?: string
+  /** None of its ranks has been heard. */
+  readonly unheard?: boolean
   /** The step after which a second attempt went on. */
   readonly restartedAt?: number
   readonly settings?: Readonly<Record<string, string>>
@@ -34,6 +39,7 @@ const COMPUTE = 0.62
 const WAIT = 0.08
 const BEGIN = 1_790_000_000
 const TRACED = 2
+const UNKNOWN_SIZES = { world: 0, tensor: 0, pipeline: 0, data: 0, context: 0, expert: 0, virtual_pipeline: 0 }
 
 /** One step of one rank, in seconds. */
 export interface StepValues {
@@ -57,6 +63,9 @@ export class World {
   readonly faults: readonly Fault[]
   readonly tracedEvery: number
   state: JobState
+  readonly reason: string
+  readonly message: string
+  readonly unheard: boolean
   attached: Job['attached'] = null
   newestStep: number
   /** Ranks that say nothing any more. */
@@ -78,6 +87,9 @@ export class World {
     this.faults = options.faults ?? []
     this.tracedEvery = options.tracedEvery ?? 10
     this.state = options.state ?? 'running'
+    this.reason = options.reason ?? ''
+    this.message = options.message ?? ''
+    this.unheard = options.unheard ?? false
     this.restartedAt = options.restartedAt ?? null
     this.worse = options.worse ?? 0
     this.recipe = { settings: { lr: '0.0003', seed: '1234', bf16: 'true', 'num-layers': '32', ...options.settings }, versions: { torch: '2.9.1', 'megatron-core': '0.16.1' } }
@@ -112,27 +124,30 @@ export class World {
 
   job(now: number): Job {
     const slow = this.findings(now).flatMap((finding) => finding.ranks)
+    const known = (value: number): number | null => (this.unheard ? null : value)
     return {
       run: this.run,
       job: this.name,
       namespace: this.name.split('/')[0],
       name: this.name.split('/')[1],
-      attempt: this.attempt,
+      attempt: this.unheard ? 0 : this.attempt,
       state: this.state,
       attached: this.attached,
-      sizes: { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },
-      step: this.newestStep,
-      total_steps: Math.max(50_000, this.newestStep),
-      step_seconds: STEP_SECONDS,
-      loss: this.lossOf(this.newestStep),
-      loss_trend: Array.from({ length: 24 }, (_, i) => this.lossOf(1 + i * Math.floor(this.newestStep / 24))),
-      learning_rate: 3e-4,
-      grad_norm: 0.9,
-      tokens_per_second: 16_384,
-      tflops_per_gpu: 410,
+      state_reason: this.reason,
+      state_message: this.message,
+      sizes: this.unheard ? UNKNOWN_SIZES : { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },
+      step: this.unheard ? 0 : this.newestStep,
+      total_steps: this.unheard ? 0 : Math.max(50_000, this.newestStep),
+      step_seconds: known(STEP_SECONDS),
+      loss: known(this.lossOf(this.newestStep)),
+      loss_trend: this.unheard ? [] : Array.from({ length: 24 }, (_, i) => this.lossOf(1 + i * Math.floor(this.newestStep / 24))),
+      learning_rate: known(3e-4),
+      grad_norm: known(0.9),
+      tokens_per_second: known(16_384),
+      tflops_per_gpu: known(410),
       non_finite: [],
-      eta_seconds: 3600,
-      ranks_connected: this.ranks,
+      eta_seconds: ['running', 'stalled'].includes(this.state) ? 3600 : null,
+      ranks_connected: ['starting', 'running', 'stalled'].includes(this.state) && !this.unheard ? this.ranks : 0,
       ranks_silent: this.silent.size,
       slow_ranks: slow,
       open_findings: this.faults.length,

@@ -75,6 +75,14 @@ describe('experiments', () => {
     expect(part().querySelector('td.marked')?.textContent).toBe('12.0')
   })
 
+  it('attribute the answer’s probability to the tokens of the prompt', async () => {
+    await open('gradients')
+    fill('Answer', ' he')
+    await run()
+    expect(line(0)).toEqual(['0.250', '−4.00', '0.500'])
+    expect(part().querySelector('td.marked')?.textContent).toBe('−4.00')
+  })
+
   it('are not for a viewer', async () => {
     await open('surprisal', 'viewer')
     expect(part().textContent).toContain('Operators can change this')

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,7 +21,7 @@ from megatronapp.gateway.scope.replicas import Place
 from megatronapp.v1 import scope_pb2, scope_pb2_grpc
 from tests.integration.gateway.conftest import OPERATOR, Served, Start
 from tests.integration.gateway.scope.conftest import PODS, Viewer, address, opened, viewing, with_pods
-from tests.support.alertmanager import free_port
+from tests.support.gateway_process import Ports, gateway_process
 from tests.support.redis import RedisServer
 from tests.support.scope_pods import FakeRank, attached, ranks
 
@@ -206,35 +202,11 @@ async def test_an_owner_that_is_killed_is_followed_by_another(
 
 @contextmanager
 def killable_gateway(redis_server: RedisServer, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A process of its own, and its address for ranks."""
-    port, grpc_port, metrics_port = (free_port() for _ in range(3))
-    settings = {
-        "PORT": port,
-        "GRPC_PORT": grpc_port,
-        "HTTP_PORT": metrics_port,
-        "REDIS_URL": redis_server.url,
-        "SESSION_KEY": KEY,
-        "REPLICA_HOST": "127.0.0.1",
-        "POD_TOKEN": PODS,
-        "SCOPE_RECORDINGS_DIR": folder,
-    }
-    environment = {f"MEGATRONAPP_GATEWAY_{name}": str(value) for name, value in settings.items()}
-    process = subprocess.Popen([sys.executable, "-m", "megatronapp.gateway"], env={**os.environ, **environment})
-    try:
-        wait_for_port(grpc_port)
-        yield process, f"127.0.0.1:{grpc_port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for_port(port: int) -> None:
-    for _ in range(600):
-        with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the gateway did not start")
+    """A replica, and its address for ranks."""
+    ports = Ports()
+    shared = {"REDIS_URL": redis_server.url, "SESSION_KEY": KEY, "REPLICA_HOST": "127.0.0.1", "POD_TOKEN": PODS}
+    with gateway_process(ports, folder, **shared) as process:
+        yield process, ports.for_ranks
 
 
 @asynccontextmanager

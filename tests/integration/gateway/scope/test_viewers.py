@@ -95,6 +95,35 @@ async def test_events_that_are_not_kept_are_a_gap(scope: Served, resume: dict[st
         assert (await viewer.text("gap"))["reason"]
 
 
+async def test_after_a_gap_all_that_is_kept_is_told(scope: Served) -> None:
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as before:
+        for step in (1, 2):
+            await pods[0].event(series=scope_pb2.ScopeSeries(name="loss", step=step))
+            await before.event("series")
+        async with opened(scope) as socket:
+            viewer = Viewer(socket)
+            await viewer.join(resume={"epoch": "another", "offset": "1"})
+            steps = [(await viewer.event("series"))["event"]["series"]["step"] for _ in (1, 2)]
+
+    assert steps == ["1", "2"]
+
+
+async def test_an_event_that_a_rank_sends_again_is_told_once(scope: Served) -> None:
+    series = [scope_pb2.ScopeSeries(name="loss", step=step) for step in range(1, 5)]
+    async with attached(address(scope), ranks()) as pods, viewing(scope) as viewer:
+        for step in (1, 2):
+            await pods[0].event(number=step, series=series[step - 1])
+            await viewer.event("series")
+        again = ranks()[:1]
+        async with attached(address(scope), again):
+            for step in (1, 2, 3, 4):
+                await again[0].event(number=step, series=series[step - 1])
+            heard = [await viewer.event("series") for _ in (3, 4)]
+
+    assert again[0].received == 2
+    assert [event["eventNumber"] for event in heard] == ["3", "4"]
+
+
 async def test_an_operator_controls_and_others_wait(scope: Served) -> None:
     async with attached(address(scope), ranks()) as pods:
         async with viewing(scope, OPERATOR) as one, viewing(scope, OPERATOR) as other:

@@ -59,6 +59,7 @@ async def test_values_and_interventions_are_those_of_one_process(patient: Patien
         _interventions_do_what_they_say,
         _a_trace_patches_each_cell,
         _attributions_sum_to_the_logit,
+        _gradient_times_input_is_what_a_small_change_shows,
         _with_and_without_is_compared,
         _sets_of_prompts_give_a_steering_vector,
         _what_cannot_be_is_refused,
@@ -154,6 +155,26 @@ def _attributions_sum_to_the_logit(patient: Patient) -> None:
     assert found.embed + found.heads.sum() + found.mlps.sum() == pytest.approx(found.total, abs=1e-5)
 
 
+def _gradient_times_input_is_what_a_small_change_shows(patient: Patient) -> None:
+    """An embedding a little longer and a little shorter: central differences."""
+    model, part = patient.model, 0.02
+    found = model.gradient_times_input(CLEAN, ANSWER)
+
+    tokens = range(len(CLEAN))
+    scales = [
+        client.Intervention(
+            site="embed", kind="scale", coefficient=1 + sign * part, tokens=str(at), rows=str(2 * at + place)
+        )
+        for at in tokens
+        for place, sign in enumerate((1, -1))
+    ]
+    cache = model.run_with_cache([CLEAN] * len(scales), ["logits"], interventions=scales)
+    scores = torch.from_numpy(cache["logits"][:, -1]).double().log_softmax(-1)[:, ord(ANSWER)].numpy()
+    expected = (scores[::2] - scores[1::2]) / (2 * part)
+    assert found.values == pytest.approx(expected, abs=0.02 * np.abs(expected).max())
+    assert found.ids == _ids(CLEAN)
+
+
 def _with_and_without_is_compared(patient: Patient) -> None:
     model, change = patient.model, zero_ablation("mlp.out", layers="2")
     same = model.compare(CLEAN, [replace(change, off=True)], max_new_tokens=4)
@@ -225,6 +246,7 @@ async def _experiments_over_http_come_to_the_same(patient: Patient) -> None:
         "comparison": {"prompt": CLEAN, "interventions": [change], "max_new_tokens": 4, "reason": "a test"},
         "sweep": {"prompt": CLEAN, "intervention": change, "coefficients": [0.0], "reason": "a test"},
         "attribution": {"prompt": CLEAN, "answer": "a", "against": ord("b")},
+        "input-attribution": {"prompt": CLEAN, "answer": ANSWER, "against": "t"},
     }
     answers: dict[str, Any] = {}
     async with patient.served.client(OPERATOR) as http:
@@ -247,6 +269,9 @@ async def _experiments_over_http_come_to_the_same(patient: Patient) -> None:
     [surprisal] = await asyncio.to_thread(model.surprisal, CLEAN)
     trace = await asyncio.to_thread(model.causal_trace, CLEAN, CORRUPTED, ANSWER, layers=[1, 2])
     attribution = await asyncio.to_thread(model.attribution, CLEAN, ord("a"), ord("b"))
+    gradients = await asyncio.to_thread(model.gradient_times_input, CLEAN, ANSWER, "t")
+    assert answers["input-attribution"]["values"] == pytest.approx(gradients.values, abs=TOLERANCE)
+    assert answers["input-attribution"]["target"] == pytest.approx(gradients.target, rel=TOLERANCE)
     assert answers["surprisal"][0]["nats"][1:] == pytest.approx(surprisal.nats[1:], rel=TOLERANCE)
     assert np.array(answers["causal-trace"]["patched"]) == pytest.approx(trace.patched, rel=TOLERANCE)
     assert np.array(answers["attribution"]["heads"]) == pytest.approx(attribution.heads, abs=TOLERANCE)

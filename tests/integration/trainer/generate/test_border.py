@@ -25,6 +25,9 @@ from tests.support.training import TINY, train
 
 FLAGS = f"{TINY} --seq-length 64 --hidden-dropout 0.1 --attention-dropout 0.1 --train-iters 5"
 REQUEST = GenerationRequest(prompts=TEXTS, max_new_tokens=6, sampling=Sampling(temperature=0.7), seed=2, id="a")
+GRADIENTS = GenerationRequest(
+    prompts=("He",), continuations=(" said",), max_new_tokens=0, input_gradients=True, id="gradients"
+)
 ENDLESS = replace(REQUEST, id="paused", paused=True)
 TRACED = "--trace --trace-interval 1 --continuous-trace-iterations 1 --trace-granularity full"
 AFTER = 2
@@ -67,7 +70,7 @@ class Asked(Plugin):
         assert context.tokenizer is not None
         self.generator = Generator(chunks, self.config, context.tokenizer, context.max_positions, context.device)
         first = self.generator.ranks.is_first
-        self.port = ScriptedPort([[REQUEST, ENDLESS]]) if first else None
+        self.port = ScriptedPort([[REQUEST, GRADIENTS, ENDLESS]]) if first else None
         self.resident = ResidentGenerator(self.generator, self.port)
 
     def step_begin(self, step: int) -> None:
@@ -128,6 +131,6 @@ def test_text_at_a_border_is_the_checkpoints_and_leaves_the_run_as_it_was(
         assert len({str(each) for each in before}) == len(before) == 5  # dropout draws in each step
     found = generating[0][1]
     ended = {event.request: event.reason for event in found if isinstance(event, Finished)}
-    assert ended == {"a": "done", "paused": "cancelled"}
+    assert ended == {"a": "done", "gradients": "done", "paused": "cancelled"}
     [alone] = answers(tmp_path / "with" / f"iter_{AFTER:07d}", [REQUEST])
     assert ids([event for event in found if event.request == "a"]) == ids(alone)

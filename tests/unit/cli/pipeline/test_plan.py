@@ -51,3 +51,49 @@ def test_several_numbers_of_chunks_are_compared() -> None:
 def test_bad_input_is_one_line_that_says_what_to_change(arguments: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         typed(app, f"plan {arguments}")
+
+
+BESIDE = (
+    "--stages 4 --microbatches 32 --forward-ms 32 --dgrad-ms 32 --wgrad-ms 32 --forward-devices 2 "
+    "--forward-memory-gib 24 --memory-gib 40 --layers 32 --hidden-size 4096 --seq-length 4096"
+)
+
+
+def test_it_says_whether_forward_devices_pay_and_how() -> None:
+    answer = json.loads(typed(app, f"plan {BESIDE} --json"))
+
+    chosen, baseline = answer["chosen"], answer["baseline"]
+    assert answer["pays"]
+    assert not answer["reason"]
+    assert (chosen["mode"], baseline["training"]) == ("input", "full recompute")
+    assert answer["gain_ratio"] == pytest.approx(baseline["step_ms"] / chosen["step_ms"], abs=1e-4)
+    assert 1.2 < answer["gain_ratio"] <= chosen["bound_ratio"]
+    assert chosen["forward_memory_gib"] <= 24
+    assert chosen in answer["tried"]
+
+    text = typed(app, f"plan {BESIDE}")
+    assert "← best" in text
+    assert f"MegaFBD pays: {answer['gain_ratio']:.2f} times as fast. Run --forward-backward-disaggregating" in text
+
+
+def test_it_refuses_forward_devices_that_do_not_pay_with_the_reason() -> None:
+    answer = json.loads(typed(app, f"plan {BESIDE} --forward-speed 0.01 --json"))
+
+    assert not answer["pays"]
+    assert "forward devices take" in answer["reason"]
+    assert f"MegaFBD does not pay: {answer['reason']}" in typed(app, f"plan {BESIDE} --forward-speed 0.01")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (f"{FOUR} --forward-devices 2", "add --layers, --hidden-size, --seq-length"),
+        (f"{FOUR} --layers 4", "--layers does nothing without --forward-devices"),
+        (f"{BESIDE} --chunks 1,2", "name one number of --chunks"),
+        (f"{BESIDE} --jitter-cv 0.2", "--jitter-cv has no meaning with --forward-devices"),
+        (f"{BESIDE} --link-gbps 0", "memory and link are positive"),
+    ],
+)
+def test_bad_input_about_forward_devices_is_one_line(arguments: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        typed(app, f"plan {arguments}")

@@ -46,3 +46,28 @@ def test_a_scale_is_known_after_a_few_steps_of_many_items_and_hardly_after_those
 
     assert many == pytest.approx(0.005, rel=0.1)
     assert 0.008 < two < 0.0125
+
+
+def test_what_steps_vary_by_is_not_taken_for_how_devices_differ() -> None:
+    random, steps = np.random.default_rng(5), 16
+    values = random.normal(0, SPREAD, (4096, 1)) + random.normal(0, SPREAD, (4096, steps))
+    medians, even = np.median(values, axis=1), offsets.allowance(random.normal(0, SPREAD, 4096), PRIOR)[0]
+
+    allowed = offsets.allowance(medians, PRIOR, offsets.uncertainty(values))[0]
+
+    assert allowed == pytest.approx(even, rel=0.03)
+    assert offsets.allowance(medians, PRIOR)[0] > 1.04 * even
+
+
+def test_what_wanders_from_step_to_step_is_allowed_as_what_lasts() -> None:
+    random, memory = np.random.default_rng(6), 0.95
+    values = np.empty((4096, 16))
+    values[:, 0] = random.normal(0, SPREAD, 4096)
+    for step in range(1, 16):
+        fresh = random.normal(0, SPREAD * np.sqrt(1 - memory**2), 4096)
+        values[:, step] = memory * values[:, step - 1] + fresh
+    medians = np.median(values, axis=1)
+
+    allowed = offsets.allowance(medians, PRIOR, offsets.uncertainty(values))[0]
+
+    assert allowed == pytest.approx(offsets.allowance(medians, PRIOR)[0], rel=0.03)

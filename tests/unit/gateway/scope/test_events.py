@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatronapp.gateway.scope.events import Ring
+from megatronapp.gateway.scope.events import Ring, Source
 from megatronapp.v1 import scope_pb2
 
 
@@ -39,6 +39,26 @@ def test_large_events_do_not_fill_the_memory() -> None:
         ring.append(event())
 
     assert sum(map(len, ring.after(ring.offset - len(ring._texts)))) <= 1000
+
+
+def test_a_ring_knows_what_it_has_of_a_ranks_incarnation() -> None:
+    ring = Ring(2)
+    for number in (1, 2, 3):
+        ring.append(event(), Source(0, incarnation=7, number=number))
+    ring.append(event(), Source(1, incarnation=9))
+    ring.append(event())
+
+    assert [ring.received(0, 7), ring.received(0, 8), ring.received(1, 9)] == [3, 0, 0]
+
+
+def test_another_ring_knows_it_from_what_was_kept() -> None:
+    ring, again = Ring(4), Ring(4)
+    ring.append(event(), Source(0, incarnation=2**63, number=5))
+    ring.append(event())
+
+    again.restore(ring.epoch, ring.kept())
+
+    assert again.received(0, 2**63) == 5
 
 
 async def test_who_waits_is_woken() -> None:

@@ -1,4 +1,4 @@
-"""`plan`: which schedule a pipeline should run."""
+"""`plan`: which schedule a pipeline should run, and with `--forward-devices` whether MegaFBD pays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megatronapp.cli.pipeline import options, report
+from megatronapp.cli.pipeline import disaggregated, options, report
 from megatronapp.cli.pipeline.compiled import compiled_engine
 from megatronapp.cli.pipeline.options import asked, chunk_numbers
 from megatronapp.core.errors import UsageError
@@ -47,14 +47,39 @@ def plan(
     pending_share: options.PendingShare = 1.0,
     split_overhead: options.SplitOverhead = 0.0,
     activation_mib: options.ActivationMib = 0.0,
+    forward_devices: disaggregated.ForwardDeviceCount = None,
+    forward_speed: disaggregated.ForwardSpeed = 1.0,
+    forward_memory_gib: disaggregated.ForwardMemoryGib = 80.0,
+    memory_gib: disaggregated.MemoryGib = 80.0,
+    link_gbps: disaggregated.LinkGbps = 400.0,
+    link_ms: disaggregated.LinkMs = 0.0,
+    linears_share: disaggregated.LinearsShare = None,
+    parameter_bytes: disaggregated.ParameterBytes = 18.0,
+    sequence_parallel: disaggregated.SequenceParallel = False,
+    layers: disaggregated.Layers = None,
+    hidden_size: disaggregated.HiddenSize = None,
+    ffn_hidden_size: disaggregated.FfnHiddenSize = None,
+    qkv_width: disaggregated.QkvWidth = None,
+    num_query_groups: disaggregated.QueryGroups = None,
+    swiglu: disaggregated.Gated = False,
+    seq_length: disaggregated.SeqLength = None,
+    micro_batch_size: disaggregated.MicroBatchSize = 1,
+    vocab_size: disaggregated.VocabSize = 50304,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare the stock schedules with hints under caps, and say which to run."""
+    """Compare the stock schedules with hints under caps, and say which to run; with --forward-devices, say whether
+    MegaFBD pays, and how."""
     values = dict(locals())
     question = asked(values)
     numbers = chunk_numbers(chunks) if chunks else [question.recorded.layout.chunks if question.recorded else 1]
     if question.recorded is not None and numbers != [question.recorded.layout.chunks]:
         raise UsageError(f"the recording has {question.recorded.layout.chunks} chunks a stage; leave --chunks out")
+    if forward_devices is not None:
+        said = disaggregated.answer(question, numbers, values)
+        print(json.dumps(said) if as_json else disaggregated.text(said))
+        return
+    if given := [name for name in disaggregated.NEEDED if values[name] is not None]:
+        raise UsageError(f"--{given[0].replace('_', '-')} does nothing without --forward-devices: add it")
     if cap_limit is not None and len(numbers) > 1:
         raise UsageError("--cap-limit counts activations of one chunk; name one number of --chunks with it")
     layouts = [question.layout(number) for number in numbers]

@@ -20,6 +20,8 @@ class Topic(StrEnum):
     """TraceControl, gateway → collector. Key: the run."""
     INCIDENTS = "incidents"
     """JSON of gateway.notify.events, gateway → gateways: what Alertmanager said and who was told. Key: the incident."""
+    PHASES = "phases"
+    """JSON of gateway.phases, gateway → gateways: where TrainingJobs stand, as the operator says. Key: "jobs"."""
     HELLO_REQUEST = "hello-request"
     """Empty, detector → collector: publish the Hello of every connected rank again, for one who has missed them."""
 
@@ -31,6 +33,7 @@ KEPT_OF_TOPIC: Mapping[str, int] = {
     Topic.REFUTATIONS: 2_000,
     Topic.ANNOTATIONS: 2_000,
     Topic.TRACE_CONTROL: 2_000,
+    Topic.PHASES: 400,
     Topic.HELLO_REQUEST: 100,
 }
 

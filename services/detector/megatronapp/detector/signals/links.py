@@ -47,6 +47,16 @@ class Collectives:
     bytes: Floats
 
 
+def how_many(table: StepTable) -> int:
+    """Transfers that a step's rows may tell of."""
+    rows, names = table.rows, len(table.operations)
+    sends = np.isin(rows.operation, [table.operations.index(name) for name in SENDS if name in table.operations])
+    shared = (table.kinds[rows.operation] == trace_pb2.SPAN_KIND_COLLECTIVE) & (rows.communicator >= 0)
+    by_peer = ((rows.rank * names + rows.operation) << 32 | rows.peer)[sends & (rows.peer >= 0)]
+    by_group = (rows.communicator * names + rows.operation)[shared]
+    return len(np.unique(by_peer)) + len(np.unique(by_group))
+
+
 def messages(table: StepTable, delayed: npt.NDArray[np.bool_]) -> Messages:
     """delayed: ranks whose messages are left out, as others may be the reason for what they take."""
     rows = table.rows

@@ -11,6 +11,8 @@ Each item goes through a cycle:
 - History is robust (median and MAD over CLEAN steps), pooled over items, widened by the serial correlation, and taken
   at an upper bound: a scale that was learnt from few steps must not make alarms cheap. Steps that look suspicious are
   not learnt, and an alarmed item learns nothing, so that a fault never becomes the new normal.
+- Where a fault may make most items slow at once their sums do not tell how usual such sums are. There the error of each
+  baseline is counted in: one that was learnt too low would make every later step a little slow.
 - The items together tell how usual it is that one of them differs: in its sums over steps (widening.py), in its offset
   from the others (offsets.py), and in single steps: for how much one counts at most, and how large sums of them are by
   chance, follows from the tails that the job shows (`_learnt_clip`, tails.py).
@@ -113,6 +115,7 @@ class Monitor:
         self._offset = Window(int(sequential.WINDOWS[-1]), 0.0)
         self._clean = Window(CLEAN, np.nan)
         self._cleaned: Ints = np.zeros(0, np.int64)
+        self._kinds: Ints = np.zeros(0, np.int64)
         windows = sequential.WINDOWS
         self._many = False
         """Whether so many items have been known at once that one step tells of them."""
@@ -128,10 +131,15 @@ class Monitor:
     def __len__(self) -> int:
         return len(self.alarmed)
 
-    def observe(self, step: int, items: Ints, values: Floats) -> None:
-        """One step's values; nan or an absent item: not measured. Steps must rise."""
+    def observe(self, step: int, items: Ints, values: Floats, kinds: Ints | None = None) -> None:
+        """One step's values; nan or an absent item: not measured. Steps must rise.
+
+        kinds: a number for each item; those of one kind vary alike. None: all items do.
+        """
         if len(items):
             self._grow(int(items.max()) + 1)
+        if kinds is not None:
+            self._kinds[items] = kinds
         x = np.full(len(self), np.nan)
         x[items] = values
         self._steps = [*self._steps[-(RECENT - 1) :], step]
@@ -201,7 +209,8 @@ class Monitor:
         if self.noise.peers:
             usual = np.flatnonzero(np.isfinite(x) & ~self.alarmed)
             newest = self._values.rows[usual, :LASTING]
-            allowed = offsets.allowance(scale.location(newest), self.noise.allowance)
+            uncertainty = offsets.uncertainty(newest)
+            allowed = offsets.allowance(scale.location(newest), self.noise.allowance, uncertainty)
             self._allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
             self._allowed[usual] = allowed
             if not self.ready.all():
@@ -235,7 +244,10 @@ class Monitor:
         self._many = self._many or many
         if many and not self.noise.together:
             self._widening.observe(sums.T[:, known].T / np.sqrt(sequential.WINDOWS))
-        evidence = sequential.evidence(sums / np.maximum(self._widening.factors, self._tails))
+        usual = np.maximum(self._widening.factors, self._tails)
+        if self.noise.together:
+            usual = usual * scale.baseline_factor(sequential.WINDOWS, np.minimum(self._cleaned, CLEAN))
+        evidence = sequential.evidence(sums / usual)
         return evidence, evidence if self._many else sequential.evidence(sums / self._widening.spread)
 
     def _sums_of_change(self) -> Floats:
@@ -316,7 +328,7 @@ class Monitor:
             own = np.fmax(own, scale.tail(clean, center))
         factor = scale.correlation_factor(residuals[:, ::-1])
         samples = np.minimum(self._cleaned[ready], CLEAN)
-        upper = scale.upper_bound(scale.pooled(own, samples), samples)
+        upper = scale.upper_bound(scale.pooled_by_kind(own, samples, self._kinds[ready]), samples)
         sigma = np.maximum(self.noise.floor, factor * upper)
         thawed = ~self.alarmed[ready]
         index = np.flatnonzero(ready)[thawed]
@@ -348,6 +360,7 @@ class Monitor:
         self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
         self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
         self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
+        self._kinds = np.concatenate([self._kinds, np.zeros(more, np.int64)])
         for name in ("effect", "log_evidence", "_suspicion", "baseline", "_recovery", "_normal", "_share"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
         self.sigma = np.concatenate([self.sigma, np.full(more, self.noise.prior)])

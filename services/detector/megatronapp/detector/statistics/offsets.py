@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 
 import numpy as np
@@ -12,10 +13,17 @@ from megatronapp.detector.steps import Floats
 
 SPREADS = 100
 """Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
+SAMPLED = 256
+"""Items that are looked at: their steps' noise is then known to a fiftieth."""
+ENOUGH = 8
+"""Values from which a median's variance is that of many samples, to a tenth."""
 
 
-def allowance(offsets: Floats, prior: float) -> Floats:
+def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats:
     """Of each item, that of one in SPREADS jobs whose items' offsets are normal, and vary as much as these do.
+
+    uncertainty: standard deviation with which each offset is known; of many items it is taken from their spread, as the
+    steps' noise is the test's matter.
 
     The spread of many is taken at a quantile (spread_of). Of few the one that is slow would make its own slowness
     usual: it is held against the standard deviation of the others, by Student's t. Few tell little, and are never
@@ -24,7 +32,8 @@ def allowance(offsets: Floats, prior: float) -> Floats:
     n = len(offsets)
     usual = NormalDist().inv_cdf(1 - 1 / (SPREADS * max(n, 1)))
     if n >= MANY:
-        return np.full(n, usual * float(spread_of(offsets[:, None])[0]))
+        spread = float(spread_of(offsets[:, None])[0])
+        return np.full(n, usual * math.sqrt(max(0.0, spread**2 - uncertainty**2)))
     freedom = n - 2
     if freedom < 2:
         return np.full(n, prior)
@@ -34,16 +43,39 @@ def allowance(offsets: Floats, prior: float) -> Floats:
     return allowed
 
 
+def uncertainty(values: Floats) -> float:
+    """Standard deviation with which a row's median is known, from how much values differ from those of the step before:
+    what wanders, or differs for good, is no noise of single steps. 0 where values are few.
+
+    values (items × steps): items that vary alike.
+    """
+    few = values[:: max(1, len(values) // SAMPLED)]
+    known = int(np.count_nonzero(np.isfinite(few).any(axis=0)))
+    jumps = _jumps(few)
+    if known < ENOUGH or not len(jumps):
+        return 0.0
+    return math.sqrt(scale.MEDIAN_VARIANCE / known) * _of_jumps(jumps)
+
+
+def _jumps(values: Floats) -> Floats:
+    jumps: Floats = np.abs(np.diff(values, axis=1))
+    return jumps[np.isfinite(jumps)]
+
+
+def _of_jumps(jumps: Floats) -> float:
+    """Standard deviation of a value."""
+    return scale.MAD_TO_SIGMA * float(np.median(jumps)) / math.sqrt(2)
+
+
 def early_scale(values: Floats, prior: float) -> float:
     """Standard deviation of a step, while items have no history: from how much each differs from the step before.
 
     values (items × steps). The prior stands for POOLED samples beside these.
     """
-    jumps = np.abs(np.diff(values, axis=1))
-    known = jumps[np.isfinite(jumps)]
+    known = _jumps(values)
     if not len(known):
         return prior
-    shown = scale.MAD_TO_SIGMA * float(np.median(known)) / np.sqrt(2)
+    shown = _of_jumps(known)
     samples = np.array([len(known) + scale.POOLED])
     drawn = np.sqrt((len(known) * shown**2 + scale.POOLED * prior**2) / samples)
     return float(scale.upper_bound(drawn, samples)[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from megatronapp.detector.steps import Floats, Ints
@@ -14,6 +16,8 @@ TAIL = 0.95
 """Quantile that tells of the upper tail: of CLEAN steps three lie above, so that one outlier is none."""
 TAIL_TO_SIGMA = 0.61
 """A normal distribution's standard deviation over its 95th percentile."""
+MEDIAN_VARIANCE = math.pi / 2
+"""Variance of a median over that of a mean, of many normal samples."""
 POOLED = 20
 """Samples that the median item's scale stands for: as many as make a history of their own (monitor.WARM_UP)."""
 MAX_CORRELATION = 0.8
@@ -47,6 +51,22 @@ def pooled(sigma: Floats, samples: Ints) -> Floats:
     usual = float(np.median(sigma))
     drawn = np.sqrt((samples * sigma**2 + POOLED * usual**2) / (samples + POOLED))
     return np.maximum(drawn, usual)
+
+
+def pooled_by_kind(sigma: Floats, samples: Ints, kinds: Ints) -> Floats:
+    """The same where items of one kind vary alike, and those of another may vary less, or not at all: no less than
+    among its own kind. kinds: any number for each item."""
+    together = pooled(sigma, samples)
+    for kind in np.unique(kinds):
+        alike = kinds == kind
+        together[alike] = np.maximum(together[alike], pooled(sigma[alike], samples[alike]))
+    return together
+
+
+def baseline_factor(steps: Ints, samples: Ints) -> Floats:
+    """(items, steps): by how much a sum over so many steps of residuals from a median of so many samples varies more
+    than one of residuals from what is really usual, which is off by the same in all of them."""
+    return np.sqrt(1.0 + MEDIAN_VARIANCE * steps / np.maximum(samples, 1)[:, None])
 
 
 def upper_bound(sigma: Floats, samples: Ints) -> Floats:

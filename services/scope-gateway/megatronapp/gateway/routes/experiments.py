@@ -17,6 +17,8 @@ from megatronapp.gateway.experiment_models import (
     CausalTrace,
     CausalTraceRequest,
     ComparisonRequest,
+    InputAttribution,
+    InputAttributionRequest,
     LogitAttribution,
     PromptComparison,
     PromptSurprisal,
@@ -128,6 +130,17 @@ async def attribute(
         biases=found.biases.tolist(),
         mlps=found.mlps.tolist(),
     )
+
+
+@router.post("/input-attribution")
+async def attribute_to_input(
+    body: InputAttributionRequest, run: Run, gateway: GatewayParts, asking: AskingOperator, request: Request
+) -> InputAttribution:
+    """Gradient × input: how the answer's log-probability follows each token of the prompt."""
+    of = await _experimenter(gateway, run, asking)
+    against = None if body.against is None else _prompt(body.against)
+    asked = experiments.gradient_times_input(_prompt(body.prompt), _prompt(body.answer), against=against)
+    return InputAttribution(**asdict(await unless_gone(request, of.run(asked))))
 
 
 async def _experimenter(gateway: Parts, run: str, asking: Caller, reason: str = "") -> Experimenter:

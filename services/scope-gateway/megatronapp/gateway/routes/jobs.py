@@ -12,7 +12,17 @@ from megatronapp.core.bus import Topic
 from megatronapp.gateway import views
 from megatronapp.gateway.deps import GatewayParts, KnownJob, Now, operator
 from megatronapp.gateway.errors import ConflictError
-from megatronapp.gateway.models import ENDED, Job, JobDetail, JobState, Metrics, Rank, TraceControl, TraceControlStatus
+from megatronapp.gateway.models import (
+    ENDED,
+    WAITING,
+    Job,
+    JobDetail,
+    JobState,
+    Metrics,
+    Rank,
+    TraceControl,
+    TraceControlStatus,
+)
 from megatronapp.gateway.state import MAX_JOBS, MAX_STEPS
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -96,8 +106,8 @@ async def get_trace_control(job: KnownJob, gateway: GatewayParts) -> TraceContro
 @router.put("/{run}/trace-control", dependencies=[Depends(operator)])
 async def put_trace_control(body: TraceControl, job: KnownJob, gateway: GatewayParts, now: Now) -> TraceControlStatus:
     """Switch detailed tracing of a running job; its ranks confirm with their next heartbeats (operators only)."""
-    if views.job_state(job, now) in ENDED:
-        raise ConflictError("the job has ended: nobody is left to trace")
+    if views.job_state(job, now) in ENDED | WAITING:
+        raise ConflictError("no rank of the job runs: there is nobody to trace")
     control = views.control_message(body)
     await gateway.bus.publish(Topic.TRACE_CONTROL, job.run, control.SerializeToString())
     gateway.job_store.apply_control(job.run, control)

@@ -143,17 +143,21 @@ class Connection:
         try:
             session = await self._scope.session(join.run)
         except (NotFoundError, UnavailableError) as error:
-            raise ClosedError(Close.BAD_MESSAGE, str(error)) from error
+            # Who was there before comes back to a gateway that has just begun: the ranks will come, too.
+            code = Close.TRY_AGAIN if join.HasField("resume") else Close.BAD_MESSAGE
+            raise ClosedError(code, str(error)) from error
         ring = session.ring
-        kept = join.HasField("resume") and ring.keeps(join.resume.epoch, join.resume.offset)
-        self._offset = join.resume.offset if kept else ring.offset
+        resumes = join.HasField("resume")
+        kept = resumes and ring.keeps(join.resume.epoch, join.resume.offset)
+        # After a gap whatever is there is told.
+        self._offset = join.resume.offset if kept else ring.oldest if resumes else ring.offset
         viewer = self._viewer
         viewer.send(
             Server(
                 welcome=scope_pb2.ScopeWelcome(
                     viewer=viewer.id,
                     epoch=ring.epoch,
-                    offset=ring.offset,
+                    offset=self._offset if resumes and not kept else ring.offset,
                     server_unix_seconds=time.time(),
                     role=viewer.admission.role.value,
                     limits=limits_message(self._settings),
@@ -162,7 +166,7 @@ class Connection:
         )
         if kept:
             viewer.send(Server(resumed=scope_pb2.ScopeResumed(offset=self._offset)))
-        elif join.HasField("resume"):
+        elif resumes:
             viewer.send(Server(gap=scope_pb2.ScopeGap(reason="these events are not kept any more")))
         session.join(viewer)
         return session

@@ -7,15 +7,26 @@ more, is a gap, which the viewer is told of.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.protobuf import json_format
 
 from megatronapp.v1 import scope_pb2
 
 MAX_RING_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who said an event: a rank, in one of its incarnations. `number`: its own one; 0: it does not send it again."""
+
+    rank: int
+    incarnation: int = 0
+    number: int = 0
 
 
 def as_text(message: scope_pb2.ScopeServerMessage) -> str:
@@ -35,16 +46,31 @@ class Ring:
         self._last = 0
         """Of the newest that has a number."""
         self._texts: deque[str] = deque()
+        self._received: dict[int, Source] = {}
+        """By rank, of its newest event that has a number."""
         self._changed = asyncio.Event()
 
-    def append(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
-        self.show([self.numbered(event, rank)])
+    def append(self, event: scope_pb2.ScopeEvent, source: Source | None = None) -> None:
+        self.show([self.numbered(event, source)])
 
-    def numbered(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> str:
+    def numbered(self, event: scope_pb2.ScopeEvent, source: Source | None = None) -> str:
         """Its text, to be shown in the order in which they were numbered."""
         self._last += 1
-        numbered = scope_pb2.ScopeNumberedEvent(offset=self._last, event=event, rank=rank)
+        numbered = scope_pb2.ScopeNumberedEvent(offset=self._last, event=event)
+        if source is not None:
+            numbered.rank = source.rank
+            numbered.event_number, numbered.incarnation = source.number, source.incarnation if source.number else 0
+            self._receive(source)
         return as_text(scope_pb2.ScopeServerMessage(event=numbered))
+
+    def received(self, rank: int, incarnation: int) -> int:
+        """Number of the newest event of this incarnation of a rank; 0: none."""
+        newest = self._received.get(rank)
+        return newest.number if newest is not None and newest.incarnation == incarnation else 0
+
+    def _receive(self, source: Source) -> None:
+        if source.number:
+            self._received[source.rank] = source
 
     def show(self, texts: Sequence[str]) -> None:
         self.offset += len(texts)
@@ -64,15 +90,24 @@ class Ring:
         self.epoch = epoch
         self._last = json_format.Parse(texts[-1], scope_pb2.ScopeServerMessage()).event.offset
         self.offset = self._last - len(texts)
+        for text in texts:
+            event = json.loads(text)["event"]
+            incarnation, number = int(event.get("incarnation", 0)), int(event.get("eventNumber", 0))
+            self._receive(Source(event.get("rank", 0), incarnation, number))
         self.show(texts)
 
     def keeps(self, epoch: str, offset: int) -> bool:
         """Whether all after this is there."""
-        return epoch == self.epoch and self.offset - len(self._texts) <= offset <= self.offset
+        return epoch == self.epoch and self.oldest <= offset <= self.offset
 
     def kept(self) -> list[str]:
         """All texts that are there."""
         return list(self._texts)
+
+    @property
+    def oldest(self) -> int:
+        """The offset before the oldest that is there."""
+        return self.offset - len(self._texts)
 
     def after(self, offset: int) -> list[str]:
         """All texts after an offset that is kept."""

@@ -65,9 +65,10 @@ class ScopeIngest:
                 return
             self._metrics.ranks.inc()
             try:
-                await context.write(
-                    scope_pb2.ScopeDown(accepted=scope_pb2.ScopeAccepted(max_frame_bytes=self._max_frame_bytes))
+                accepted = scope_pb2.ScopeAccepted(
+                    max_frame_bytes=self._max_frame_bytes, received_events=session.received(producer)
                 )
+                await context.write(scope_pb2.ScopeDown(accepted=accepted))
                 await self._serve(producer, session, context)
             finally:
                 session.detach(producer)
@@ -106,7 +107,7 @@ class ScopeIngest:
                 case "frame":
                     session.take_frame(producer, message.frame)
                 case "event":
-                    session.take_event(producer, message.event)
+                    session.take_event(producer, message.event, message.event_number)
                 case "ack":
                     session.take_ack(producer, message.ack)
                 case "in_force":

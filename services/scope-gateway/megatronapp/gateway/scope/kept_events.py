@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
-from megatronapp.gateway.scope.events import Ring
+from megatronapp.gateway.scope.events import Ring, Source
 from megatronapp.v1 import scope_pb2
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class KeptEvents:
         self._waiting: list[str] = []
         self._came = asyncio.Event()
 
-    def append(self, event: scope_pb2.ScopeEvent, rank: int | None) -> None:
-        self._waiting.append(self._ring.numbered(event, rank))
+    def append(self, event: scope_pb2.ScopeEvent, source: Source | None) -> None:
+        self._waiting.append(self._ring.numbered(event, source))
         self._came.set()
 
     async def run(self) -> None:

@@ -16,7 +16,7 @@ from megatronapp.core.scope.wire import site_to_proto
 from megatronapp.gateway.metrics import ScopeMetrics
 from megatronapp.gateway.scope import commands
 from megatronapp.gateway.scope.audit import Audit
-from megatronapp.gateway.scope.events import Ring, as_text
+from megatronapp.gateway.scope.events import Ring, Source, as_text
 from megatronapp.gateway.scope.limits import RefusedError
 from megatronapp.gateway.scope.pictures import Pictures
 from megatronapp.gateway.scope.producers import Producer
@@ -40,7 +40,7 @@ DEFAULT_CREDITS = 2
 LEAST_FPS = 0.01
 Server = scope_pb2.ScopeServerMessage
 EventListener = Callable[[scope_pb2.ScopeEvent], None]
-Append = Callable[[scope_pb2.ScopeEvent, int | None], None]
+Append = Callable[[scope_pb2.ScopeEvent, Source | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,15 @@ class Session:
     def take_frame(self, producer: Producer, frame: scope_pb2.ScopeFrame) -> None:
         self._pictures.take_frame(producer, frame)
 
-    def take_event(self, producer: Producer, event: scope_pb2.ScopeEvent) -> None:
-        """To everybody, once and in order. Of states only those of the first rank, as they are all alike."""
+    def received(self, producer: Producer) -> int:
+        """Number of the newest event of this rank's incarnation that is here."""
+        return self.ring.received(producer.rank, producer.identity.incarnation)
+
+    def take_event(self, producer: Producer, event: scope_pb2.ScopeEvent, number: int = 0) -> None:
+        """To everybody, once and in order. Of states only those of the first rank, as they are all alike. `number`: the
+        rank's own one, of an event that may have come before."""
+        if number and number <= self.received(producer):
+            return
         kind = event.WhichOneof("body")
         if kind is None or kind in OWN_EVENTS or event.ByteSize() > MAX_EVENT_BYTES:
             self._metrics.refused_events.inc()
@@ -143,7 +150,7 @@ class Session:
             producer.state.CopyFrom(event.state)
             if producer.rank != min(self.producers):
                 return
-        self.publish(event, producer.rank)
+        self.publish(event, Source(producer.rank, producer.identity.incarnation, number))
 
     def take_ack(self, producer: Producer, ack: scope_pb2.ScopeAck) -> None:
         pending = self._pending.get(ack.command)
@@ -288,10 +295,10 @@ class Session:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def publish(self, event: scope_pb2.ScopeEvent, rank: int | None = None) -> None:
+    def publish(self, event: scope_pb2.ScopeEvent, source: Source | None = None) -> None:
         if not event.unix_ns:
             event.unix_ns = time.time_ns()
-        self._append(event, rank)
+        self._append(event, source)
         for listener in list(self._listeners):
             listener(event)
 

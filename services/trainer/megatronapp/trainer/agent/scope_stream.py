@@ -1,7 +1,8 @@
 """The stream to the gateway, one for each rank that shows its model: what was asked for comes down, frames go up.
 
-Nothing is sent again: frames wait in a bounded queue whose oldest ones give way, and while no gateway is there they are
-dropped. Values come from the rank in float32 and are quantised here, in a thread beside the loop's.
+Frames are not sent again: they wait in a bounded queue whose oldest ones give way, and while no gateway is there they
+are dropped. Events are: what a gateway lacks goes out when it comes back (event_log.py). Values come from the rank in
+float32 and are quantised here, in a thread beside the loop's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from megatronapp.core.scope.frame import Dtype, Kind, pack, unpack
 from megatronapp.core.scope.quantize import decode, encode
 from megatronapp.core.tls import open_channel
 from megatronapp.trainer.agent.access import Access
+from megatronapp.trainer.agent.event_log import EventLog
 from megatronapp.trainer.agent.stream import (
     CHANNEL_OPTIONS,
     FIRST_BACKOFF_SECONDS,
@@ -41,7 +43,7 @@ log = get_logger(__name__)
 MAX_WAITING_FRAMES = 512
 MAX_WAITING_BYTES = 64 << 20
 MAX_WAITING_MESSAGES = 1024
-"""Events and acknowledgements."""
+"""States and acknowledgements."""
 MAX_FRAME_BYTES = 8 << 20
 """Of one frame in float32."""
 _STREAM = f"/{scope_pb2.DESCRIPTOR.services_by_name['ScopeIngest'].full_name}/Attach"
@@ -71,6 +73,7 @@ class ScopeStream:
         self._frames: deque[tuple[int, bytes]] = deque()
         self._frame_bytes = 0
         self._messages: deque[scope_pb2.ScopeUp] = deque(maxlen=MAX_WAITING_MESSAGES)
+        self._events = EventLog()
         self._quantizers: Mapping[int, str] = {}
         self._connected = self._ended = False
         self._changed = asyncio.Event()
@@ -92,9 +95,12 @@ class ScopeStream:
         self._loop.wake(self._changed)
 
     def put(self, message: scope_pb2.ScopeUp) -> None:
-        """From any thread. While no gateway is there it is dropped: the next hello tells how things are."""
+        """From any thread. While no gateway is there states and acknowledgements are dropped: the next hello tells how
+        things are."""
         with self._guard:
-            if self._connected:
+            if message.HasField("event") and not message.event.HasField("state"):
+                self._events.add(message.event)
+            elif self._connected:
                 self._messages.append(message)
         self._loop.wake(self._changed)
 
@@ -109,7 +115,7 @@ class ScopeStream:
 
     def _left(self) -> bool:
         with self._guard:
-            return self._connected and bool(self._frames or self._messages)
+            return self._connected and bool(self._frames or self._messages or self._events.waits)
 
     # -- in the loop's thread --
 
@@ -170,6 +176,8 @@ class ScopeStream:
             if body == "accepted":
                 with self._guard:
                     self._connected = True
+                    self._events.begin(message.accepted.received_events)
+                self._changed.set()
             elif body == "demand":
                 with self._guard:
                     self._quantizers = {tap.id: tap.quantizer or "asinh" for tap in message.demand.taps}
@@ -190,6 +198,8 @@ class ScopeStream:
         with self._guard:
             if self._messages:
                 return self._messages.popleft()
+            if self._connected and (event := self._events.next()) is not None:
+                return event
             if not self._frames:
                 return None
             tap, frame = self._frames.popleft()

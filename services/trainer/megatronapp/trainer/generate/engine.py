@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ import torch
 from megatronapp.core.generation import Candidate, Limits
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.generate.cache import Cache, takes_masks
+from megatronapp.trainer.generate.gradients import Differentiated, Score, differentiated
 from megatronapp.trainer.generate.parallel import Ranks, Stages
 from megatronapp.trainer.plugins.generating import PassObserver
 
@@ -38,12 +40,22 @@ class Engine:
         self, request: str, fed: Sequence[Sequence[int]], cache: Cache, *, all_logits: bool
     ) -> torch.Tensor | None:
         """Of these tokens of each row of a request, which follow the cache's: as `Stages.forward`."""
+        with self._observed(request, cache.at, cache.at + len(fed[0]), len(fed)):
+            return self.stages.forward(torch.tensor(fed), cache, all_logits=all_logits)
+
+    def differentiated(self, request: str, fed: Sequence[int], score: Score) -> Differentiated:
+        """Of these tokens, the one row of a request, from the beginning on: a pass forward and back."""
+        with self._observed(request, 0, len(fed), 1):
+            return differentiated(self.stages, torch.tensor([list(fed)]), score)
+
+    @contextmanager
+    def _observed(self, request: str, start: int, end: int, rows: int) -> Iterator[None]:
         if self.observer is None:
-            return self.stages.forward(torch.tensor(fed), cache, all_logits=all_logits)
-        start = cache.at
-        self.observer.pass_begin(request, start, start + len(fed[0]), len(fed))
+            yield
+            return
+        self.observer.pass_begin(request, start, end, rows)
         try:
-            return self.stages.forward(torch.tensor(fed), cache, all_logits=all_logits)
+            yield
         finally:
             self.observer.pass_end()
 

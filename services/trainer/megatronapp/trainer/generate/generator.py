@@ -26,6 +26,7 @@ from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.generate.beam_session import BeamSession
 from megatronapp.trainer.generate.cache import Cache
 from megatronapp.trainer.generate.engine import Engine
+from megatronapp.trainer.generate.gradient_session import GradientSession
 from megatronapp.trainer.generate.parallel import Ranks, Stages, generating
 from megatronapp.trainer.generate.rows import Row, rows_of
 from megatronapp.trainer.generate.session import Session
@@ -38,7 +39,8 @@ LIVE = 4
 MEMORY_SHARE = 0.8 / (KEPT + LIVE)
 """Of the memory that is free at the beginning: what the cache of one session may take."""
 
-AnySession = Session | BeamSession
+CachingSession = Session | BeamSession
+AnySession = CachingSession | GradientSession
 
 
 class Generator:
@@ -60,7 +62,7 @@ class Generator:
             max_cached=ranks.least(int(MEMORY_SHARE * _free_bytes(device)) // _bytes_per_position(chunks, config)),
         )
         self.engine = Engine(Stages(chunks, config, device), ranks, tokenizer, self.limits)
-        self._kept: deque[AnySession] = deque(maxlen=KEPT)
+        self._kept: deque[CachingSession] = deque(maxlen=KEPT)
 
     @property
     def ranks(self) -> Ranks:
@@ -80,7 +82,9 @@ class Generator:
         positions = max(len(row.ids) for row in rows) + request.max_new_tokens
         self.limits.check_cache(request.beam_width or len(rows), positions)
         self._look_inside(request, request.beam_width or len(rows), positions)
-        session: AnySession
+        if request.input_gradients:
+            return GradientSession(self.engine, request, rows[0])
+        session: CachingSession
         if request.beam_width:
             session = BeamSession(self.engine, request, rows, Cache(1, positions))
         else:
@@ -125,7 +129,7 @@ class Generator:
         """A cache of what the rows have in common with those of a kept session, as far as nobody must see it again."""
         scored_from = 1 if request.prompt_log_probabilities else min(row.prompt for row in rows)
         most = min(scored_from if request.continuations or request.prompt_log_probabilities else positions, positions)
-        best: tuple[int, AnySession | None, list[int]] = (0, None, [])
+        best: tuple[int, CachingSession | None, list[int]] = (0, None, [])
         for session in self._kept:
             pairs = [_nearest(row.ids, session.ids, session.cache.at) for row in rows]
             length = min(min(common for common, _ in pairs), min(len(row.ids) for row in rows) - 1, most - 1)

@@ -70,25 +70,39 @@ class Stages:
             cache.context.materialize_only_last_token_logits = not all_logits
         output = None
         for index, chunk in enumerate(self.chunks):
-            if not (self._first and index == 0):
-                chunk.set_input_tensor(self._receive(count, rows))  # type: ignore[operator]
+            if not self.is_first(index):
+                chunk.set_input_tensor(self.receive(count, rows))  # type: ignore[operator]
             output = chunk(
                 tokens, positions, seen, inference_context=cache.context if cache else None, runtime_gather_output=True
             )
-            if not (self._last and index == len(self.chunks) - 1):
-                self._send(output)
+            if not self.is_last(index):
+                self.send(output)
         if cache:
             cache.advance(count)
         return output.float() if self._last and output is not None else None
 
-    def _receive(self, count: int, rows: int) -> torch.Tensor:
+    def is_first(self, index: int) -> bool:
+        """Whether this rank's chunk of this index begins the model."""
+        return self._first and index == 0
+
+    def is_last(self, index: int) -> bool:
+        return self._last and index == len(self.chunks) - 1
+
+    def receive(self, count: int, rows: int, *, backward: bool = False) -> torch.Tensor:
+        """Of the chunk before, [count, rows, hidden]; or of the one behind, what is its gradient."""
         shape = (count, rows, self._config.hidden_size)
         hidden = torch.empty(shape, dtype=self._config.pipeline_dtype, device=self.device)
-        dist.recv(hidden, parallel_state.get_pipeline_model_parallel_prev_rank(), group=self._group)
+        dist.recv(hidden, self._neighbour(ahead=backward), group=self._group)
         return hidden
 
-    def _send(self, hidden: torch.Tensor) -> None:
-        dist.send(hidden.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank(), group=self._group)
+    def send(self, hidden: torch.Tensor, *, backward: bool = False) -> None:
+        dist.send(hidden.contiguous(), self._neighbour(ahead=not backward), group=self._group)
+
+    @staticmethod
+    def _neighbour(*, ahead: bool) -> int:
+        if ahead:
+            return int(parallel_state.get_pipeline_model_parallel_next_rank())
+        return int(parallel_state.get_pipeline_model_parallel_prev_rank())
 
 
 class Ranks:
@@ -119,6 +133,12 @@ class Ranks:
             numbers = torch.empty(shape, dtype=dtype)
         dist.broadcast(numbers, self._chooser, group=self._group)
         return numbers
+
+    def of_first(self, shape: tuple[int, ...], numbers: torch.Tensor | None) -> torch.Tensor:
+        """Rank 0's numbers, float64, of this shape, on all ranks, on the CPU."""
+        told = numbers.cpu() if numbers is not None and self.is_first else torch.empty(shape, dtype=torch.float64)
+        dist.broadcast(told, 0, group=self._group)
+        return told
 
     def least(self, number: int) -> int:
         """Of all ranks' numbers."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.partition import Mode
 from megatronapp.trainer import arguments
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import Preparation
 from megatronapp.trainer.plugins.dpp import DppPlugin
 from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.plugins.fbd.plan import Plan, doubts
 from megatronapp.trainer.worlds import World
 from tests.support.training import TINY
 
 ASKED = "--pipeline-model-parallel-size 2 --forward-backward-disaggregating"
 TWO = f"{ASKED} --tensor-model-parallel-size 2"
+LINEARS = "--forward-backward-disaggregating --fbd-mode linears"
 ONE = "--ignore-forward-tensor-parallel"
 
 
@@ -43,6 +46,41 @@ def test_ranks_are_cut_into_two_worlds_with_layouts_of_their_own() -> None:
     assert not forward.config.parallel.sequence_parallel
 
 
+LARGE = (
+    "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 32 --hidden-size 4096 "
+    "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --fbd-forward-speed 0.8 "
+    "--fbd-forward-memory-gib 24 --fbd-mode auto"
+)
+
+
+@pytest.mark.parametrize(
+    ("figures", "mode"),
+    [("--fbd-memory-gib 40", Mode.INPUT), ("--fbd-memory-gib 141 --fbd-link-gbps 3600", Mode.LINEARS)],
+)
+def test_auto_takes_the_mode_that_pays(figures: str, mode: Mode) -> None:
+    namespace = arguments.parse(f"{TINY} --train-iters 1 {LARGE} {figures}".split(), [FbdPlugin])[1]
+
+    assert Plan.of(namespace, 8).partition.mode is mode
+
+
+def test_auto_refuses_what_does_not_pay_with_the_figures() -> None:
+    with pytest.raises(
+        UsageError, match=r"does not pay here: 0\.\d+ times as fast as no recompute: forward devices take"
+    ):
+        prepared(f"{LARGE} --fbd-forward-speed 0.05", 8)
+
+
+@pytest.mark.parametrize(("more", "pays"), [("--fbd-forward-speed 0.05", False), ("--fbd-memory-gib 40", True)])
+def test_a_mode_that_is_asked_for_runs_with_the_figures_where_it_does_not_pay(more: str, pays: bool) -> None:
+    flags = f"{TINY} --train-iters 1 {LARGE} --fbd-mode input {more}"
+    namespace = arguments.parse(flags.split(), [FbdPlugin])[1]
+
+    plan = Plan.of(namespace, 8)
+
+    assert plan.partition.mode is Mode.INPUT
+    assert bool(doubts(namespace, plan)) is not pays
+
+
 def test_checkpoints_are_the_backward_ranks_alone() -> None:
     forward, backward = (prepared(f"{ASKED} --save here", 4, rank) for rank in range(2))
 
@@ -60,6 +98,8 @@ def test_checkpoints_are_the_backward_ranks_alone() -> None:
         (f"{TWO} {ONE} --forward-pipeline-model-parallel-size 1", 5),
         (f"{ASKED} --forward-tensor-model-parallel-size 2", 6),
         (f"{ASKED} {ONE}", 4),
+        (LINEARS, 2),
+        (f"{LINEARS} --tensor-model-parallel-size 2 --forward-pipeline-model-parallel-size 2", 6),
     ],
 )
 def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
@@ -84,6 +124,14 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{ASKED} --forward-pipeline-model-parallel-size 3", 5, "--forward-pipeline-model-parallel-size 2 or less"),
         (f"{ASKED} --use-dpp", 4, "can't run with --use-dpp"),
         (f"{ASKED} --fbd-slots 1", 4, "give 2 or more"),
+        (f"{LINEARS} --tensor-model-parallel-size 2 {ONE}", 3, "needs 2 forward tensor ranks, as many as backward"),
+        (f"{ASKED} --fbd-mode auto --num-experts 2 --disable-bias-linear", 4, "can't plan experts"),
+        (f"{LINEARS} --num-experts 2 --disable-bias-linear", 2, "can't run experts"),
+        (f"{LINEARS} --recompute-granularity selective", 2, "leaves nothing for --recompute-granularity"),
+        (f"{LINEARS} --transformer-impl transformer_engine", 2, "give --transformer-impl local"),
+        (f"{LINEARS} --num-layers 257", 2, "runs 256 layers at most"),
+        (f"{LINEARS} --forward-pipeline-model-parallel-size 5", 6, "runs 4 of the 4 layers, too few for 5 stages"),
+        ("--fbd-mode input", 2, "does nothing without --forward-backward-disaggregating"),
         (
             f"{ASKED} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
             4,

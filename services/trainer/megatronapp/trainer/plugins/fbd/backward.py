@@ -2,27 +2,29 @@
 
 A stage receives the input of each of its parts for each microbatch, runs the part again with gradients, and then its
 backward pass; the last part's forward runs nowhere else. So it holds at most two microbatches' activations, and inputs
-in their slots: the memory of full recompute.
+in their slots: the memory of full recompute. In *linears* mode it receives what the part's linears make, too.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recompute import recompute_order
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule, Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Kind as MessageKind
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
-from megatronapp.trainer.plugins.fbd.partition import Partition
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
 from megatronapp.trainer.plugins.fbd.slices import slices
@@ -87,20 +89,23 @@ class FixedOrder:
 class RecomputeSchedule(DynamicSchedule):
     """In place of megatron-core's schedule for training steps."""
 
-    def __init__(self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs) -> None:
+    def __init__(
+        self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs, linears: ReceivedLinears | None
+    ) -> None:
         super().__init__(stock, messages, FixedOrder)  # type: ignore[arg-type]
-        self._inputs = inputs
+        self._inputs, self._linears = inputs, linears
 
     def _check_groups(self) -> None:
         """All ranks of a stage run one order, whatever comes first: nothing has to be agreed on."""
 
     def _make_step(self, **parts: Any) -> Step:
-        return RecomputeStep(**parts, inputs=self._inputs)
+        return RecomputeStep(**parts, inputs=self._inputs, linears=self._linears)
 
 
 @dataclass(kw_only=True)
 class RecomputeStep(Step):
     inputs: Inputs
+    linears: ReceivedLinears | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +129,8 @@ class RecomputeStep(Step):
             super()._post_receive(operation)
             return
         part = self.layout.part(self.stage, operation.chunk)
+        if self.linears is not None:
+            self.linears.post(operation.chunk, operation.microbatch, self.shape[1])
         if part:
             tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
             self._posted_inputs[operation] = self.inputs.post(tensor, part, operation.microbatch), tensor
@@ -136,6 +143,11 @@ class RecomputeStep(Step):
         handles, tensor = self._posted_inputs.pop(operation)
         self.inputs.wait(handles)
         return tensor
+
+    def _forward(self, operation: Operation) -> None:
+        _, chunk, microbatch = operation
+        with nullcontext() if self.linears is None else self.linears.of(chunk, microbatch):
+            super()._forward(operation)
 
     def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
         """The forward world has sent it."""

@@ -2,7 +2,8 @@
 
 A step: the weights that the optimizer has changed come in, layer by layer as they are needed; each microbatch goes
 through this stage's layers and on to the next stage; what comes out of the layer before a backward part goes to that
-part's ranks. Each part may have a few outputs on their way, then the stage waits until the oldest is received.
+part's ranks. Each part may have a few outputs on their way, then the stage waits until the oldest is received. In
+*linears* mode what each linear makes is sent, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
+from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
@@ -28,8 +30,8 @@ from megatronapp.trainer.keyed_dropout import KeyedStates
 from megatronapp.trainer.models.gpt import FAMILY
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
+from megatronapp.trainer.plugins.fbd.linears import SentLinears
 from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Kind, Link, twins_of
-from megatronapp.trainer.plugins.fbd.partition import Partition
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
@@ -108,7 +110,7 @@ class Layers:
             chunk.embedding.register_forward_pre_hook(lambda *_: self._weights.wait(EMBEDDING))
         for layer in chunk.decoder.layers:
             layer.register_forward_pre_hook(partial(self._before, layer.layer_number - 1))
-            if partition.begins(layer.layer_number):
+            if partition.begins(layer.layer_number) and layer.layer_number < partition.layers:
                 layer.register_forward_hook(partial(self._behind, layer.layer_number))
 
     def begin(self, step: int, microbatch: int) -> None:
@@ -157,6 +159,7 @@ class ForwardLoop(Runner):
         self._chunk = model.lowered(list(chunks), config)[0]
         self._weights = Receiving(link, partition, shared_parameters(chunks, config, partition))
         self._outputs = Outputs(link, partition, *sequences)
+        self._linears = SentLinears(link, partition, chunks[0]) if partition.mode is Mode.LINEARS else None
         self._layers = Layers(chunks[0], partition, self._weights, self._outputs, states)
         self._forward_step = hooks.forward_step(FAMILY.forward_step(context.device))
         self._shape = (sequences[0].shard(0).length, batches.layout.micro_batch_size, config.hidden_size)
@@ -190,6 +193,8 @@ class ForwardLoop(Runner):
         with torch.no_grad():
             self._pass(go.step)
         self._outputs.finish()
+        if self._linears is not None:
+            self._linears.finish()
         self._link.check()
         self._hooks.step_end(go.step, None)
 
@@ -199,6 +204,8 @@ class ForwardLoop(Runner):
         for microbatch in range(microbatches):
             activation = neighbours.receive(microbatch)
             self._layers.begin(step, microbatch)
+            if self._linears is not None:
+                self._linears.begin(microbatch)
             if self._goes_on and self._states is not None:
                 self._states.restore(neighbours.receive_states(microbatch, self._states.read()))
             output, _ = schedules.forward_step(

@@ -4,6 +4,7 @@
                                    step 0 is the end
     weights   backward → forward   what the optimizer has changed
     input     forward → backward   the input of a part of the model for a microbatch
+    linears   forward → backward   in *linears* mode, what each linear layer makes of a microbatch
 
 Nobody coordinates: a message moves when its receiver has posted, so that receives are the sender's credits. A turn is
 one step, counted alike on both sides; it is the tags' round.
@@ -38,6 +39,7 @@ class Kind(IntEnum):
     GO = 5
     WEIGHTS = 6
     INPUT = 7
+    LINEARS = 8
 
 
 class Go(NamedTuple):

@@ -8,18 +8,23 @@ from dataclasses import dataclass, replace
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import placement
+from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.pipeline.recompute import least_slots
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.plugins.fbd.partition import Partition
+from megatronapp.trainer.plugins.fbd.figures import Devices, figures
 from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
 from megatronapp.trainer.plugins.fbd.slices import Sequence
 
 SWITCH = "--forward-backward-disaggregating"
+MOST_LAYERS = 256
+"""Of *linears*, as their layers are numbered in messages' names."""
 IGNORE_TENSOR = "--ignore-forward-tensor-parallel"
 FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
 FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
 SLOTS = "--fbd-slots"
+MODE = "--fbd-mode"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +47,15 @@ class Plan:
         config = TrainerConfig.of(args)
         backward, forward = _grids(args, config)
         _refuse(args, config, forward)
+        if args.fbd_mode == Mode.LINEARS:
+            _refuse_linears(config, forward)
         roles = Roles.of(world_size, forward, backward)
         layout = Layout.of(config, backward.ranks * roles.replicas)
+        mode = _mode(args, config, layout, forward)
         pipeline = placement.Layout(
             stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches
         )
-        partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline)
+        partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
         tokens = config.training.seq_length // layout.context
         own = _forward_config(config, forward)
         return cls(
@@ -68,7 +76,7 @@ class Plan:
                 Sequence(tokens=tokens, tensor=forward.tensor, split=own.parallel.sequence_parallel),
                 Sequence(tokens=tokens, tensor=backward.tensor, split=config.parallel.sequence_parallel),
             ),
-            slots=_slots(args, pipeline),
+            slots=_slots(args, pipeline, mode),
         )
 
 
@@ -79,6 +87,7 @@ def refuse_without_switch(args: argparse.Namespace) -> None:
         FORWARD_TENSOR: args.forward_tensor_model_parallel_size is not None,
         FORWARD_PIPELINE: args.forward_pipeline_model_parallel_size is not None,
         SLOTS: args.fbd_slots is not None,
+        MODE: args.fbd_mode is not None,
     }
     for flag, is_given in given.items():
         if is_given:
@@ -141,6 +150,57 @@ def _refuse_other_tensor_size(config: TrainerConfig, tensor: int) -> None:
         raise UsageError(f"--seq-length {config.training.seq_length} can't be split over {tensor} forward tensor ranks")
 
 
+def _mode(args: argparse.Namespace, config: TrainerConfig, layout: Layout, forward: Grid) -> Mode:
+    """As asked for. AUTO: the one that pays; raises UsageError with the figures where none does."""
+    if args.fbd_mode != AUTO:
+        return Mode(args.fbd_mode or Mode.INPUT)
+    if config.model.num_experts is not None:
+        raise UsageError(f"{MODE} {AUTO} can't plan experts: give {MODE} {Mode.INPUT}")
+    made = figures(config, layout, forward, Devices.of(args), _modes(config, forward), args.fbd_slots)
+    if made.chosen is None or not made.pays:
+        raise UsageError(f"{SWITCH} does not pay here: {made.reason}. Leave it out, or give {MODE} to run it anyway")
+    return made.chosen.mapping.mode
+
+
+def _modes(config: TrainerConfig, forward: Grid) -> tuple[Mode, ...]:
+    """That can run."""
+    try:
+        _refuse_linears(config, forward)
+    except UsageError:
+        return (Mode.INPUT,)
+    return tuple(Mode)
+
+
+def doubts(args: argparse.Namespace, plan: Plan) -> str:
+    """Why a run that was asked for as it is does not pay; empty where it does, or where that can't be told."""
+    config = plan.backward
+    if args.fbd_mode == AUTO or config.model.num_experts is not None:
+        return ""
+    layout = Layout.of(config, plan.roles.backward.ranks * plan.roles.replicas)
+    mode, forward = plan.partition.mode, plan.roles.forward
+    try:
+        return figures(config, layout, forward, Devices.of(args), (mode,), plan.slots).reason
+    except UsageError as error:
+        return str(error)
+
+
+def _refuse_linears(config: TrainerConfig, forward: Grid) -> None:
+    """What the linears' outputs can't stand in place of the products with."""
+    mode, tensor = f"{MODE} {Mode.LINEARS}", config.parallel.tensor_model_parallel_size
+    if forward.tensor != tensor:
+        raise UsageError(
+            f"{mode} needs {tensor} forward tensor ranks, as many as backward ones: change {FORWARD_TENSOR}"
+        )
+    if config.model.transformer_impl != "local":
+        raise UsageError(f"{mode} needs megatron-core's own layers: give --transformer-impl local")
+    if config.model.num_experts is not None:
+        raise UsageError(f"{mode} can't run experts, whose numbers of tokens differ: leave {MODE} out")
+    if config.training.recompute_granularity is not None:
+        raise UsageError(f"{mode} leaves nothing for --recompute-granularity to gain: leave that out")
+    if config.model.num_layers > MOST_LAYERS:
+        raise UsageError(f"{mode} runs {MOST_LAYERS} layers at most, not {config.model.num_layers}: leave {MODE} out")
+
+
 def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
     """Its own sizes; nothing of optimizer and checkpoints; the vocabulary padded as the backward world pads it."""
     padding = math.lcm(config.model.make_vocab_size_divisible_by, config.parallel.tensor_model_parallel_size)
@@ -164,10 +224,11 @@ def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
     )
 
 
-def _slots(args: argparse.Namespace, pipeline: placement.Layout) -> int:
+def _slots(args: argparse.Namespace, pipeline: placement.Layout, mode: Mode) -> int:
+    """Inputs are small; of linears no more than a full pipeline has on its way."""
     least = least_slots(pipeline)
     if args.fbd_slots is None:
-        return max(least, 2 * pipeline.stages)
+        return max(least, 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 1)
     if args.fbd_slots < least:
         raise UsageError(f"{SLOTS} {args.fbd_slots} is too few for this schedule to end: give {least} or more")
     slots: int = args.fbd_slots

@@ -9,13 +9,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch._C._distributed_c10d import PrefixStore
 
 from megatronapp.core.logging import get_logger
+from megatronapp.core.pipeline.partition import Mode
 from megatronapp.core.trace.values import Progress
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.keyed_dropout import KeyedDropout, KeyedStates
+from megatronapp.trainer.pipeline.alone import NoTransport
+from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.base import (
     ForwardStep,
     Plugin,
@@ -28,6 +32,7 @@ from megatronapp.trainer.plugins.base import (
 from megatronapp.trainer.plugins.fbd import plan as flags
 from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
+from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Go, Kind, Link
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Role
@@ -76,12 +81,32 @@ class FbdPlugin(Plugin):
             help="pipeline stages of the forward ranks (default: as many as the backward ranks have)",
         )
         group.add_argument(
+            flags.MODE,
+            choices=(*Mode, flags.AUTO),
+            help="what a backward stage gets: the input of its layers, or also what their linears make, so that it "
+            "runs only the rest again; auto: the one that pays, and an error where none does (default: input)",
+        )
+        cls._add_figures(group)
+        group.add_argument(
             flags.SLOTS,
             type=int,
             metavar="N",
             help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
-            "many as there are stages)",
+            "many as there are stages; with linears one more than there are)",
         )
+
+    @staticmethod
+    def _add_figures(group: argparse._ArgumentGroup) -> None:
+        """What auto and warnings reckon with."""
+        for name, default, text in (
+            ("forward-speed", 1.0, "speed of a forward device; 1 is a backward device's"),
+            ("forward-memory-gib", 141.0, "memory of a forward device"),
+            ("memory-gib", 141.0, "memory of a backward device"),
+            ("link-gbps", 400.0, "Gbit/s of a forward device's link, each way"),
+            ("tflops", 400.0, "what a backward device sustains, in TFLOP/s"),
+        ):
+            said = f"{text}, for --fbd-mode auto and warnings (default: {default:g})"
+            group.add_argument(f"--fbd-{name}", type=float, metavar="X", default=default, help=said)
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
@@ -169,20 +194,26 @@ class BackwardPlugin(FbdPlugin):
         self._leads = self._link.place == next(self._plan.roles.of_replica(Role.BACKWARD, self._link.place.replica))
         self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
+        self._linears: ReceivedLinears | None = None
+        self._doubts = flags.doubts(args, self._plan)
         self._sent: list[rdma.Handle] = []
         self._weights_due = False
         self._consumed_samples = 0
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
+        if self._context.world.rank == 0 and self._doubts:
+            log.warning("fbd_does_not_pay", reason=self._doubts)
         self._chunks = chunks
+        partition, (_, sequence) = self._plan.partition, self._plan.sequences
+        if partition.mode is Mode.LINEARS:
+            self._linears = ReceivedLinears(self._link, partition, chunks, sequence.tokens)
 
     def forward_step(self, function: ForwardStep) -> ForwardStep:
         return function if self._dropout is None else self._dropout.wrap(function)
 
     def schedule(self, function: ScheduleFunction) -> ScheduleFunction:
         self._store.set(DATA_KEY, "1")  # a schedule is made when the data is there
-        assert self._context.pipeline is not None, "prepare has refused a run without a pipeline"  # noqa: S101
-        recompute = RecomputeSchedule(function, self._context.pipeline, self._inputs)
+        recompute = RecomputeSchedule(function, self._messages(), self._inputs, self._linears)
 
         def run(**kwargs: Any) -> Any:
             losses = recompute(**kwargs)
@@ -190,6 +221,11 @@ class BackwardPlugin(FbdPlugin):
             return losses
 
         return run
+
+    def _messages(self) -> PipelineMessages:
+        """To the stages before and after this one."""
+        group = parallel_state.get_pipeline_model_parallel_group()
+        return self._context.pipeline or PipelineMessages(NoTransport(), group, self._context.world)
 
     def training_begin(self, step: int, consumed_samples: int, *, loaded: bool) -> None:
         self._consumed_samples, self._weights_due = consumed_samples, loaded  # which the forward world begins with

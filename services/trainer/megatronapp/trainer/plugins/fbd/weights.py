@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatronapp.core.pipeline.partition import Partition
 from megatronapp.trainer.initialize import shard_of, whole_name
 from megatronapp.trainer.plugins.fbd.link import Kind, Link, twins_of
-from megatronapp.trainer.plugins.fbd.partition import Partition
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import nearest
 from megatronapp.trainer.sharding import Shard, pieces

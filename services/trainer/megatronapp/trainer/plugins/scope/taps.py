@@ -127,7 +127,8 @@ class _Tap:
             value = self._changed(value)
         if self._demand.readers and not self._position.recomputing:
             self._show(self._demand.readers, value, gradient=False)
-        if self._demand.gradient_readers and torch.is_grad_enabled():
+        in_training = self._position.request is None
+        if self._demand.gradient_readers and in_training and torch.is_grad_enabled():
             known = differentiable if value is given and differentiable is not None else value
             if known.requires_grad:
                 known.register_hook(self._on_gradient(self._position.microbatch))

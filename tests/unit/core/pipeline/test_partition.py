@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
-from megatronapp.trainer.plugins.fbd.partition import Partition
 
 
 @given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 3), st.data())

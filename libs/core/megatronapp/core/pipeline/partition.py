@@ -1,16 +1,26 @@
-"""Which layers both worlds hold, and what passes between them. Pure.
+"""Which layers both of MegaFBD's worlds hold, and what passes between them. Pure.
 
 The model is cut into the backward world's parts, stages x chunks of equal size, in the order of the forward pass. The
-forward world runs all but the last part, whose forward the backward world runs anyway: it sends each part but the first
-its input, which is the output of the layer before it.
+forward world sends each part but the first its input, which is the output of the layer before it. In *input* mode it
+runs all but the last part, whose forward the backward world runs anyway. In *linears* mode it runs all layers, and
+sends what their linears make too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.placement import Layout
+
+
+class Mode(StrEnum):
+    """What the backward world gets for each microbatch: a part's input alone, so that it runs the whole part again; or
+    the outputs of the part's linears too, so that it runs again only what is between them."""
+
+    INPUT = "input"
+    LINEARS = "linears"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +30,17 @@ class Partition:
     layers: int
     backward: Layout
     forward_stages: int
+    mode: Mode = Mode.INPUT
 
     @classmethod
-    def of(cls, layers: int, backward: Layout, forward_stages: int) -> Partition:
+    def of(cls, layers: int, backward: Layout, forward_stages: int, mode: Mode = Mode.INPUT) -> Partition:
         """Raises UsageError where the forward world would have stages without layers."""
-        made = cls(layers=layers, backward=backward, forward_stages=forward_stages)
-        if backward.stages < 2:
+        made = cls(layers=layers, backward=backward, forward_stages=forward_stages, mode=mode)
+        if backward.stages < 2 and mode is Mode.INPUT:
             raise UsageError(
                 "forward and backward on different ranks need --pipeline-model-parallel-size 2 or more: the last stage "
-                "runs its own forward, so that with one stage there is nothing to send"
+                "runs its own forward, so that with one stage there is nothing to send; --fbd-mode linears has no such "
+                "bound"
             )
         if forward_stages > made.forward_layers:
             raise UsageError(
@@ -43,7 +55,8 @@ class Partition:
 
     @property
     def forward_layers(self) -> int:
-        return self.layers - self.part_layers
+        """From the first one on."""
+        return self.layers - self.part_layers * (self.mode is Mode.INPUT)
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
@@ -68,5 +81,5 @@ class Partition:
         return layer // self.part_layers
 
     def begins(self, layer: int) -> bool:
-        """Whether a part begins with this layer."""
+        """Whether a part begins with this layer, or the model has ended."""
         return layer % self.part_layers == 0

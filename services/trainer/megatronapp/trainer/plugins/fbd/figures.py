@@ -1,0 +1,101 @@
+"""Whether MegaFBD pays in a run as its flags ask for it: what core/pipeline/disaggregation says of the run's sizes.
+
+Times are those of the model's FLOPs at the speed that a backward device is said to sustain. `megatronapp plan` takes
+measured ones, and tries other sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from megatronapp.core.pipeline import placement
+from megatronapp.core.pipeline.disaggregation.cluster import ForwardDevices, Model, Training
+from megatronapp.core.pipeline.disaggregation.mapping import Mapping, mappings
+from megatronapp.core.pipeline.disaggregation.planning import GIB, Plan, make_plan
+from megatronapp.core.pipeline.partition import Mode
+from megatronapp.trainer.config import ModelConfig, TrainerConfig
+from megatronapp.trainer.layout import Layout
+from megatronapp.trainer.plugins.fbd.roles import Grid
+
+GPT_VOCABULARY = 50304
+"""For memory: the tokenizer is not open yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What the flags say of them; defaults are an H200's, with forward devices alike."""
+
+    forward_speed: float
+    forward_memory_gib: float
+    memory_gib: float
+    link_gbps: float
+    tflops: float
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Devices:
+        return cls(
+            forward_speed=args.fbd_forward_speed,
+            forward_memory_gib=args.fbd_forward_memory_gib,
+            memory_gib=args.fbd_memory_gib,
+            link_gbps=args.fbd_link_gbps,
+            tflops=args.fbd_tflops,
+        )
+
+
+def figures(
+    config: TrainerConfig, layout: Layout, forward: Grid, devices: Devices, modes: tuple[Mode, ...], slots: int | None
+) -> Plan:
+    """Of these modes on the ranks that the flags ask for. Raises UsageError where the training itself does not fit."""
+    model = _model(config)
+    training = _training(config, layout, model, devices)
+    beside = ForwardDevices(
+        count=forward.tensor * forward.pipeline,
+        speed=devices.forward_speed,
+        memory_bytes=devices.forward_memory_gib * GIB,
+        bytes_per_second=devices.link_gbps * 1e9 / 8,
+    )
+    every = [each for each in mappings(model, training, beside) if each.mode in modes]
+    asked = [each for each in every if (each.tensor, each.pipeline) == (forward.tensor, forward.pipeline)]
+    if slots is not None:
+        asked = list(dict.fromkeys(Mapping(each.mode, each.tensor, each.pipeline, slots) for each in asked))
+    return make_plan(model, training, beside, choices=asked)
+
+
+def _model(config: TrainerConfig) -> Model:
+    model = config.model
+    width = model.kv_channels or model.hidden_size // model.num_attention_heads
+    groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads
+    return Model(
+        layers=model.num_layers,
+        hidden=model.hidden_size,
+        sequence=config.training.seq_length // config.parallel.context_parallel_size,
+        batch=config.training.micro_batch_size,
+        ffn=_ffn(model),
+        qkv_width=width * (model.num_attention_heads + 2 * groups),
+        vocabulary=GPT_VOCABULARY,
+        groups=groups,
+        gated=model.swiglu,
+    )
+
+
+def _ffn(model: ModelConfig) -> int:
+    return model.ffn_hidden_size or (8 * model.hidden_size // 3 if model.swiglu else 4 * model.hidden_size)
+
+
+def _training(config: TrainerConfig, layout: Layout, model: Model, devices: Devices) -> Training:
+    tokens = model.sequence * model.batch
+    linears = 2 * tokens * model.layer_parameters
+    attention = 2 * tokens * model.sequence * model.hidden
+    stage_ns = model.layers / layout.pipeline / (layout.tensor * devices.tflops * 1e12) * 1e9
+    return Training(
+        layout=placement.Layout(stages=layout.pipeline, chunks=layout.virtual or 1, microbatches=layout.microbatches),
+        tensor=layout.tensor,
+        replicas=layout.data,
+        forward_ns=(linears + attention) * stage_ns,
+        dgrad_ns=(linears + 2 * attention) * stage_ns,
+        wgrad_ns=linears * stage_ns,
+        memory_bytes=devices.memory_gib * GIB,
+        parameter_bytes=6 + 12 / layout.data if config.parallel.use_distributed_optimizer else 18,
+        sequence_parallel=config.parallel.sequence_parallel,
+    )
