@@ -232,6 +232,8 @@ class DataConfig:
         "Llama2Tokenizer",
         "BertWordPieceLowerCase",
         "BertWordPieceCase",
+        "SentencePieceTokenizer",
+        "Llama2Tokenizer",
         "ByteTokenizer",
         "NullTokenizer",
     ] = flag("ByteTokenizer", "tokenizer", FORWARD)

@@ -54,8 +54,8 @@ _OFF, _UNSET = "off", "unset"
 _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
-    "BertWordPieceTokenizer": "--vocab-file",
     "SentencePieceTokenizer": "--tokenizer-model",
+    "BertWordPieceTokenizer": "--vocab-file",
 }
 
 

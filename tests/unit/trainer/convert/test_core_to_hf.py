@@ -64,6 +64,9 @@ def test_weights_that_do_not_fit_the_recipe_are_named(core: Path) -> None:
     rewrite_recipe(core, add_qkv_bias=False, num_layers=3)
     assert "decoder.layers" in refusal(core, DataError)
 
+    rewrite_recipe(core, num_layers=2**31 - 1)
+    assert "decoder.layers" in refusal(core, DataError)
+
 
 def test_another_family_than_the_models_is_refused(core: Path) -> None:
     assert "is no qwen3" in refusal(core, UsageError, model_type="qwen3")

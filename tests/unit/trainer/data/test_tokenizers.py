@@ -75,6 +75,35 @@ def test_missing_options_and_broken_files_say_what_is_wrong(
         make_tokenizer(kind, **options)
 
 
+def test_a_sentencepiece_model_is_read(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path)
+    file = str(tmp_path / "tokenizer.model")
+
+    plain, of_llama = (
+        make_tokenizer(kind, tokenizer_model=file) for kind in ("SentencePieceTokenizer", "Llama2Tokenizer")
+    )
+
+    ids = plain.tokenize("once upon a time")
+    assert plain.detokenize(ids) == "once upon a time"
+    assert of_llama.tokenize("once upon a time") == [of_llama.bos, *ids]
+    assert (plain.bos, plain.eod) == (1, 2)
+    assert max(ids) < plain.vocab_size
+    assert plain.files == {"tokenizer.model": (tmp_path / "tokenizer.model").read_bytes()}
+    assert plain.unique_identifiers != of_llama.unique_identifiers
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", None])
+def test_what_is_no_sentencepiece_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.model"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"tokenizer\.model"):
+        make_tokenizer("SentencePieceTokenizer", tokenizer_model=str(file))
+    with pytest.raises(UsageError, match="needs --tokenizer-model"):
+        make_tokenizer("Llama2Tokenizer")
+
+
 BERT = str(EXAMPLES / "vocab.txt")
 
 
@@ -113,32 +142,3 @@ def test_a_file_that_is_no_vocabulary_of_a_bert_is_refused(pieces: str, says: st
 
     with pytest.raises(ConfigError, match=says):
         make_tokenizer("BertWordPieceCase", vocab_file=str(file))
-
-
-def test_a_sentencepiece_model_is_read(tmp_path: Path) -> None:
-    write_sentencepiece(tmp_path)
-    file = str(tmp_path / "tokenizer.model")
-
-    plain, of_llama = (
-        make_tokenizer(kind, tokenizer_model=file) for kind in ("SentencePieceTokenizer", "Llama2Tokenizer")
-    )
-
-    ids = plain.tokenize("once upon a time")
-    assert plain.detokenize(ids) == "once upon a time"
-    assert of_llama.tokenize("once upon a time") == [of_llama.bos, *ids]
-    assert (plain.bos, plain.eod) == (1, 2)
-    assert max(ids) < plain.vocab_size
-    assert plain.files == {"tokenizer.model": (tmp_path / "tokenizer.model").read_bytes()}
-    assert plain.unique_identifiers != of_llama.unique_identifiers
-
-
-@pytest.mark.parametrize("content", [b"", b"no model", None])
-def test_what_is_no_sentencepiece_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    file = tmp_path / "tokenizer.model"
-    if content is not None:
-        file.write_bytes(content)
-
-    with pytest.raises(ConfigError, match=r"tokenizer\.model"):
-        make_tokenizer("SentencePieceTokenizer", tokenizer_model=str(file))
-    with pytest.raises(UsageError, match="needs --tokenizer-model"):
-        make_tokenizer("Llama2Tokenizer")

@@ -59,6 +59,8 @@ class Checkpoint:
             raise DataError(f"{folder}: {EMBEDDING} is missing, which every model has")
         rows = config.model.padded_vocab_size or int(stored.tensors[EMBEDDING].size[0])
         sizes = Sizes.of(config.model, rows, config.training.seq_length)
+        for weight in family.weights(config.model, sizes):
+            stored.entry(weight.key, weight.layer, weight.shape)
         dtype = DTYPES[options.dtype] if options.dtype else stored.tensors[EMBEDDING].properties.dtype
         return cls(folder, stored, family, config, sizes, list(family.weights(config.model, sizes)), dtype)
 

@@ -26,7 +26,8 @@ class Gpt2:
 
     def matches(self, model: ModelConfig) -> bool:
         return (
-            model.position_embedding_type == "learned_absolute"
+            model.model_type == "gpt"
+            and model.position_embedding_type == "learned_absolute"
             and model.normalization == "LayerNorm"
             and not (model.swiglu or model.disable_bias_linear or model.qk_layernorm or model.group_query_attention)
             and model.kv_channels in (None, model.hidden_size // model.num_attention_heads)

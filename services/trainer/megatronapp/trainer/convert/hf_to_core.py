@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ class Model:
                 "for them: give the tokenizer that it was trained with, or enlarge its embedding first"
             )
         sizes = Sizes.of(config.model, rows, config.training.seq_length)
+        _check(folder, family.weights(config.model, sizes), family)  # before a list is made of them
         weights = list(family.weights(config.model, sizes))
-        _check(folder, weights, family)
         return cls(folder, family, config, Layout.of(config, _ranks(config)), tokenizer, weights, dtype)
 
 
@@ -140,7 +140,7 @@ def _most(folder: TensorFolder) -> torch.dtype:
     return max(set(dtypes), key=dtypes.count)
 
 
-def _check(folder: TensorFolder, weights: Sequence[Weight], family: Family) -> None:
+def _check(folder: TensorFolder, weights: Iterable[Weight], family: Family) -> None:
     """That all tensors are there, in their shapes, and no others."""
     left = {name for name in folder.tensors if not family.passed_over.search(name)}
     for weight in weights:

@@ -196,15 +196,20 @@ class StoredWeights:
             if isinstance(stored, TensorStorageMetadata)
         }
 
-    def read(self, key: str, layer: int | None, shape: tuple[int, ...]) -> torch.Tensor:
-        """Of a stacked key that layer's tensor; the first rows where more are stored. Raises DataError."""
+    def entry(self, key: str, layer: int | None, shape: tuple[int, ...]) -> Entry:
+        """Raises DataError where it is not there, or in another shape."""
         stored = self.tensors.get(key)
         entry = Entry(key, layer, shape, stored.properties.dtype if stored else torch.float32)
         if stored is None or not _holds(stored.size, entry):
             found = "is missing" if stored is None else f"has the shape {tuple(stored.size)}"
             raise DataError(f"{self._folder}: {key} {found}, which does not fit the recipe of this checkpoint")
+        return entry
+
+    def read(self, key: str, layer: int | None, shape: tuple[int, ...]) -> torch.Tensor:
+        """Of a stacked key that layer's tensor; the first rows where more are stored. Raises DataError."""
+        entry = self.entry(key, layer, shape)
         target = torch.empty(tuple(entry.chunk.sizes), dtype=entry.dtype)
-        items = create_read_items_for_chunk_list(key, stored, [entry.chunk])
+        items = create_read_items_for_chunk_list(key, self.tensors[key], [entry.chunk])
         try:
             self._reader.read_data(LoadPlan(items), _Target(target)).wait()
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, LookupError) as error:
