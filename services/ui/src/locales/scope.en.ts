@@ -117,6 +117,7 @@ export const scopeEn = {
   'scope.partialShort': 'partial',
   'scope.disturbed': 'disturbed',
   'scope.pooled': 'pooled',
+  'scope.inexact': 'Saved as on screen: the exact values are not kept any more',
   'scope.pooledNote': 'A cell stands for several values; the farthest from zero is shown.',
   'scope.cost': '{bytes} · {frames} a step · about {seconds} on the rank',
   'scope.mapSummary': '{title}: {rows} × {columns} values, {down} down, {across} across. Arrows walk, plus and minus zoom.',

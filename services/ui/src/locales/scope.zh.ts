@@ -118,6 +118,7 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
   'scope.partialShort': '不完整',
   'scope.disturbed': '受扰动',
   'scope.pooled': '已池化',
+  'scope.inexact': '已按屏幕所示保存：精确值已不再保留',
   'scope.pooledNote': '一个格子代表多个值；显示离零最远的值。',
   'scope.cost': '{bytes} · 每步 {frames} 帧 · rank 上约 {seconds}',
   'scope.mapSummary': '{title}：{rows} × {columns} 个值，纵向 {down}，横向 {across}。方向键移动，加减号缩放。',

@@ -20,6 +20,8 @@ export interface Answer {
 export class FakeGateway {
   /** What is asked for below these paths is answered with this status. */
   readonly failing = new Map<string, number>()
+  /** What experiments were asked for. */
+  readonly experiments: unknown[] = []
   readonly asked: string[] = []
   /** `silent`: it takes everything and answers nothing; `down`: nobody reaches it. */
   condition: 'up' | 'silent' | 'down' = 'up'
@@ -61,6 +63,7 @@ export class FakeGateway {
     if (path === '/api/v1/scope/tickets') return { ...json({ ticket: 'made-up', expires_unix_seconds: this.now() + 30 }), status: 201 }
     if (path === '/api/v1/scope/audit') return json(this.scopes.get(url.searchParams.get('run') ?? '')?.records() ?? [])
     const experiment = /^\/api\/v1\/scope\/runs\/[^/]+\/(.+)$/.exec(path)?.[1]
+    if (experiment) this.experiments.push(body)
     if (experiment) return json(answerExperiment(experiment, body))
     if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
     if (path.startsWith('/api/v1/findings/')) return this.ofFinding(method, path.slice('/api/v1/findings/'.length), url.searchParams, body)
