@@ -1,11 +1,12 @@
-// Every page over a made-up gateway, large and dark, light and on a phone: nothing serious for axe, nothing beyond the edge.
+// Every page over a made-up gateway, in both themes, on a laptop and on a phone: nothing serious for axe, nothing beyond the edge.
 // Then: the slow rank among 512, from its alert's link to its trace in Perfetto.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { AXE, launch, SIZES } from './browser.mjs'
+import { AXE, launch, SIZES, THEMES } from './browser.mjs'
 import { PAGES, servePages } from './pages.mjs'
 
 const PATIENCE = { timeout: 30_000 }
+const LAPTOP = { width: 1280, height: 800 }
 const PHONE = { width: 390, height: 844 }
 
 let browser, url, close, page
@@ -30,10 +31,7 @@ const cut = () =>
 
 /** The list of health beside one of its findings is the same page. */
 const { finding: _, ...CHECKED } = PAGES
-const LOOKS = [
-  { colorScheme: 'dark', viewport: SIZES.large },
-  { colorScheme: 'light', viewport: PHONE },
-]
+const LOOKS = THEMES.flatMap((colorScheme) => [LAPTOP, PHONE].map((viewport) => ({ colorScheme, viewport })))
 for (const [name, path] of Object.entries(CHECKED)) {
   test(`${name}: no serious finding of axe in either theme, nothing cut`, async () => {
     for (const { colorScheme, viewport } of LOOKS) {

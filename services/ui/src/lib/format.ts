@@ -1,5 +1,7 @@
 /** Numbers and times for people. Everything takes SI base units; "–" stands for a value that is not known. */
 
+export type Zone = 'local' | 'utc'
+
 export const UNKNOWN = '–'
 
 type Maybe = number | null | undefined
@@ -103,20 +105,24 @@ export function formatRanks(ranks: readonly number[]): string {
   return parts.join(', ')
 }
 
-export function formatClock(unixSeconds: Maybe, locale: string): string {
-  return known(unixSeconds) && unixSeconds > 0
-    ? new Date(unixSeconds * 1000).toLocaleTimeString(locale, { hour12: false })
-    : UNKNOWN
+/** "14:03:05"; of UTC that is said with it. */
+export function formatClock(unixSeconds: Maybe, locale: string, zone: Zone = 'local'): string {
+  if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN
+  return marked(new Date(unixSeconds * 1000).toLocaleTimeString(locale, { hour12: false, timeZone: nameOf(zone) }), zone)
 }
 
-/** "14:03" of today, "22 Nov, 14:03" of another day. */
-export function formatMoment(unixSeconds: Maybe, locale: string, now = new Date()): string {
+/** "14:03" of today, "22 Nov, 14:03" of another day, "14:03 UTC". */
+export function formatMoment(unixSeconds: Maybe, locale: string, zone: Zone = 'local', now = new Date()): string {
   if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN
   const at = new Date(unixSeconds * 1000)
-  const today = at.toDateString() === now.toDateString()
-  const day = today ? {} : ({ day: 'numeric', month: 'short' } as const)
-  return at.toLocaleString(locale, { ...day, hour: '2-digit', minute: '2-digit', hour12: false })
+  const timeZone = nameOf(zone)
+  const dayOf = (date: Date): string => date.toLocaleDateString('en', { timeZone })
+  const day = dayOf(at) === dayOf(now) ? {} : ({ day: 'numeric', month: 'short' } as const)
+  return marked(at.toLocaleString(locale, { ...day, hour: '2-digit', minute: '2-digit', hour12: false, timeZone }), zone)
 }
+
+const nameOf = (zone: Zone): string | undefined => (zone === 'utc' ? 'UTC' : undefined)
+const marked = (time: string, zone: Zone): string => (zone === 'utc' ? `${time} UTC` : time)
 
 /** For tooltips: the moment in ISO 8601. */
 export function formatIso(unixSeconds: Maybe): string {

@@ -1,5 +1,6 @@
 import { runsEn } from './runs.en'
 import { experimentsEn } from './experiments.en'
+import { choicesEn } from './choices.en'
 import { recordingsEn } from './recordings.en'
 import { scopeEn } from './scope.en'
 
@@ -393,5 +394,6 @@ export const en = {
   ...runsEn,
   ...experimentsEn,
   ...recordingsEn,
+  ...choicesEn,
   ...scopeEn,
 } as const

@@ -1,5 +1,6 @@
 import { runsZh } from './runs.zh'
 import { experimentsZh } from './experiments.zh'
+import { choicesZh } from './choices.zh'
 import { recordingsZh } from './recordings.zh'
 import { scopeZh } from './scope.zh'
 import type { Messages } from '@/composables/useText'
@@ -393,5 +394,6 @@ export const zh: Messages = {
   ...runsZh,
   ...experimentsZh,
   ...recordingsZh,
+  ...choicesZh,
   ...scopeZh,
 }

@@ -71,8 +71,15 @@ describe('formatMoment', () => {
   const at = (day: number): number => new Date(2026, 10, day, 14, 3).getTime() / 1000
 
   it('names the day of another day', () => {
-    expect(format.formatMoment(at(23), 'en-GB', now)).toBe('14:03')
-    expect(format.formatMoment(at(22), 'en-GB', now)).toBe('22 Nov, 14:03')
-    expect(format.formatMoment(null, 'en-GB', now)).toBe('–')
+    expect(format.formatMoment(at(23), 'en-GB', 'local', now)).toBe('14:03')
+    expect(format.formatMoment(at(22), 'en-GB', 'local', now)).toBe('22 Nov, 14:03')
+    expect(format.formatMoment(null, 'en-GB', 'local', now)).toBe('–')
+  })
+
+  it('in UTC says so, and counts days there', () => {
+    const late = Date.UTC(2026, 10, 22, 23, 30) / 1000
+    expect(format.formatMoment(late, 'en-GB', 'utc', new Date(Date.UTC(2026, 10, 22, 1)))).toBe('23:30 UTC')
+    expect(format.formatMoment(late, 'en-GB', 'utc', new Date(Date.UTC(2026, 10, 23, 0, 10)))).toBe('22 Nov, 23:30 UTC')
+    expect(format.formatClock(late, 'en-GB', 'utc')).toBe('23:30:00 UTC')
   })
 })
