@@ -19,12 +19,14 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
+from megatronapp.trainer.data.chat import rendered
 
 END_OF_DOCUMENT = "<|endoftext|>"
 END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+NO_TEMPLATE = "this tokenizer has no chat template: ask without chat"
 SETTINGS = "tokenizer_config.json"
 FILE_FLAGS = {"vocab.json": "vocab_file", "merges.txt": "merge_file", "tokenizer.json": "tokenizer_model"}
 """The files that a tokenizer is read from, and which setting gives each one's path."""
@@ -53,6 +55,14 @@ class Tokenizer(Protocol):
 
     def detokenize(self, ids: Sequence[int]) -> str: ...
 
+    def piece(self, token: int) -> str:
+        """How the vocabulary spells one token, also where it is no text by itself."""
+        ...
+
+    def chat(self, said: str) -> list[int]:
+        """What a user says, with the opening of the answer, by the chat template. Raises UsageError without one."""
+        ...
+
 
 def _identity(kind: str, *options: object) -> OrderedDict[str, Any]:
     return OrderedDict([("class", kind), ("options", [str(option) for option in options])])
@@ -74,6 +84,12 @@ class ByteTokenizer:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token != self.eod).decode(errors="replace")
+
+    def piece(self, token: int) -> str:
+        return "<eod>" if token == self.eod else f"<0x{token:02X}>"
+
+    def chat(self, said: str) -> list[int]:
+        raise UsageError(NO_TEMPLATE)
 
 
 class NullTokenizer:
@@ -103,6 +119,12 @@ class NullTokenizer:
     def detokenize(self, ids: Sequence[int]) -> str:
         return " ".join(str(token) for token in ids if token != self.eod)
 
+    def piece(self, token: int) -> str:
+        return str(token)
+
+    def chat(self, said: str) -> list[int]:
+        raise UsageError(NO_TEMPLATE)
+
 
 class _FastTokenizer:
     """What the tokenizers of the `tokenizers` library have in common."""
@@ -123,6 +145,14 @@ class _FastTokenizer:
     def detokenize(self, ids: Sequence[int]) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def piece(self, token: int) -> str:
+        return str(self._backend.id_to_token(token) or "")
+
+    def chat(self, said: str) -> list[int]:
+        text = rendered(self.files.get(SETTINGS, b""), [{"role": "user", "content": said}])
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids  # the template has its own
+        return ids
 
 
 class GPT2BPETokenizer(_FastTokenizer):
