@@ -94,8 +94,8 @@ def rows_of(request: GenerationRequest, tokenizer: Tokenizer, limits: Limits) ->
     stops = stop_ids(request, tokenizer.eod)
     rows = []
     for number, prompt in enumerate(request.prompts):
-        told = tuple(tokenizer.chat(prompt)) if request.chat and isinstance(prompt, str) else prompt
-        ids = _ids(told, tokenizer, limits, f"prompt {number}: token")
+        given_ids = tuple(tokenizer.chat(prompt)) if request.chat and isinstance(prompt, str) else prompt
+        ids = _ids(given_ids, tokenizer, limits, f"prompt {number}: token")
         if request.add_bos and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         follows = request.continuations[number] if request.continuations else ()
