@@ -88,6 +88,9 @@ class GenerationRequest:
     stop_at_end_of_document: bool = True
     add_bos: bool = False
     """Begin each prompt with the token that begins a text, unless it is there already."""
+    chat: bool = False
+    """Each prompt, a text, is what a user says: it is put into the tokenizer's chat template, and what follows is the
+    answer."""
     no_newline_after_colon: bool = False
     prompt_log_probabilities: bool = False
     top_candidates: int = 0
@@ -124,6 +127,8 @@ class GenerationRequest:
         _check(bool(self.max_new_tokens) or scores, "max_new_tokens 0 needs prompt_log_probabilities or continuations")
         _check(0 <= self.seed <= MAX_SEED, f"seed {self.seed} must be 0 to {MAX_SEED}")
         _check(self.top_candidates >= 0, f"top_candidates {self.top_candidates} must be 0 or more")
+        texts = all(isinstance(prompt, str) for prompt in self.prompts)
+        _check(texts or not self.chat, "chat takes prompts of text, not of token ids")
         self._check_stops()
         self._check_beams()
         self._check_gradients()
@@ -241,6 +246,7 @@ def branch(request: GenerationRequest, row: int, ids: tuple[int, ...], token: in
         continuations=(),
         seed=request.seed + row,
         add_bos=False,
+        chat=False,
         prompt_log_probabilities=False,
         reuse_prefix=True,
     )
@@ -267,6 +273,8 @@ class Token:
     id: int
     text: str
     delta: str = ""
+    piece: str = ""
+    """Of a token without text: how the vocabulary spells it."""
     origin: Origin
     log_probability: float | None = None
     """None: the first token of a row, and a prompt's that nobody scored."""

@@ -12,6 +12,8 @@ export interface GenerationToken {
   readonly id: number
   readonly text: string
   readonly delta?: string
+  /** Of a token without text: how the vocabulary spells it. */
+  readonly piece?: string
   readonly origin: 'prompt' | 'forced' | 'sampled'
   /** Natural logarithm; null: nobody scored it. */
   readonly log_probability?: number | null
@@ -118,9 +120,11 @@ export interface GenerationSettings {
   readonly stopWords: readonly string[]
   /** Wait for a step before the first token. */
   readonly stepwise: boolean
+  /** Put prompts into the tokenizer's chat template. */
+  readonly chat: boolean
 }
 
-export const DEFAULT_SETTINGS: GenerationSettings = { newTokens: 32, temperature: 0.8, topK: 0, topP: 0.95, topPDecay: 1, topPBound: 0, seed: 1, candidates: 10, beamWidth: 0, lengthPenalty: 1, stopWords: [], stepwise: false }
+export const DEFAULT_SETTINGS: GenerationSettings = { newTokens: 32, temperature: 0.8, topK: 0, topP: 0.95, topPDecay: 1, topPBound: 0, seed: 1, candidates: 10, beamWidth: 0, lengthPenalty: 1, stopWords: [], stepwise: false, chat: false }
 
 /** Text, or ids of tokens. */
 export type Prompt = string | readonly number[]
@@ -130,18 +134,18 @@ export interface GenerationOrder extends GenerationSettings {
 }
 
 export function requestOf(id: string, order: GenerationOrder): Record<string, unknown> {
-  const { prompts, newTokens, temperature, topK, topP, topPDecay, topPBound, seed, candidates, beamWidth, lengthPenalty, stopWords, stepwise } = order
+  const { prompts, newTokens, temperature, topK, topP, topPDecay, topPBound, seed, candidates, beamWidth, lengthPenalty, stopWords, stepwise, chat } = order
   // A beam search scores its beams alone.
   const how = beamWidth > 0 ? { beam_width: beamWidth, length_penalty: lengthPenalty } : { top_candidates: candidates, prompt_log_probabilities: true }
   return {
-    type: 'request', id, prompts, max_new_tokens: newTokens, seed, paused: stepwise, ...how, ...(stopWords.length ? { stop_words: stopWords } : {}),
+    type: 'request', id, prompts, max_new_tokens: newTokens, seed, paused: stepwise, ...how, ...(stopWords.length ? { stop_words: stopWords } : {}), ...(chat ? { chat } : {}),
     sampling: { temperature, top_k: topK, top_p: topP, ...(topPDecay < 1 ? { top_p_decay: topPDecay, top_p_bound: Math.min(topPBound, topP) } : {}) },
   }
 }
 
 /** Another way on from a row: its tokens up to a place, then another one. Later draws are the row's own. */
 export function branchOf(settings: GenerationSettings, row: GenerationRow, number: number, position: number, id: number): GenerationOrder {
-  return { ...settings, beamWidth: 0, seed: settings.seed + number, prompts: [[...row.tokens.slice(0, position).map((token) => token.id), id]] }
+  return { ...settings, beamWidth: 0, chat: false, seed: settings.seed + number, prompts: [[...row.tokens.slice(0, position).map((token) => token.id), id]] }
 }
 
 /**

@@ -274,6 +274,8 @@ export const scopeEn = {
   'generate.topP': 'Top-p',
   'generate.seed': 'Seed',
   'generate.candidatesCount': 'Candidates',
+  'generate.chat': 'Chat',
+  'generate.chatNote': 'Each prompt is what a user says, in the chat template of the model’s tokenizer',
   'generate.stepwise': 'Token by token, by hand',
   'generate.go': 'Generate',
   'generate.cancel': 'Cancel',

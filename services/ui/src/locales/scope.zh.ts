@@ -275,6 +275,8 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
   'generate.topP': 'Top-p',
   'generate.seed': '种子',
   'generate.candidatesCount': '候选',
+  'generate.chat': '对话',
+  'generate.chatNote': '每条提示词作为用户发言，套用模型分词器的对话模板',
   'generate.stepwise': '手动逐个词元',
   'generate.go': '生成',
   'generate.cancel': '取消',

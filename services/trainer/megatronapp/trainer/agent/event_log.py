@@ -31,7 +31,7 @@ class EventLog:
         self._kept: deque[_Numbered] = deque()
         self._bytes = 0
         self._newest = 0
-        self._told = 0
+        self._known = 0
         """Number of the newest that the gateway has, or was sent on this connection."""
         self.lost = 0
         """Events that no gateway was ever sent, as more came than are kept."""
@@ -45,21 +45,21 @@ class EventLog:
         while len(self._kept) > self._max_events or (self._bytes > self._max_bytes and len(self._kept) > 1):
             oldest = self._kept.popleft()
             self._bytes -= oldest.size
-            self.lost += oldest.number > self._told
+            self.lost += oldest.number > self._known
 
     def begin(self, received: int) -> None:
         """A gateway has what came up to this number."""
-        self._told = min(received, self._newest)
+        self._known = min(received, self._newest)
 
     @property
     def waits(self) -> bool:
-        return self._told < self._newest
+        return self._known < self._newest
 
     def next(self) -> scope_pb2.ScopeUp | None:
         """The first one that the gateway has not, which it is sent now."""
         if not self.waits:
             return None
         first = self._kept[0].number
-        found = self._kept[max(self._told + 1 - first, 0)]
-        self._told = found.number
+        found = self._kept[max(self._known + 1 - first, 0)]
+        self._known = found.number
         return found.message

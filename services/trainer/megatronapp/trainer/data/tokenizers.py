@@ -23,12 +23,14 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
+from megatronapp.trainer.data.chat import rendered
 
 END_OF_DOCUMENT = "<|endoftext|>"
 END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+NO_TEMPLATE = "this tokenizer has no chat template: ask without chat"
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What a vocab.txt must have."""
 SETTINGS = "tokenizer_config.json"
@@ -65,6 +67,14 @@ class Tokenizer(Protocol):
 
     def detokenize(self, ids: Sequence[int]) -> str: ...
 
+    def piece(self, token: int) -> str:
+        """How the vocabulary spells one token, also where it is no text by itself."""
+        ...
+
+    def chat(self, said: str) -> list[int]:
+        """What a user says, with the opening of the answer, by the chat template. Raises UsageError without one."""
+        ...
+
 
 def _identity(kind: str, *options: object) -> OrderedDict[str, Any]:
     return OrderedDict([("class", kind), ("options", [str(option) for option in options])])
@@ -86,6 +96,12 @@ class ByteTokenizer:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token != self.eod).decode(errors="replace")
+
+    def piece(self, token: int) -> str:
+        return "<eod>" if token == self.eod else f"<0x{token:02X}>"
+
+    def chat(self, said: str) -> list[int]:
+        raise UsageError(NO_TEMPLATE)
 
 
 class NullTokenizer:
@@ -115,6 +131,12 @@ class NullTokenizer:
     def detokenize(self, ids: Sequence[int]) -> str:
         return " ".join(str(token) for token in ids if token != self.eod)
 
+    def piece(self, token: int) -> str:
+        return str(token)
+
+    def chat(self, said: str) -> list[int]:
+        raise UsageError(NO_TEMPLATE)
+
 
 class _FastTokenizer:
     """What the tokenizers of the `tokenizers` library have in common."""
@@ -135,6 +157,14 @@ class _FastTokenizer:
     def detokenize(self, ids: Sequence[int]) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def piece(self, token: int) -> str:
+        return str(self._backend.id_to_token(token) or "")
+
+    def chat(self, said: str) -> list[int]:
+        text = rendered(self.files.get(SETTINGS, b""), [{"role": "user", "content": said}])
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids  # the template has its own
+        return ids
 
 
 class GPT2BPETokenizer(_FastTokenizer):
@@ -207,6 +237,12 @@ class SentencePieceTokenizer:
     def detokenize(self, ids: Sequence[int]) -> str:
         text: str = self._processor.decode(list(ids))
         return text
+
+    def piece(self, token: int) -> str:
+        return str(self._processor.id_to_piece(token))
+
+    def chat(self, said: str) -> list[int]:
+        raise UsageError(NO_TEMPLATE)
 
 
 class BertWordPieceTokenizer(_FastTokenizer):

@@ -71,6 +71,7 @@ def _add_prompts(group: Any) -> None:
         "--prompts-file", help="one prompt a line, or of a .jsonl an object with `prompt`; - reads standard input"
     )
     group.add_argument("--add-bos", "--add_BOS", action="store_true", help="begin prompts with the token for it")
+    group.add_argument("--chat", action="store_true", help="put prompts into the tokenizer's chat template")
 
 
 def _add_sampling(group: Any) -> None:
@@ -144,6 +145,7 @@ def request_of(options: argparse.Namespace, prompts: Sequence[str]) -> Generatio
         stop_tokens=tuple(options.stop_token),
         stop_at_end_of_document=not options.ignore_end_of_document,
         add_bos=options.add_bos,
+        chat=options.chat,
         no_newline_after_colon=options.no_newline_after_colon,
         prompt_log_probabilities=options.prompt_log_probabilities,
         top_candidates=options.top_candidates,

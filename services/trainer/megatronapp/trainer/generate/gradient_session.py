@@ -78,6 +78,7 @@ class GradientSession:
             id=self._row.ids[position],
             text=text,
             delta=delta,
+            piece=self._row.piece(self._row.ids[position], text),
             origin=self._row.origin(position),
             log_probability=log_probability,
         )

@@ -136,9 +136,11 @@ class Ranks:
 
     def of_first(self, shape: tuple[int, ...], numbers: torch.Tensor | None) -> torch.Tensor:
         """Rank 0's numbers, float64, of this shape, on all ranks, on the CPU."""
-        told = numbers.cpu() if numbers is not None and self.is_first else torch.empty(shape, dtype=torch.float64)
-        dist.broadcast(told, 0, group=self._group)
-        return told
+        numbers_of_first = (
+            numbers.cpu() if numbers is not None and self.is_first else torch.empty(shape, dtype=torch.float64)
+        )
+        dist.broadcast(numbers_of_first, 0, group=self._group)
+        return numbers_of_first
 
     def least(self, number: int) -> int:
         """Of all ranks' numbers."""

@@ -41,9 +41,20 @@ class Row:
     def prompt_tokens(self) -> tuple[Token, ...]:
         self.prompt_texts = [self.text.add(token) for token in self.ids[: self.prompt]]
         return tuple(
-            Token(row=self.number, position=position, id=token, text=text, origin="prompt")
+            Token(
+                row=self.number,
+                position=position,
+                id=token,
+                text=text,
+                piece=self.piece(token, text),
+                origin="prompt",
+            )
             for position, (token, text) in enumerate(zip(self.ids, self.prompt_texts, strict=False))
         )
+
+    def piece(self, token: int, text: str) -> str:
+        """Of one that adds no text."""
+        return "" if text else self.text.piece(token)
 
     def given_token(self, position: int) -> tuple[str, str]:
         """Text and delta; asked for in order."""
@@ -83,7 +94,8 @@ def rows_of(request: GenerationRequest, tokenizer: Tokenizer, limits: Limits) ->
     stops = stop_ids(request, tokenizer.eod)
     rows = []
     for number, prompt in enumerate(request.prompts):
-        ids = _ids(prompt, tokenizer, limits, f"prompt {number}: token")
+        given_ids = tuple(tokenizer.chat(prompt)) if request.chat and isinstance(prompt, str) else prompt
+        ids = _ids(given_ids, tokenizer, limits, f"prompt {number}: token")
         if request.add_bos and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         follows = request.continuations[number] if request.continuations else ()

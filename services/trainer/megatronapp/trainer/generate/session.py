@@ -137,6 +137,7 @@ class Session:
             id=token,
             text=text,
             delta=delta,
+            piece=row.piece(token, text),
             origin=row.origin(position),
             log_probability=log_probability,
             candidates=self._engine.candidates(numbers[2:]),

@@ -35,6 +35,10 @@ class GrowingText:
             return fresh
         return self._close(text)
 
+    def piece(self, token: int) -> str:
+        """How the vocabulary spells it."""
+        return self._tokenizer.piece(token)
+
     def end(self) -> str:
         """What was held back, as nothing follows."""
         return self._close(self._text())
