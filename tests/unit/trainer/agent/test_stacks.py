@@ -49,7 +49,7 @@ def waited_for(ask: Callable[[], trace_pb2.Stack | None]) -> trace_pb2.Stack:
     raise AssertionError("no stack has come")
 
 
-def taken(taker: StackTaker) -> trace_pb2.Stack:
+def dumped(taker: StackTaker) -> trace_pb2.Stack:
     return taker.ask() or waited_for(taker.poll)
 
 
@@ -57,7 +57,7 @@ def test_a_process_that_waits_tells_where_and_goes_on(sleeper: tuple[int, StackS
     pid, source = sleeper
     taker = StackTaker(pid, source)
 
-    first, second = (waited_for(lambda: found if (found := taken(taker)).text else None) for _ in range(2))
+    first, second = (waited_for(lambda: found if (found := dumped(taker)).text else None) for _ in range(2))
     taker.close()
 
     for stack in (first, second):
@@ -72,7 +72,7 @@ def test_a_stopped_process_tells_its_state_and_gets_no_signal(sleeper: tuple[int
     waited_for(lambda: trace_pb2.Stack() if stacks.process_state(pid) == "stopped" else None)
     taker = StackTaker(pid, source)
 
-    stack = taken(taker)
+    stack = dumped(taker)
     taker.close()
 
     assert (stack.state, stack.text) == ("stopped", "")

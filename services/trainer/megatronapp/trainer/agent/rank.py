@@ -240,13 +240,13 @@ class Rank:
             beat.frontiers.extend(self._operations.frontiers())
             beat.operations_lost = self._operations.lost % limits.MAX_DROPPED
         if not closing:
-            self._look(beat)
+            self._add_stack(beat)
         message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
         check_message(message)
         self._put(message)
         self._reported["heartbeat"] = known
 
-    def _look(self, beat: trace_pb2.Heartbeat) -> None:
+    def _add_stack(self, beat: trace_pb2.Heartbeat) -> None:
         """Add what the rank is in, if that was asked for; and ask for it if it has stood still for long enough."""
         if self._stack is not None:
             beat.stack.CopyFrom(self._stack)
