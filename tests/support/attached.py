@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1] / "integration" / "trainer" / "attach" / "scripts"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 ATTACH = [sys.executable, "-m", "megatronapp.cli.main", "attach"]
 OURS = ("MEGATRONAPP_", "PYTHONPATH")
 
@@ -34,9 +34,11 @@ def run(
     attach: list[str] | None = None,
     environment: Mapping[str, str] | None = None,
     timeout: float = 240.0,
+    python: str | Path = sys.executable,
 ) -> Ended:
-    """`attach`: the command's flags; None: without it. What takes longer than `timeout` seconds gets SIGTERM."""
-    command = [*TORCHRUN, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
+    """`attach`: the command's flags; None: without it. `python`: the training environment's. What takes longer than
+    `timeout` seconds gets SIGTERM."""
+    command = [str(python), *TORCHRUN, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     with subprocess.Popen(
         command if attach is None else [*ATTACH, *attach, "--", *command],

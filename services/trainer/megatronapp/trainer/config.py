@@ -228,6 +228,8 @@ class DataConfig:
     tokenizer_type: Literal[
         "GPT2BPETokenizer",
         "HuggingFaceTokenizer",
+        "SentencePieceTokenizer",
+        "Llama2Tokenizer",
         "BertWordPieceLowerCase",
         "BertWordPieceCase",
         "ByteTokenizer",
@@ -241,7 +243,7 @@ class DataConfig:
     )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
-        None, "tokenizer.json of HuggingFaceTokenizer, or the folder that holds it", OPERATION
+        None, "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece", OPERATION
     )
     vocab_size: int | None = flag(None, "vocabulary of NullTokenizer", FORWARD)
 

@@ -55,6 +55,7 @@ _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
     "BertWordPieceTokenizer": "--vocab-file",
+    "SentencePieceTokenizer": "--tokenizer-model",
 }
 
 

@@ -13,6 +13,7 @@ from megatronapp.trainer.data.tokenizers import (
     NullTokenizer,
     make_tokenizer,
 )
+from tests.support.hugging_face import write_sentencepiece
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 GPT2 = {"vocab_file": str(EXAMPLES / "vocab.json"), "merge_file": str(EXAMPLES / "merges.txt")}
@@ -112,3 +113,32 @@ def test_a_file_that_is_no_vocabulary_of_a_bert_is_refused(pieces: str, says: st
 
     with pytest.raises(ConfigError, match=says):
         make_tokenizer("BertWordPieceCase", vocab_file=str(file))
+
+
+def test_a_sentencepiece_model_is_read(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path)
+    file = str(tmp_path / "tokenizer.model")
+
+    plain, of_llama = (
+        make_tokenizer(kind, tokenizer_model=file) for kind in ("SentencePieceTokenizer", "Llama2Tokenizer")
+    )
+
+    ids = plain.tokenize("once upon a time")
+    assert plain.detokenize(ids) == "once upon a time"
+    assert of_llama.tokenize("once upon a time") == [of_llama.bos, *ids]
+    assert (plain.bos, plain.eod) == (1, 2)
+    assert max(ids) < plain.vocab_size
+    assert plain.files == {"tokenizer.model": (tmp_path / "tokenizer.model").read_bytes()}
+    assert plain.unique_identifiers != of_llama.unique_identifiers
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", None])
+def test_what_is_no_sentencepiece_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.model"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"tokenizer\.model"):
+        make_tokenizer("SentencePieceTokenizer", tokenizer_model=str(file))
+    with pytest.raises(UsageError, match="needs --tokenizer-model"):
+        make_tokenizer("Llama2Tokenizer")

@@ -37,6 +37,11 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         _check_frontiers(list(beat.frontiers))
     else:
         check_count("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
+    if beat.HasField("stack"):
+        _STACK.check(beat.stack)
+        check_count("characters of a stack", len(beat.stack.text), limits.MAX_STACK)
+        check_texts("stack", beat.stack.text.split("\n"), limits.MAX_STACK)
+        check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)
     if evaluations := beat.evaluations:
@@ -81,6 +86,7 @@ def _heartbeat_holds(beat: AnyHeartbeat) -> bool:
     return (
         beat.step <= _STEP
         and beat.dropped <= _DROPPED
+        and beat.operations_lost <= _DROPPED
         and 0 <= beat.unix_ns <= _TIME_NS
         and 0 <= beat.thread_cpu_ns <= _TIME_NS
         and 0 <= beat.thread_wait_ns <= _TIME_NS
@@ -118,7 +124,7 @@ def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
 _HEARTBEAT = Ranges(
     "heartbeat",
     *up_to(limits.MAX_STEP, "step"),
-    *up_to(limits.MAX_DROPPED, "dropped"),
+    *up_to(limits.MAX_DROPPED, "dropped", "operations_lost"),
     *up_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
     *times("clock_ns", "activity_since_ns"),
     hold=_heartbeat_holds,
@@ -140,5 +146,6 @@ _OPEN = Ranges(
     *times("posted_at_ns"),
     hold=_open_message_holds,
 )
+_STACK = Ranges("stack", *times("clock_ns"))
 _PARTS = {"control": CONTROL, "gpu": _GPU, "memory": MEMORY}
 _EVALUATION = Ranges("evaluation", *up_to(limits.MAX_STEP, "step"), *up_to(limits.MAX_COUNT, "microbatches"))

@@ -64,7 +64,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help=", ".join(TOKENIZER_TYPES))
     parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase")
     parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
-    parser.add_argument("--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer")
+    parser.add_argument(
+        "--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece"
+    )
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
     parser.add_argument("--vocab-extra-ids", type=int, default=0, help="tokens of no word added to vocab.txt")
     parser.add_argument("--split-sentences", action="store_true", help="a sequence for each sentence, as BERT needs")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from sentencepiece import SentencePieceProcessor
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
@@ -37,6 +38,7 @@ FILE_FLAGS = {
     "vocab.txt": "vocab_file",
     "merges.txt": "merge_file",
     "tokenizer.json": "tokenizer_model",
+    "tokenizer.model": "tokenizer_model",
 }
 """The files that a tokenizer is read from, and which setting gives each one's path."""
 
@@ -213,6 +215,37 @@ def _word_pieces(vocab_file: Path) -> dict[str, int]:
     return ids
 
 
+class SentencePieceTokenizer:
+    """A SentencePiece tokenizer.model. `begins`: each text begins with the token for it, as with Llama's."""
+
+    def __init__(self, file: Path, *, begins: bool) -> None:
+        _must_exist(file, "--tokenizer-model")
+        self._processor = SentencePieceProcessor()
+        content = file.read_bytes()
+        try:
+            self._processor.LoadFromSerializedProto(content)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"{file} is no SentencePiece model: {error}") from error
+        self._begins = begins
+        self.vocab_size: int = self._processor.vocab_size()
+        self.eod: int = self._processor.eos_id()
+        if self.eod < 0:
+            raise ConfigError(f"{file} has no token that ends a document")
+        bos: int = self._processor.bos_id()
+        self.bos = self.eod if bos < 0 else bos
+        self.files: Mapping[str, bytes] = {"tokenizer.model": content}
+        self.sha256 = _sha256([content])
+        self.unique_identifiers = _identity("SentencePieceTokenizer", file, begins)
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self._processor.encode(text)
+        return [self.bos, *ids] if self._begins else ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        text: str = self._processor.decode(list(ids))
+        return text
+
+
 def _sha256(contents: Sequence[bytes]) -> str:
     """Of the files' contents in this order, each one's length before it."""
     digest = hashlib.sha256()
@@ -253,6 +286,8 @@ TOKENIZER_TYPES = (
     "HuggingFaceTokenizer",
     "BertWordPieceLowerCase",
     "BertWordPieceCase",
+    "SentencePieceTokenizer",
+    "Llama2Tokenizer",
     "ByteTokenizer",
     "NullTokenizer",
 )
@@ -282,6 +317,10 @@ def make_tokenizer(
                 raise UsageError(f"{tokenizer_type} needs --vocab-file, the vocab.txt of a BERT")
             lowercase = tokenizer_type == "BertWordPieceLowerCase"
             return BertWordPieceTokenizer(Path(vocab_file), lowercase=lowercase, extra_ids=vocab_extra_ids)
+        case "SentencePieceTokenizer" | "Llama2Tokenizer":
+            if tokenizer_model is None:
+                raise UsageError(f"{tokenizer_type} needs --tokenizer-model, the path of a tokenizer.model")
+            return SentencePieceTokenizer(Path(tokenizer_model), begins=tokenizer_type == "Llama2Tokenizer")
         case "ByteTokenizer":
             return ByteTokenizer()
         case "NullTokenizer":
