@@ -70,6 +70,7 @@ REASONS = (*OWN_REASONS, "transfer")
 """Signals that say why; CONSEQUENCES only say that, and leave a reason the time to show itself."""
 CONSEQUENCES = ("wait", "job_compute")
 USUAL_STEPS = 64
+"""Newest healthy ones whose median the usual step takes, as many as make a history (monitor.CLEAN)."""
 
 
 def monitor_of(profile: DeviceProfile, signal: str, items: int) -> Monitor:

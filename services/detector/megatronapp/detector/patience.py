@@ -40,6 +40,7 @@ by the communication library's own watchdog, unless somebody expects longer wait
 LEARNT = 3
 """Pauses of a phase after which the longest of them is the usual one."""
 KEPT_STEPS, KEPT_OTHER = 256, 16
+"""Newest pauses that tell: of steps so many that OUTLIERS are two of them, of what comes once in many steps less."""
 OUTLIERS = 1 / 128
 """Share of the steps whose pauses are not usual, so that a hang which resolved itself is not. Other phases are too few
 to tell."""

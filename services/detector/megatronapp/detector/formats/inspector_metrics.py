@@ -29,6 +29,7 @@ LOOKED_AT_BYTES = 1 << 16
 SHORTER = 0.5
 """Of the median of the other GPUs, in every kind of collectives that they share: the others wait for it."""
 MIN_GPUS = 3
+"""Of two nobody can tell which of them is usual."""
 _OWN = frozenset({"gpu", "node"})
 US = 1e-6
 

@@ -38,6 +38,7 @@ LEAST_EFFECT = 1.05
 LEAST_OWN_EFFECT = 1.15
 """Of a rank beside its own past, which may change for other reasons."""
 SIGMAS = 4.0
+"""Of a stretch's noise. Normal noise does so LASTING times on end once in 3e13 cases."""
 LEAST_NOISE = 0.002
 """Of a stretch, as a ratio; stretches of a GPU's steps differ by 0.33 % where nothing is wrong."""
 LASTING = 3

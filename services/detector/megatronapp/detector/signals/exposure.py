@@ -25,6 +25,8 @@ FASTEST_LINK = 0.9e12
 hidden, and say nothing."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """A median's standard error over a mean's, of normal samples."""
+FIRST_LOOK = 3
+"""Steps in which transfers were slow, at the least, when one is alarmed."""
 ALIKE = 0.5
 """Links are slow together that show at least this share of the largest excess."""
 
@@ -108,5 +110,7 @@ def _shift(before: Floats, now: Floats) -> tuple[Floats, Floats]:
 
 
 def _share_of_look(number: int) -> float:
-    """Of the errors that all looks together may make, one a step: these shares add up to 1 over all numbers from 1."""
-    return 6 / (math.pi * number) ** 2
+    """Of the errors that all looks together may make, one a step: these shares add up to 1 over all numbers from
+    FIRST_LOOK."""
+    before = sum(1 / step**2 for step in range(1, FIRST_LOOK))
+    return float(1 / max(number, FIRST_LOOK) ** 2 / (math.pi**2 / 6 - before))

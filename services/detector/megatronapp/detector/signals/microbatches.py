@@ -13,6 +13,7 @@ NOISE = 0.005
 FAR = 4.0
 """Microbatches so many scales off a fit are left out of the next."""
 FITS = 4
+"""Each without what lay far off the one before."""
 TELLING = 2 * NOISE
 """Largest standard error of a replica's median with which one stage alone is judged."""
 MEDIAN_OVER_MEAN = 1.25

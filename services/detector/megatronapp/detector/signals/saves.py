@@ -17,6 +17,7 @@ from megatronapp.detector.steps import Floats, StepTable
 LEARNT = 3
 """Saves after which a rank's usual time is known."""
 KEPT = 16
+"""Newest saves that tell what is usual, as of a save's pauses (patience.KEPT_OTHER)."""
 SMALL = 0.1
 """Share of the longest usual write that counts as nothing: who writes a few bytes makes nobody wait."""
 HEAVY = 0.5
