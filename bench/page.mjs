@@ -22,6 +22,7 @@ const browser = await launch()
 const quantile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.ceil(share * values.length) - 1)] ?? NaN
 const gzipped = (names) => names.reduce((sum, name) => sum + gzipSync(readFileSync(`${BUILT}/assets/${name}`)).length, 0)
 
+const longest = (tasks) => tasks.map(({ tdur = 0 }) => tdur / 1000)
 /** Milliseconds from the navigation to a picture of rows on the canvas, and the bytes that came until then. */
 async function firstPaint(page) {
   let bytes = 0
@@ -123,7 +124,6 @@ await browser.close()
 const scripts = readdirSync(`${BUILT}/assets`).filter((name) => name.endsWith('.js'))
 const index = readFileSync(`${BUILT}/index.html`, 'utf8')
 const initial = scripts.filter((name) => index.includes(name) || name.startsWith('JobsView') || name.startsWith('en-'))
-const longest = (tasks) => tasks.map(({ tdur = 0 }) => tdur / 1000)
 const row = (name, value, goal) => console.log(`${name.padEnd(52)} ${value.padStart(12)}   ${goal}`)
 console.log(`${ranks} ranks × ${steps} steps, ${cpus().length} cores, ${cpus()[0].model.trim()}`)
 row('first paint of the timeline', `${(paint.milliseconds / 1000).toFixed(2)} s`, '≤ 1.5 s')
@@ -132,8 +132,10 @@ row('zooming: main thread per frame, p95', `${quantile(perFrame(zooming), 0.95).
 row('panning: main thread per frame, p95', `${quantile(perFrame(panning), 0.95).toFixed(1)} ms`, '≤ 16 ms')
 row('an update: longest task, median of one a second', `${updateCost(updating).toFixed(1)} ms`, '≤ 8 ms')
 row(`${JOBS} jobs: from the navigation to the list`, `${(jobs.milliseconds / 1000).toFixed(2)} s`, '≤ 1 s')
-row(`${NODES} nodes × 8: from the navigation to the grid`, `${(nodes.milliseconds / 1000).toFixed(2)} s`, '')
-row(`${NODES} nodes × 8: main thread, longest task in 5 s`, `${nodes.longest.toFixed(1)} ms`, '')
+row(`${NODES} nodes × 8: from the navigation to the grid`, `${(nodes.milliseconds / 1000).toFixed(2)} s`, '≤ 1 s')
+row(`${JOBS} jobs: main thread, longest task until then`, `${jobs.opening.toFixed(1)} ms`, '≤ 50 ms')
+row(`${NODES} nodes × 8: main thread, longest task until then`, `${nodes.opening.toFixed(1)} ms`, '≤ 50 ms')
+row(`${NODES} nodes × 8: the same of the next 5 s`, `${nodes.longest.toFixed(1)} ms`, '≤ 50 ms')
 row(`64 ranks, ${HOUR} steps: heap after a sixth, at the end`, `${heap.map((bytes) => (bytes / 1e6).toFixed(1)).join(', ')} MB`, '± 10 %')
 row('initial script, gzip', `${(gzipped(initial) / 1000).toFixed(0)} kB`, '≤ 180 kB')
 row('all pages, gzip', `${(gzipped(scripts) / 1000).toFixed(0)} kB`, '≤ 450 kB')
@@ -144,14 +146,17 @@ async function opened(worlds, path, text) {
   const gateway = new FakeGateway(worlds)
   const { server, url } = await serve(gateway, BUILT)
   const page = await browser.newPage({ viewport: { width: 1440, height: 900 } })
-  await page.goto(url + path, { waitUntil: 'commit' })
-  const milliseconds = await page.waitForFunction((wanted) => document.body?.textContent.includes(wanted) && performance.now(), text, { polling: 'raf' }).then((handle) => handle.jsonValue())
-  await page.waitForTimeout(1000)
+  let milliseconds = 0
+  const opening = await mainThread(page, async () => {
+    await page.goto(url + path, { waitUntil: 'commit' })
+    milliseconds = await page.waitForFunction((wanted) => document.body?.textContent.includes(wanted) && performance.now(), text, { polling: 'raf' }).then((handle) => handle.jsonValue())
+    await page.waitForTimeout(1000)
+  })
   const tasks = await mainThread(page, () => page.waitForTimeout(5000))
   await page.close()
   server.closeAllConnections()
   server.close()
-  return { milliseconds, longest: Math.max(...tasks.map(({ tdur = 0 }) => tdur / 1000)) }
+  return { milliseconds, opening: Math.max(...longest(opening)), longest: Math.max(...longest(tasks)) }
 }
 
 /** An hour of a run whose steps take a second, told faster: what is held, after a collection. */

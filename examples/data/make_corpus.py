@@ -12,13 +12,18 @@ import gzip
 import json
 import string
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import ByteLevelBPETokenizer
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 HERE = Path(__file__).parent
 END_OF_DOCUMENT = "<|endoftext|>"
 VOCAB_SIZE = 2048
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ENDINGS = 300
 DICT_DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 
 
@@ -41,6 +46,25 @@ def _number(digits: str) -> int:
     return value
 
 
+def word_pieces(texts: list[str]) -> list[str]:
+    """BERT's special tokens, every character alone and within a word, the most frequent endings, then whole words.
+
+    Not by a trainer of the tokenizers library, which breaks ties between pieces by chance.
+    """
+    normalized = (BertNormalizer(lowercase=True).normalize_str(text) for text in texts)
+    words = Counter(word for text in normalized for word, _ in BertPreTokenizer().pre_tokenize_str(text))
+    characters = sorted({character for word in words for character in word})
+    endings: Counter[str] = Counter()
+    for word, count in words.items():
+        endings.update({f"##{word[-length:]}": count for length in (2, 3, 4) if length < len(word)})
+    pieces = [*SPECIAL, *characters, *(f"##{character}" for character in characters), *_frequent(endings)[:ENDINGS]]
+    return list(dict.fromkeys([*pieces, *_frequent(words)]))[:VOCAB_SIZE]
+
+
+def _frequent(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))
+
+
 def main(folder: Path) -> None:
     texts = entries(folder)
     with (HERE / "corpus.jsonl").open("w") as file:
@@ -49,6 +73,7 @@ def main(folder: Path) -> None:
     tokenizer.train_from_iterator(texts, vocab_size=VOCAB_SIZE, special_tokens=[END_OF_DOCUMENT], show_progress=False)
     tokenizer.save_model(str(HERE))
     tokenizer.save(str(HERE / "tokenizer.json"), pretty=False)
+    (HERE / "vocab.txt").write_text("".join(f"{piece}\n" for piece in word_pieces(texts)))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ PANELS = [
         [
             (f"sum(rate(megatronapp_trace_events_received_total{{{JOB}}}[$__rate_interval]))", "received"),
             (f"sum(rate(megatronapp_trace_events_dropped_total{{{JOB}}}[$__rate_interval]))", "lost"),
+            (f"sum(rate(megatronapp_trace_operations_lost_total{{{JOB}}}[$__rate_interval]))", "NCCL operations lost"),
         ],
         unit="ops",
     ),

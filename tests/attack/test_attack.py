@@ -4,6 +4,7 @@ beside it is unharmed. The long form is `python -m bench.attack --executions 100
 from __future__ import annotations
 
 import asyncio
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import attack as attack_bench
 from megatronapp.collector.ingest import TraceIngest
 from megatronapp.core.errors import MegatronAppError
 from megatronapp.detector.engine import Engines
@@ -165,3 +167,33 @@ async def test_an_answer_that_can_t_be_read_ends_a_connection_and_not_the_agent_
 
     await target.check()
     await target.stop()
+
+
+class Endless:
+    """A target whose every input is harm."""
+
+    name, at_once = "endless", 1
+
+    async def start(self, folder: Path) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def check(self) -> None: ...
+
+    async def execute(self, chance: random.Random) -> None:
+        raise Harm("always")
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_the_long_form_ends_a_target_that_takes_memory_or_only_harms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    taken = iter(range(1, 1 << 50, attack_bench.MAX_GROWTH_BYTES if grows else 1))
+    monkeypatch.setattr(attack_bench, "resident_bytes", lambda: next(taken))
+    monkeypatch.setattr(attack_bench, "WARM_UP", 1)
+    monkeypatch.setitem(TARGETS, "endless", (Endless, 1.0))
+    run = attack_bench.Run("endless", tmp_path / "failures.jsonl")
+
+    assert not asyncio.run(run.attack(range(10**6)))
+
+    assert run.executions <= (4 if grows else attack_bench.MAX_HARMS)

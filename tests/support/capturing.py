@@ -166,7 +166,7 @@ def hooks(chunks: Sequence[torch.nn.Module]) -> int:
         + len(module._forward_pre_hooks)
         + len(module._backward_hooks)
         + sum(
-            callable(value) and not isinstance(value, type) and name in ("_forward_mlp", "gating", "forward")
+            callable(value) and not isinstance(value, type) and name in ("_forward_mlp", "gating", "routing", "forward")
             for name, value in vars(module).items()
         )
         for module in modules

@@ -75,13 +75,13 @@ class Case:
         recompute = "" if self.linears else RECOMPUTE
         flags = f"{self.layout} {recompute}"
         ranks = self.tensor * self.pipeline * self.data
-        return run_forked(ranks, partial(trained, steps=steps), flags, *keyed, timeout=200)
+        return run_forked(ranks, partial(trained, steps=steps), flags, *keyed, timeout=200 + steps)
 
     def disaggregated(self, steps: int, *plugins: type[Plugin], more: str = "") -> list[Trained]:
         """The backward ranks, in the order of stock's; the forward ones have no loss and no gradient."""
         flags = f"{self.layout} {FBD} {'--fbd-mode linears' if self.linears else ''} {self.forward} {more}"
         run = partial(trained, steps=steps)
-        every = run_forked(self.ranks, run, flags, FbdPlugin, *plugins, timeout=200)
+        every = run_forked(self.ranks, run, flags, FbdPlugin, *plugins, timeout=200 + 2 * steps)
         for rank in self.roles.ranks(Role.FORWARD):
             assert not every[rank].losses
             assert not every[rank].gradients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from megatronapp.trainer import arguments
@@ -80,3 +82,17 @@ def write_tokenizer(folder: Path, vocabulary: Mapping[str, int] = LETTERS) -> No
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>", "chat_template": "none"}')
+
+
+def write_sentencepiece(folder: Path, tokens: int = 33) -> None:
+    """A tokenizer.model of that many tokens, with bytes for what it does not know."""
+    written = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox jumps over the lazy dog", "once upon a time", "hello"] * 9),
+        model_writer=written,
+        vocab_size=tokens,
+        model_type="bpe",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(written.getvalue())

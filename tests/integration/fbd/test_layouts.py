@@ -25,6 +25,9 @@ BITWISE = {
     "TP 2, sequence parallel, dropout, a part over two forward stages": Case(
         f"{DROPOUT} --sequence-parallel", tensor=2
     ),
+    "TP 2, sequence parallel, dropout, PP 3, two parts on one forward stage": Case(
+        f"--num-layers 6 {DROPOUT} --sequence-parallel", tensor=2, pipeline=3, forward_pipeline=1
+    ),
     "DP 2, distributed optimizer, overlapped reduction": Case(
         "--use-distributed-optimizer --overlap-grad-reduce --global-batch-size 16", data=2
     ),
@@ -32,7 +35,7 @@ BITWISE = {
         f"--num-layers 8 {DROPOUT} --untie-embeddings-and-output-weights", pipeline=4, forward_pipeline=3
     ),
     "VPP 2, one slot more than a group": Case(f"{VIRTUAL} {MODERN} --fbd-slots 3", forward_pipeline=2),
-    "linears, TP 2, sequence parallel, dropout, a part over two forward stages": Case(
+    "linears, TP 2, sequence parallel, dropout, two parts on one forward stage": Case(
         f"--num-layers 6 {DROPOUT} --sequence-parallel", tensor=2, forward_pipeline=1, linears=True
     ),
     "linears, TP 2, no sequence parallel, one stage, forward PP 2": Case(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Self
 
 from megatronapp.cli.local_stack import Options, local_stack
 from megatronapp.core.bus import MemoryBus, Topic
-from megatronapp.core.findings import Finding, Kind
+from megatronapp.core.findings import Finding, Kind, State
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
@@ -22,8 +26,10 @@ from tests.support.training import TINY, train
 
 WORLD, CULPRIT = 4, 2
 TRAINING_SECONDS = 90.0
-OTHERS_SECONDS = 2.0
-"""For which is waited for whoever else would be named."""
+OTHERS_SECONDS = 4.0
+"""For which is waited for whoever else would be named, and for stacks."""
+FROM_STEP = 40
+"""By then the job's usual pauses are known."""
 SEEN = "seen"
 """A file: the finding was heard, the ranks may go."""
 
@@ -31,22 +37,42 @@ RankProgram = Callable[[str, Path], None]
 
 
 @dataclass
-class Heard:
-    """Every hang that was told of, as it was told first and last."""
+class Hangs:
+    """Every hang that was told of, as it was told first, and last while it stood."""
 
     first: dict[str, Finding] = field(default_factory=dict)
-    last: dict[str, Finding] = field(default_factory=dict)
+    standing: dict[str, Finding] = field(default_factory=dict)
 
     def take(self, finding: Finding) -> None:
         if finding.kind is Kind.HANG:
             self.first.setdefault(finding.id, finding)
-            self.last[finding.id] = finding
+        if finding.kind is Kind.HANG and finding.state is State.OPEN:
+            self.standing[finding.id] = finding
 
 
 def rank(flags: str, folder: Path) -> None:
     """A rank, which goes when the finding was heard."""
     leave_when_seen(folder)
     train(f"{TINY} {flags}", plugins=(ScanPlugin, FaultsPlugin))
+
+
+class StopsItself(Plugin):
+    """The culprit's process stops in a step, as by anybody's SIGSTOP."""
+
+    name: ClassVar[str] = "stops_itself"
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls() if context.identity.rank == CULPRIT else None
+
+    def step_begin(self, step: int) -> None:
+        if step == FROM_STEP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stopping_rank(flags: str, folder: Path) -> None:
+    leave_when_seen(folder)
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, StopsItself))
 
 
 def leave_when_seen(folder: Path) -> None:
@@ -59,9 +85,16 @@ def leave_when_seen(folder: Path) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-async def listen(bus: MemoryBus, heard: Heard) -> None:
+def wake(folder: Path) -> None:
+    """Who was stopped goes on, and sees that it may go."""
+    for file in folder.glob("pid.*"):
+        with suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGCONT)
+
+
+async def listen(bus: MemoryBus, hangs: Hangs) -> None:
     async for message in bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
-        heard.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
+        hangs.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
 
 
 def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> None:
@@ -72,20 +105,17 @@ def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, 
         )
 
 
-def scenario(folder: Path, fault: str, *, from_step: int = 4) -> str:
+def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP) -> str:
     """The flag of a scenario in which the culprit has this fault in one step."""
     file = folder / "scenario.yaml"
     file.write_text(f"faults: [{{{fault}, ranks: [{CULPRIT}], from_step: {from_step}, to_step: {from_step}}}]")
     return f"--fault-scenario {file}"
 
 
-async def hangs_of(
-    folder: Path, flags: str, program: RankProgram = rank, disturb: Callable[[Path], None] | None = None
-) -> Heard:
-    """disturb: what happens to the ranks from outside; in a thread, beside the training."""
-    heard = Heard()
+async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Hangs:
+    hangs = Hangs()
     async with local_stack(Options(folder, page_port=None)) as running:
-        listening = asyncio.create_task(listen(running.bus, heard))
+        listening = asyncio.create_task(listen(running.bus, hangs))
         environment = {
             "MEGATRONAPP_JOB": "local/program",
             "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
@@ -93,12 +123,11 @@ async def hangs_of(
         }
         arguments = f"--train-iters 100000 --trace {flags}"
         training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
-        if disturb is not None:
-            await asyncio.to_thread(disturb, folder)
-        while not heard.first and not training.done():
+        while not hangs.first and not training.done():
             await asyncio.sleep(0.1)
         await asyncio.sleep(OTHERS_SECONDS)
         (folder / SEEN).touch()
+        wake(folder)
         await training
         listening.cancel()
-    return heard
+    return hangs

@@ -53,7 +53,7 @@ def reported(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
         if _inside:
             _inside.append(tensor.numel())
             return all_reduce(tensor, *args, group=group, **kwargs)
-        with told(group, tensor.numel()):
+        with running(group, tensor.numel()):
             return all_reduce(tensor, *args, group=group, **kwargs)
 
     return called
@@ -69,13 +69,13 @@ def reported_together(coalescing: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 elements = sum(_inside)
                 _inside.clear()
-            ending.enter_context(told(group, elements))  # it is sent as the context ends
+            ending.enter_context(running(group, elements))  # it is sent as the context ends
 
     return called
 
 
 @contextmanager
-def told(group: Any, elements: int) -> Iterator[None]:
+def running(group: Any, elements: int) -> Iterator[None]:
     own = joined(group or dist.group.WORLD)
     event = own.enqueue(b"AllReduce", elements, channels=1)
     channel = own.channel(event, 0, 5)
@@ -93,9 +93,9 @@ async def test_a_rank_that_stops_is_named_by_what_nccl_tells_alone(tmp_path: Pat
     os.environ.pop(plugin.VARIABLE, None)
     stops = scenario(tmp_path, "kind: hang, side: host", from_step=40)
 
-    heard = await hangs_of(tmp_path, f"--nccl-trace {stops}", rank)
+    hangs = await hangs_of(tmp_path, f"--nccl-trace {stops}", rank)
 
-    (hang,) = heard.first.values()
+    (hang,) = hangs.first.values()
     assert (hang.ranks, hang.cause) == ((CULPRIT,), Cause.HOST_CPU)
     others = [str(each) for each in range(WORLD) if each != CULPRIT]
     assert f"waiting for it: {', '.join(others)}" in hang.summary

@@ -93,6 +93,19 @@ def heard(whole: Attempt, *messages: trace_pb2.TraceMessage, first_step: int = 1
     return whole
 
 
+def test_operations_without_a_record_are_counted_once_also_after_a_restart() -> None:
+    beats = [beat(number, 8, operations_lost=lost) for number, lost in enumerate((4, 9, 9), start=1)]
+    whole = heard(attempt("run-1"), *beats[:2])
+    again = notes.unpack(notes.pack(whole))
+    who = trace_pb2.Identity(run="run-1", job="team/gpt", attempt=1, rank=0, incarnation=1)
+    last = trace_pb2.RankMessage(identity=who, message=beats[2], received_unix_ns=9 * 10**9)
+
+    lost = again.take(from_record(last.SerializeToString()))
+
+    assert whole.ranks[0].operations_lost == 9
+    assert (lost.events, lost.operations) == (0, 0)
+
+
 def test_a_note_keeps_since_when_a_rank_stands_where_and_how_it_has_ended() -> None:
     messages = [beat(1, 7), beat(2, 8), beat(3, 8), beat(4, 8), beat(5, 8, closing=True)]
 

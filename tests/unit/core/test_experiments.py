@@ -81,6 +81,33 @@ def test_gradients_of_two_answers_are_those_of_the_lead() -> None:
     assert passes[1].request.prompts == ((7, 8),)
 
 
+def test_values_of_other_prompts_are_kept_before_they_are_taken() -> None:
+    changes = [
+        Intervention(site="resid_post", kind="steer", layers="1"),
+        NOISE,
+        Intervention(site="mlp.out", kind="mean"),
+    ]
+    asked = compare("ab", changes, SHAPE, source="cd", baseline="ef")
+
+    source, baseline = next(asked), asked.send(Outcome([row([1])], {}))
+    asked.send(Outcome([row([1])], {}))  # A
+    values = {("logits", None): np.zeros((1, 2, 5))} | {("resid_post", layer): np.ones((1, 2, 3)) for layer in (0, 1)}
+    b = asked.send(Outcome([row([1, 2], [(3, -1.0)])], values))  # type: ignore[arg-type]
+
+    assert [(each.name, each.request.prompts) for each in (source, baseline)] == [
+        ("source", ("cd",)),
+        ("baseline", ("ef",)),
+    ]
+    assert source.request.keep == baseline.request.keep == ("layers[1].resid_post", "layers[*].mlp.out")
+    named = [(each.source, each.baseline) for each in b.request.interventions]
+    assert named == [("source", "baseline"), ("", ""), ("source", "")]
+
+
+def test_a_patch_without_a_source_says_what_to_give() -> None:
+    with pytest.raises(UsageError, match="patch takes its values from another prompt: give source"):
+        next(compare("ab", [Intervention(site="resid_post", kind="patch")], SHAPE))
+
+
 def test_names_of_passes_become_the_runners_ids() -> None:
     names: dict[str, str] = {}
     first = addressed(Pass(scoring(["a"]), name="clean"), "id-1", names)

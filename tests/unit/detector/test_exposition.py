@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from megatronapp.core.findings import Cause, Finding, Kind, State
 from megatronapp.core.metrics import job_labels
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.group_kinds import GroupKind
@@ -155,3 +157,34 @@ def test_a_scrape_looks_at_all_ranks_once_in_some_seconds_of_the_job(monkeypatch
     generate_latest(registry)
 
     assert (at_once, len(looked)) == (1, 2)
+
+
+def detections_of(*told: Finding, known: Sequence[Finding] = ()) -> float:
+    """How many are counted when these are told one after the other."""
+    registry = CollectorRegistry()
+    exposition = Exposition(registry, Engines(), 16)
+    for finding in known:
+        exposition.know(finding)
+    for finding in told:
+        exposition.note(finding)
+    return sum(
+        sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "megatronapp_detections_total"
+    )
+
+
+def opened(identifier: str, **changes: object) -> Finding:
+    own = {"id": identifier, "run": "a", "job": "team/a", "attempt": 1, "kind": Kind.SLOW_GPU, "cause": Cause.COMPUTE}
+    return Finding.model_validate(own | {"ranks": (3,), "state": State.OPEN} | changes)
+
+
+def test_a_finding_is_counted_once_however_often_it_is_told() -> None:
+    assert detections_of(opened("x"), opened("x", page=True), opened("x", effect_ratio=1.2)) == 1
+    assert detections_of(opened("x"), opened("y")) == 2
+
+
+def test_what_opens_again_is_counted_again_and_what_was_counted_before_is_not() -> None:
+    assert detections_of(opened("x"), opened("x", state=State.RESOLVED), opened("x")) == 2
+    assert detections_of(opened("x"), known=[opened("x")]) == 0

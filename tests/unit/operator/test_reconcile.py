@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -109,6 +110,19 @@ def test_pods_without_a_place_are_told_of_with_the_schedulers_words() -> None:
     assert ready is not None
     assert ready.reason is Reason.UNSCHEDULABLE
     assert "1 of 2 pods: insufficient nvidia.com/gpu" in ready.message
+
+
+def test_a_hang_names_its_collective_and_its_side_in_the_column() -> None:
+    said = (
+        "Nothing has moved in step 40. Rank 2 has not entered all_reduce 79 of dp:0-2; waiting for it: 0. Its longest"
+    )
+    found = dataclasses.replace(suspicion(), kind="hang", cause="host_cpu", ranks=(2,), summary=f"{said} pause is 1 s.")
+
+    decision = decide(running(report=report(found)))
+
+    assert decision.status.findings is not None
+    summary = "2 @ node2: host: Rank 2 has not entered all_reduce 79 of dp:0-2"
+    assert decision.status.findings.summary == summary
 
 
 def test_findings_name_ranks_and_node() -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from megatronapp.core.errors import NotFoundError, UsageError
 from megatronapp.trainer.checkpoint_flags import completed
+from megatronapp.trainer.convert import hf_to_core
+from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.environment import Environment
+from tests.support.hugging_face import write_model
 
 HERE = Environment(node="n")
 
@@ -25,3 +28,13 @@ def test_a_checkpoint_must_be_named() -> None:
 def test_a_folder_without_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no checkpoint of the trainer"):
         completed(["--use-checkpoint-args", "--load", str(tmp_path)], HERE)
+
+
+def test_a_setting_of_nought_is_taken_over(tmp_path: Path) -> None:
+    hf_to_core.convert(Options(source=write_model(tmp_path / "model"), target=tmp_path / "core"))
+
+    flags = completed(["--use-checkpoint-args", "--load", str(tmp_path / "core")], HERE)
+
+    assert flags[flags.index("--attention-dropout") + 1] == "0.0"
+    assert flags[flags.index("--num-layers") + 1] == "2"
+    assert "--num-experts" not in flags

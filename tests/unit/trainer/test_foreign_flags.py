@@ -7,6 +7,7 @@ import pytest
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer import arguments, foreign_flags
 from megatronapp.trainer.foreign_flags import table, translate
+from megatronapp.trainer.layout import Layout
 
 GPT3 = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
@@ -33,6 +34,25 @@ LLAMA = (
     "--eval-interval 100 --save-interval 1000 --log-throughput --profile --profile-step-start 4 --profile-step-end 6 "
     "--ckpt-format torch_dist --distributed-timeout-minutes 60 --save out --load out --tensorboard-dir logs"
 )
+BERT = (
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --max-position-embeddings 512 "
+    "--attention-backend auto --micro-batch-size 4 --global-batch-size 32 --train-iters 100 --weight-decay 1e-2 "
+    "--clip-grad 1.0 --fp16 --lr 0.0001 --lr-decay-iters 90 --lr-decay-style linear --min-lr 1.0e-5 "
+    "--lr-warmup-fraction .01 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --data-path data "
+    "--vocab-file vocab.txt --split 949,50,1 --log-interval 100 --save-interval 10 --eval-interval 10 --save out "
+    "--load out --eval-iters 10 --tensorboard-dir logs"
+)
+T5 = (
+    "--encoder-num-layers 12 --decoder-num-layers 6 --hidden-size 768 --num-attention-heads 12 --kv-channels 64 "
+    "--ffn-hidden-size 3072 --encoder-seq-length 512 --decoder-seq-length 128 --max-position-embeddings 512 "
+    "--micro-batch-size 64 --global-batch-size 512 --lr 0.0001 --train-iters 100 --lr-decay-iters 100 "
+    "--lr-decay-style linear --min-lr 0.00001 --weight-decay 1e-2 --lr-warmup-fraction 0.01 --clip-grad 1.0 --bf16 "
+    "--vocab-extra-ids 100 --init-method-std 0.015 --transformer-impl transformer_engine "
+    "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --attention-backend auto --data-path data "
+    "--vocab-file vocab.txt --tokenizer-type BertWordPieceCase --split 99982,9,9 --log-interval 100 "
+    "--tensorboard-dir logs --save-interval 500 --eval-interval 1000 --eval-iters 10 --distributed-backend nccl "
+    "--save out --load out"
+)
 
 
 @pytest.mark.parametrize("folder", ["gpt3", "bert", "t5", "llama"])
@@ -53,6 +73,24 @@ def test_the_gpt3_script_parses_unchanged() -> None:
     assert config.training.rampup_batch_size == (4, 4, 100)
     assert config.data.tokenizer_type == "GPT2BPETokenizer"
     assert {flag for flag in GPT3.split() if flag.startswith("--")} == set(table().scripts["gpt3"])
+
+
+def test_the_bert_script_parses_unchanged() -> None:
+    config, _ = arguments.parse([*BERT.split(), "--model-type", "bert"])
+
+    assert config.data.tokenizer_type == "BertWordPieceLowerCase"
+    assert (config.model.num_layers, config.parallel.pipeline_model_parallel_size) == (24, 16)
+    assert {flag for flag in BERT.split() if flag.startswith("--")} == set(table().scripts["bert"])
+
+
+def test_the_t5_script_parses_unchanged() -> None:
+    config, _ = arguments.parse([*T5.split(), "--model-type", "t5"])
+
+    assert (config.model.num_layers, config.model.decoder_num_layers) == (12, 6)
+    assert (config.training.seq_length, config.training.decoder_seq_length) == (512, 128)
+    assert config.data.tokenizer_type == "BertWordPieceCase"
+    assert Layout.of(config, 8).data == 8
+    assert {flag for flag in T5.split() if flag.startswith("--")} == set(table().scripts["t5"])
 
 
 def test_the_llama_script_parses_but_for_what_is_refused() -> None:

@@ -104,3 +104,39 @@ def test_every_divisible_layout_uses_every_rank_and_every_sample(
 
     assert found.tensor * found.pipeline * found.data == found.world
     assert found.microbatches * found.micro_batch_size * found.data == found.global_batch_size
+
+
+MASKED = "--tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt --data-path data"
+T5 = f"{MASKED} --model-type t5 --vocab-extra-ids 100"
+
+
+@pytest.mark.parametrize(
+    ("flags", "world", "said"),
+    [
+        (f"{T5} --pipeline-model-parallel-size 2", 2, "--model-type t5 can't be cut into pipeline stages"),
+        (f"{MASKED} --model-type t5", 1, "give --vocab-extra-ids 100"),
+        (f"{T5} --decoder-seq-length 33", 1, r"--decoder-seq-length 33 must be from 8 to .* \(32\)"),
+        (f"{T5} --group-query-attention", 1, "--group-query-attention is not built for --model-type t5"),
+        (
+            f"{T5} --decoder-seq-length 9 --tensor-model-parallel-size 2 --sequence-parallel",
+            2,
+            "--decoder-seq-length 9 can't be split over 2",
+        ),
+        ("--model-type bert --mock-data", 1, "give --data-path"),
+        ("--model-type bert --data-path data", 1, "needs --tokenizer-type BertWordPieceLowerCase"),
+        (f"{MASKED} --model-type bert --mask-prob 1", 1, "--mask-prob 1.0 is no part"),
+        (f"{MASKED} --model-type bert --short-seq-prob 2", 1, "--short-seq-prob 2.0 is more than all"),
+        (f"{MASKED} --model-type bert --seq-length 4", 1, "--seq-length 4 is too small"),
+        (f"{MASKED} --model-type bert --num-experts 2", 1, "--num-experts is not built for --model-type bert"),
+        (f"{MASKED} --model-type bert --rotary-base 500000", 1, "--rotary-base is not built"),
+        (f"{MASKED} --model-type bert --attention-backend unfused", 1, "--attention-backend auto or local"),
+    ],
+)
+def test_what_a_family_can_not_do_is_refused(flags: str, world: int, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        layout(flags, world)
+
+
+@pytest.mark.parametrize("flags", [T5, f"{MASKED} --model-type bert --pipeline-model-parallel-size 2"])
+def test_what_a_family_can_do_is_laid_out(flags: str) -> None:
+    assert layout(flags, 4).ranks == 4

@@ -256,7 +256,8 @@ LAYOUT_OF_SCHEMA = {
         "tokenizer": {"class", "vocab_size", "sha256", "special_tokens"},
         "plugins": {"flags", "changes"},
         "forward": {
-            "model_type", "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
+            "model_type", "bert_no_binary_head", "decoder_num_layers", "vocab_extra_ids",
+            "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels",
             "group_query_attention", "num_query_groups", "position_embedding_type", "max_position_embeddings",
             "rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "openai_gelu",
             "padded_vocab_size", "normalization", "norm_epsilon", "swiglu", "disable_bias_linear",

@@ -224,7 +224,7 @@ class ScopeInForce(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class ScopeCommand(_message.Message):
-    __slots__ = ("id", "by", "reason", "generation", "train", "perturb", "perturb_clear", "compare", "fetch", "record")
+    __slots__ = ("id", "by", "reason", "generation", "train", "perturb", "perturb_clear", "compare", "record")
     ID_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -233,7 +233,6 @@ class ScopeCommand(_message.Message):
     PERTURB_FIELD_NUMBER: _ClassVar[int]
     PERTURB_CLEAR_FIELD_NUMBER: _ClassVar[int]
     COMPARE_FIELD_NUMBER: _ClassVar[int]
-    FETCH_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     id: str
     by: str
@@ -243,9 +242,8 @@ class ScopeCommand(_message.Message):
     perturb: ScopePerturb
     perturb_clear: ScopePerturbClear
     compare: ScopeCompare
-    fetch: ScopeFetch
     record: ScopeRecord
-    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., generation: _Optional[_Union[ScopeGeneration, _Mapping]] = ..., train: _Optional[_Union[ScopeTrainControl, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., compare: _Optional[_Union[ScopeCompare, _Mapping]] = ..., fetch: _Optional[_Union[ScopeFetch, _Mapping]] = ..., record: _Optional[_Union[ScopeRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., generation: _Optional[_Union[ScopeGeneration, _Mapping]] = ..., train: _Optional[_Union[ScopeTrainControl, _Mapping]] = ..., perturb: _Optional[_Union[ScopePerturb, _Mapping]] = ..., perturb_clear: _Optional[_Union[ScopePerturbClear, _Mapping]] = ..., compare: _Optional[_Union[ScopeCompare, _Mapping]] = ..., record: _Optional[_Union[ScopeRecord, _Mapping]] = ...) -> None: ...
 
 class ScopeAck(_message.Message):
     __slots__ = ("command", "code", "hint", "effective_step")
@@ -354,20 +352,6 @@ class ScopeCompare(_message.Message):
     coefficients: _containers.RepeatedScalarFieldContainer[float]
     seeds: int
     def __init__(self, request: _Optional[str] = ..., generation: _Optional[str] = ..., plan: _Optional[_Union[ScopePerturb, _Mapping]] = ..., align: _Optional[str] = ..., coefficients: _Optional[_Iterable[float]] = ..., seeds: _Optional[int] = ...) -> None: ...
-
-class ScopeFetch(_message.Message):
-    __slots__ = ("id", "expression", "dtype", "request", "step")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    expression: str
-    dtype: str
-    request: str
-    step: int
-    def __init__(self, id: _Optional[str] = ..., expression: _Optional[str] = ..., dtype: _Optional[str] = ..., request: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ScopeRecord(_message.Message):
     __slots__ = ("do", "name", "expressions", "view")

@@ -430,7 +430,7 @@ class Progress(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., tflops_per_gpu: _Optional[float] = ..., total_steps: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations")
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations", "operations_lost", "stack")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +447,8 @@ class Heartbeat(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_LOST_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     unix_ns: int
     step: int
@@ -463,7 +465,21 @@ class Heartbeat(_message.Message):
     phase: Phase
     memory: Memory
     evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
-    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
+    operations_lost: int
+    stack: Stack
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[_Union[Frontier, _Mapping]]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
+
+class Stack(_message.Message):
+    __slots__ = ("clock_ns", "state", "text", "source")
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    state: str
+    text: str
+    source: str
+    def __init__(self, clock_ns: _Optional[int] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
 class Frontier(_message.Message):
     __slots__ = ("communicator", "enqueued", "started", "completed", "enqueued_at_ns", "completed_at_ns", "operation", "peer", "sending", "open", "elements", "data_type", "root", "nccl")
@@ -594,7 +610,7 @@ class SentTraceMessage(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., batch: _Optional[_Union[TraceBatch, _Mapping]] = ..., summary: _Optional[_Union[StepSummary, _Mapping]] = ..., heartbeat: _Optional[_Union[SentHeartbeat, _Mapping]] = ..., bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
 
 class SentHeartbeat(_message.Message):
-    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations")
+    __slots__ = ("clock_ns", "unix_ns", "step", "frontiers", "dropped", "control", "gpu", "activity", "activity_since_ns", "communicators", "thread_cpu_ns", "thread_wait_ns", "closing", "phase", "memory", "evaluations", "operations_lost", "stack")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -611,6 +627,8 @@ class SentHeartbeat(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_LOST_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
     unix_ns: int
     step: int
@@ -627,7 +645,9 @@ class SentHeartbeat(_message.Message):
     phase: Phase
     memory: Memory
     evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
-    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ...) -> None: ...
+    operations_lost: int
+    stack: Stack
+    def __init__(self, clock_ns: _Optional[int] = ..., unix_ns: _Optional[int] = ..., step: _Optional[int] = ..., frontiers: _Optional[_Iterable[bytes]] = ..., dropped: _Optional[int] = ..., control: _Optional[_Union[TraceControl, _Mapping]] = ..., gpu: _Optional[_Union[GpuTelemetry, _Mapping]] = ..., activity: _Optional[str] = ..., activity_since_ns: _Optional[int] = ..., communicators: _Optional[_Iterable[_Union[Communicator, _Mapping]]] = ..., thread_cpu_ns: _Optional[int] = ..., thread_wait_ns: _Optional[int] = ..., closing: _Optional[bool] = ..., phase: _Optional[_Union[Phase, str]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., operations_lost: _Optional[int] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("run",)

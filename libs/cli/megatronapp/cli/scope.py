@@ -94,6 +94,8 @@ def compare(
     changes: Annotated[
         list[str], typer.Option("--intervention", help="'kind=zero site=mlp.out layers=3'; may be repeated")
     ],
+    source: Annotated[str, typer.Option(help="prompt whose values patch, mean and steer take")] = "",
+    baseline: Annotated[str, typer.Option(help="of steer: prompt whose mean is taken away")] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="tokens that it adds")] = 16,
     free: Annotated[bool, typer.Option(help="let the changed model go its own way")] = False,
     reason: Annotated[str, typer.Option(help="why, for the audit")] = "megatronapp scope compare",
@@ -106,7 +108,14 @@ def compare(
     parsed = [intervention(text) for text in changes]
     model = _model(url, token, run)
     model.reason = reason
-    found = model.compare(prompt, parsed, free=free, max_new_tokens=max_new_tokens)
+    found = model.compare(
+        prompt,
+        parsed,
+        free=free,
+        max_new_tokens=max_new_tokens,
+        source=source or None,
+        baseline=baseline or None,
+    )
     if as_json:
         print(_json(found))
         return

@@ -1,4 +1,4 @@
-"""`train`, `generate`, `convert`, `data preprocess`, `interfere`: handed to the trainer with their flags untouched."""
+"""Commands that are handed to the trainer with their flags untouched."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def generate(context: typer.Context) -> None:
     """Generate text with a checkpoint (`megatronapp generate --help` lists the flags)."""
     with needs("trainer"):
         from megatronapp.trainer.generate.main import main
+    raise typer.Exit(main(context.args))
+
+
+def checkpoint(context: typer.Context) -> None:
+    """Say what a checkpoint holds, or whether it is whole: inspect, verify."""
+    with needs("trainer"):
+        from megatronapp.trainer.checkpoint_command import main
     raise typer.Exit(main(context.args))
 
 

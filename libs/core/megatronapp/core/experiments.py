@@ -19,7 +19,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.generation import GenerationRequest, Prompt, Sampling, Token
 from megatronapp.core.generation_rows import Row
 from megatronapp.core.scope.captures import Floats, Place, Wanted
-from megatronapp.core.scope.intervention import Intervention, patch
+from megatronapp.core.scope.intervention import FROM_VALUES, STEER, Intervention, patch
 from megatronapp.core.scope.measures import (
     Attribution,
     Doubles,
@@ -34,6 +34,7 @@ from megatronapp.core.scope.measures import (
 
 GREEDY = Sampling(temperature=0)
 CLEAN, CORRUPTED = "clean", "corrupted"
+SOURCE, BASELINE = "source", "baseline"
 MOST_ROWS = 64
 """Of one pass of a trace."""
 
@@ -252,8 +253,13 @@ def compare(
     sampling: Sampling = GREEDY,
     seed: int = 0,
     intervention_seed: int = 0,
+    source: Prompt | None = None,
+    baseline: Prompt | None = None,
 ) -> Experiment[Comparison]:
-    """A generates; B is given A's tokens, or with `free` goes its own way from the same prompt, with the same seed."""
+    """A generates; B is given A's tokens, or with `free` goes its own way from the same prompt, with the same seed.
+    Interventions that patch, mean-ablate or steer without naming whose values they take, take those of the prompts
+    `source` and `baseline`. Raises UsageError."""
+    interventions = yield from _with_sources(interventions, source, baseline)
     layers = tuple(range(shape.layers))
     shown = (Wanted("logits"), Wanted(site, layers))
     request = scoring((prompt,), max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, top_candidates=1)
@@ -267,6 +273,28 @@ def compare(
         disturbed = replace(disturbed, continuations=(added[:-1],), max_new_tokens=1)
     b = yield Pass(disturbed, shown)
     return _compared(a, b, ids, site, layers, free=free)
+
+
+def _with_sources(
+    interventions: Sequence[Intervention], source: Prompt | None, baseline: Prompt | None
+) -> Experiment[Sequence[Intervention]]:
+    """With the names of the passes that keep the values which are taken."""
+    taking = [each for each in interventions if each.kind in FROM_VALUES and not (each.source or each.vector)]
+    if not taking:
+        return interventions
+    keep = tuple(dict.fromkeys(_selector(each) for each in taking))
+    steers = any(each.kind == STEER for each in taking)
+    for name, prompt, needed in ((SOURCE, source, True), (BASELINE, baseline, steers)):
+        if needed and prompt is None:
+            raise UsageError(f"{taking[0].kind} takes its values from another prompt: give {name}")
+        if needed and prompt is not None:
+            yield Pass(scoring((prompt,), keep=keep), name=name)
+    named = {id(each): replace(each, source=SOURCE, baseline=BASELINE * (each.kind == STEER)) for each in taking}
+    return [named.get(id(each), each) for each in interventions]
+
+
+def _selector(of: Intervention) -> str:
+    return f"layers[{of.layers or '*'}].{of.site}"
 
 
 def _compared(

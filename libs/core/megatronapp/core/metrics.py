@@ -29,6 +29,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "collector": (
         Metric("megatronapp_trace_events_received_total", "counter", JOB_LABELS, "Spans accepted"),
         Metric("megatronapp_trace_events_dropped_total", "counter", (*JOB_LABELS, "reason"), "Spans lost, by reason"),
+        Metric("megatronapp_trace_operations_lost_total", "counter", JOB_LABELS, "Operations of NCCL without a record"),
         Metric("megatronapp_trace_batches_total", "counter", JOB_LABELS, "Batches of spans accepted"),
         Metric("megatronapp_trace_messages_total", "counter", (*JOB_LABELS, "kind"), "Messages journalled, by kind"),
         Metric("megatronapp_trace_duplicates_total", "counter", JOB_LABELS, "Messages that had arrived before"),

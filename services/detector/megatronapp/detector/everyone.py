@@ -23,19 +23,19 @@ def of(positions: Mapping[int, Positions]) -> Everyone:
     """positions: by rank."""
     frontiers = {rank: own.by_communicator() for rank, own in positions.items()}
     members = {name: ranks for own in positions.values() for name, ranks in own.members().items()}
-    told = {rank: found for rank, own in positions.items() if (found := own.of_nccl())}
-    if not told:
+    reported = {rank: found for rank, own in positions.items() if (found := own.of_nccl())}
+    if not reported:
         return Everyone(frontiers, members)
-    seats = {rank: [each.seat for each in own if each.peer < 0] for rank, own in told.items()}
+    seats = {rank: [each.seat for each in own if each.peer < 0] for rank, own in reported.items()}
     groups = {name: ranks for name, ranks in members.items() if not name.startswith("p2p:")}
-    return _with_nccl(Everyone(frontiers, members), told, joined(seats, groups))
+    return _with_nccl(Everyone(frontiers, members), reported, joined(seats, groups))
 
 
-def _with_nccl(hooks: Everyone, told: Mapping[int, list[OfNccl]], known: Mapping[int, Joined]) -> Everyone:
+def _with_nccl(hooks: Everyone, reported: Mapping[int, list[OfNccl]], known: Mapping[int, Joined]) -> Everyone:
     frontiers = {rank: dict(frontier) for rank, frontier in hooks.frontiers.items()}
     members = {**hooks.members, **{each.id: tuple(sorted(each.ranks)) for each in known.values()}}
     pairs: dict[str, dict[int, dict[int, Position]]] = {}
-    for rank, own in told.items():
+    for rank, own in reported.items():
         for each in own:
             communicator = known.get(each.seat.hash)
             if communicator is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,7 @@ from megatronapp.detector.rules import hang
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Frontier, blame
 from megatronapp.detector.signals.program import Calls, disagreements
+from megatronapp.detector.signals.silence import Silence
 from megatronapp.detector.standstill import Standstill
 from megatronapp.detector.steps import StepTable
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio
@@ -186,6 +187,8 @@ class _Stall:
     phase: int = 0
     usual_seconds: float | None = None
     unheard: tuple[int, ...] = ()
+    stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
+    silences: Mapping[int, Silence] = field(default_factory=dict)
 
 
 class Halted(Protocol):

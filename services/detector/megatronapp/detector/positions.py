@@ -96,9 +96,9 @@ def _position(f: trace_pb2.Frontier) -> Position:
 
 
 def _of_nccl(f: trace_pb2.Frontier) -> OfNccl:
-    told = f.nccl
-    seat = Seat(told.hash, told.size, told.place, told.timed)
-    return OfNccl(seat, _position(f), told.peer if told.HasField("peer") else -1)
+    place = f.nccl
+    seat = Seat(place.hash, place.size, place.place, place.timed)
+    return OfNccl(seat, _position(f), place.peer if place.HasField("peer") else -1)
 
 
 def _open(messages: Sequence[trace_pb2.OpenMessage]) -> tuple[Message, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
@@ -18,6 +18,7 @@ from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
 from megatronapp.detector.signals.program import calls_of, disagreements
+from megatronapp.detector.signals.silence import Silence, silences
 from megatronapp.v1 import trace_pb2
 
 NS = 1e-9
@@ -32,6 +33,8 @@ RENEWAL_SECONDS = 1.0
 CERTAIN_SECONDS = 5.0
 """Members that call different operations under one number do so however long the job's pauses are. They are named when
 nothing has moved for so long, as long as the least patience within a step, or when a rank is lost."""
+STOPPED = "stopped"
+"""Of a process, as its agent tells: by SIGSTOP, or a debugger's."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
 BUSY_SHARE = 0.2
 """A thread that uses less of a processor than this stands still: one that computes gets this much where five share a
@@ -51,6 +54,9 @@ class _Rank:
     telemetry: trace_pb2.GpuTelemetry | None = None
     clock_ns: int = 0
     cpu_ns: int = 0
+    node: str = ""
+    stack: trace_pb2.Stack | None = None
+    """What it was in when its agent looked, since it has moved last."""
     computing: bool = False
     """CPU ranks: it is in a pass, and its thread uses the processor."""
 
@@ -71,6 +77,10 @@ class Stall:
     """Whom the others wait for, though nothing was ever heard of them: they may have stopped, or may not be traced."""
     gone: frozenset[int] = frozenset()
     """Ranks that had ended, or were silent, when it was looked who holds the others up."""
+    stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
+    """Of the blamed, what their agents have seen them in."""
+    silences: Mapping[int, Silence] = field(default_factory=dict)
+    """Of those that are not heard of, what that says."""
 
 
 class Progress:
@@ -137,7 +147,11 @@ class Progress:
         if not stands or known.groups is not member.groups:
             known.update(member.groups, frontiers)
         self._pass_time(unix_ns, moved=moved)
-        state.step, state.activity = step, heartbeat.activity
+        state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
+        if heartbeat.HasField("stack"):
+            state.stack = heartbeat.stack
+        elif not stands:
+            state.stack = None
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
@@ -159,11 +173,17 @@ class Progress:
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
         patient = self.stalled_seconds <= self._patience_seconds
-        if self._closed == len(self._ranks) or (patient and not self._differing()):
+        if self._closed == len(self._ranks) or (patient and not self._differing() and not self._halted()):
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
+
+    def _halted(self) -> bool:
+        """Whether the kernel says that somebody's process is stopped: it will not move, however long pauses are."""
+        if self.stalled_seconds <= CERTAIN_SECONDS:
+            return False
+        return any(s.stack is not None and s.stack.state == STOPPED for s in self._ranks.values())
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
@@ -195,8 +215,13 @@ class Progress:
         known = self._stall
         gone = frozenset(r for r, s in self._ranks.items() if s.closing or s.lost or self._silent(s))
         if known is not None and known.blamed and not gone <= known.gone:
-            return replace(known, seconds=self.stalled_seconds)
-        return replace(self._locate_stall(), gone=gone)
+            return replace(known, seconds=self.stalled_seconds, stacks=self._stacks_of(known.blamed))
+        found = self._locate_stall()
+        return replace(found, gone=gone, stacks=self._stacks_of(found.blamed))
+
+    def _stacks_of(self, blamed: Iterable[Blame]) -> dict[int, trace_pb2.Stack]:
+        ranks = {b.rank: self._ranks.get(b.rank) for b in blamed}
+        return {rank: state.stack for rank, state in ranks.items() if state is not None and state.stack is not None}
 
     def _locate_stall(self) -> Stall:
         living = {rank: state for rank, state in self._ranks.items() if not state.closing}
@@ -217,7 +242,18 @@ class Progress:
         blamed = [b for b in blamed if b.rank in living or b.side is Side.PROGRAM]
         foremost = max(living.values(), key=lambda s: s.step)
         usual = self._patience.usual(foremost.phase)
-        return Stall(self.stalled_seconds, foremost.step, tuple(blamed), activities, foremost.phase, usual, unheard)
+        nodes = {rank: state.node for rank, state in living.items()}
+        lost = [rank for rank, state in living.items() if state.lost]
+        return Stall(
+            self.stalled_seconds,
+            foremost.step,
+            tuple(blamed),
+            activities,
+            foremost.phase,
+            usual,
+            unheard,
+            silences=silences(silent, lost, nodes, living),
+        )
 
     def _known(self, rank: int) -> _Rank:
         if rank not in self._ranks:

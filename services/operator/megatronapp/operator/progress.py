@@ -10,6 +10,11 @@ from megatronapp.operator.observation import Observation
 from megatronapp.operator.remediate import KINDS
 from megatronapp.operator.snapshots import FindingSummary, Report, format_time, parse_time
 
+SIDES = {"host_cpu": "host", "compute": "device", "nic": "link", "deadlock": "program"}
+"""Of a hang, by the cause of its finding."""
+MAX_HANG = 160
+"""Characters of a hang in a column."""
+
 
 def progress_of(observation: Observation) -> Progress | None:
     """The newest progress, but not more often than the installation wants it written."""
@@ -69,13 +74,22 @@ def _findings(blamed: list[FindingSummary], now: str) -> FindingsStatus:
     shown = ",".join(map(str, ranks[:6])) + (",…" if len(ranks) > 6 else "")
     nodes = {suspicion.node for suspicion in blamed if suspicion.node}
     node = worst.node if len(nodes) != 1 else next(iter(nodes))
+    hang = next((_hang(suspicion) for suspicion in blamed if suspicion.kind == "hang"), "")
+    place = f"{shown} @ {node}" if node else shown
     return FindingsStatus(
         slow_ranks=ranks,
         worst_slowdown=f"{worst.effect_ratio:.1f}",
         node=node,
-        summary=f"{shown} @ {node}" if node else shown,
+        summary=f"{place}: {hang}" if hang else place,
         last_found=now,
     )
+
+
+def _hang(suspicion: FindingSummary) -> str:
+    """Which collective, and on which side: "host: Rank 2 has not entered all_reduce 79 of dp:0-2"."""
+    said = suspicion.summary.partition(". ")[2].partition(";")[0].partition(". ")[0]
+    side = SIDES.get(suspicion.cause, "unknown side")
+    return f"{side}: {said}"[:MAX_HANG].rstrip(".") if said else side
 
 
 def _whole(value: float | None, factor: int = 1) -> int | None:

@@ -39,6 +39,7 @@ class ScopeIntervention(Model):
     redraw: bool = False
     off: bool = False
     source: str = Field(default="", max_length=128, description="the generation that kept the values")
+    source_tokens: Selection = Field(default="", description="of patch: the source's tokens, as many as `tokens`")
     baseline: str = Field(default="", max_length=128)
     vector: list[float] = Field(default=[], max_length=MAX_VECTOR)
 
@@ -84,6 +85,10 @@ class CausalTrace(Model):
 class ComparisonRequest(Model):
     prompt: PromptValue
     interventions: list[ScopeIntervention] = Field(min_length=1, max_length=MAX_INTERVENTIONS)
+    source: PromptValue | None = Field(
+        default=None, description="whose values patch, mean and steer take, where they name no generation"
+    )
+    baseline: PromptValue | None = Field(default=None, description="of steer: whose mean is taken away")
     free: bool = Field(default=False, description="B goes its own way; else it is given A's tokens")
     site: Site = "resid_post"
     max_new_tokens: int = Field(default=16, ge=1, le=4096)

@@ -45,8 +45,8 @@ class Applier:
         attempt = self._jobs.of(received)
         lost = attempt.take(received)
         metrics.messages[received.kind].inc()
-        if lost:
-            metrics.dropped.inc(lost)
+        metrics.dropped.inc(lost.events)
+        metrics.operations_lost.inc(lost.operations)
         if received.kind == "batch":
             metrics.batches.inc()
             metrics.events.inc(received.message.batch.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from megatronapp.collector.blocks import Buffer, SpanBlock, SummaryBlock
 from megatronapp.collector.clocks import Clocks
@@ -19,6 +20,17 @@ AttemptKey = tuple[str, int]
 
 MAX_OWNERS = 10_000
 """Runs without attempts, since their files have expired, whose job is still known."""
+
+
+class Lost(NamedTuple):
+    """What never reached the collector."""
+
+    events: int = 0
+    operations: int = 0
+    """Of NCCL, of which there is no record."""
+
+
+NOTHING_LOST = Lost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,8 @@ class Rank:
     """The heartbeat that first told where the rank stands now."""
     dropped: int = 0
     """Events that its process has lost, as far as they are counted."""
+    operations_lost: int = 0
+    """The same of operations of NCCL."""
 
     def intern_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """These names, as the very tuple that came before when nothing has changed."""
@@ -135,28 +149,30 @@ class Attempt:
     def key(self) -> AttemptKey:
         return self.run, self.attempt
 
-    def take(self, received: Received) -> int:
-        """Apply a new message. Returns how many more events the rank has lost."""
+    def take(self, received: Received) -> Lost:
+        """Apply a new message. Returns how much more the rank has lost."""
         identity, message = received.identity, received.message
         self.last_seen_unix_ns = max(self.last_seen_unix_ns, received.received_unix_ns)
         self.changed = True
         process = self.membership.take(identity, message, received.received_unix_ns)
         if process is None or not process.hello_unix_ns:
-            return 0  # A late message of a process that another has replaced.
+            return NOTHING_LOST  # A late message of a process that another has replaced.
         rank = self.rank_of(process)
         if received.kind == "hello":
             self.on_hello(rank, message.hello.communicators)
-            return 0
+            return NOTHING_LOST
         if received.kind == "batch":
             rank.learn(message.batch.communicators)
-            return self._batch(rank, received)
+            return Lost(events=self._batch(rank, received))
         if received.kind == "summary":
             rank.learn(message.summary.communicators)
-            return self._summary(rank, received)
+            return Lost(events=self._summary(rank, received))
         rank.learn(message.heartbeat.communicators)
         rank.beat()
         self.evaluations.take(message.heartbeat.evaluations)
-        return self._count_dropped(rank, message.heartbeat.dropped)
+        operations = max(0, message.heartbeat.operations_lost - rank.operations_lost)
+        rank.operations_lost += operations
+        return Lost(self._count_dropped(rank, message.heartbeat.dropped), operations)
 
     def rank_of(self, process: Process) -> Rank:
         """What is known of a rank whose process this is; a new one has named nothing yet."""

@@ -24,6 +24,7 @@ class JobMetrics:
     events: Counter
     batches: Counter
     dropped: Counter
+    operations_lost: Counter
     duplicates: Counter
     messages: dict[str, Counter]
     """By kind."""
@@ -47,6 +48,7 @@ class CollectorMetrics:
 
         self.events = counter("trace_events_received", "Spans accepted", *JOB_LABELS)
         self.dropped = counter("trace_events_dropped", "Spans lost, by reason", *JOB_LABELS, "reason")
+        self.operations_lost = counter("trace_operations_lost", "Operations of NCCL without a record", *JOB_LABELS)
         self.batches = counter("trace_batches", "Batches of spans accepted", *JOB_LABELS)
         self.messages = counter("trace_messages", "Messages journalled, by kind", *JOB_LABELS, "kind")
         self.duplicates = counter("trace_duplicates", "Messages that had arrived before", *JOB_LABELS)
@@ -76,7 +78,9 @@ class CollectorMetrics:
         self.bus_backlog = gauge("trace_bus_backlog_messages", "Messages that wait for the bus")
         self.writable.set(1)
         self.series.hold(self.events, self.dropped, self.batches, self.messages, self.duplicates)
-        self.series.hold(self.quarantined, self.lag, self.ranks, self.clock_residual, self.clock_offset)
+        self.series.hold(
+            self.operations_lost, self.quarantined, self.lag, self.ranks, self.clock_residual, self.clock_offset
+        )
 
     def of(self, job: str) -> JobMetrics:
         """The counters of `<namespace>/<name>`, of which something was heard."""
@@ -87,6 +91,7 @@ class CollectorMetrics:
                 events=self.events.labels(**labels),
                 batches=self.batches.labels(**labels),
                 dropped=self.dropped.labels(**labels, reason="rank_buffer_full"),
+                operations_lost=self.operations_lost.labels(**labels),
                 duplicates=self.duplicates.labels(**labels),
                 messages={kind: self.messages.labels(**labels, kind=kind) for kind in MESSAGE_KINDS},
                 lag=self.lag.labels(**labels),

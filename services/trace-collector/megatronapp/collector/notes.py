@@ -110,6 +110,7 @@ def _restore(attempt: Attempt, record: trace_pb2.RankMessage) -> None:
             attempt.membership.apply(record)
             known.beat()
             known.dropped = known.process.dropped  # which the attempt's count has
+            known.operations_lost = max(known.operations_lost, message.heartbeat.operations_lost)
     except DataError as error:
         log.error("rank_note_unreadable", run=attempt.run, attempt=attempt.attempt, rank=number, error=str(error))
 

@@ -58,7 +58,7 @@ def build_parser(plugins: Sequence[type[Plugin]] = ()) -> ArgumentParser:
     parser = ArgumentParser(
         prog="megatronapp train",
         usage="megatronapp train [flags]",
-        description="Train a GPT with megatron-core. Flags have Megatron-LM's names and meanings.",
+        description="Train a GPT, BERT or T5 with megatron-core. Flags have Megatron-LM's names and meanings.",
         allow_abbrev=False,
     )
     for section in SECTIONS.values():

@@ -45,7 +45,9 @@ def _folder(save: str, load: str | None) -> Path:
 def _flags(saved: Any, given: set[str]) -> Iterator[str]:
     for name, field in FIELDS.items():
         value = saved.get(name)
-        if field.metadata[EFFECT] != Effect.FORWARD or value in (None, False, [], ()) or flag_name(field) in given:
+        if field.metadata[EFFECT] != Effect.FORWARD or flag_name(field) in given:
+            continue
+        if value is None or value is False or value in ([], ()):  # not 0, which is a value
             continue
         yield flag_name(field)
         if value is not True:

@@ -52,7 +52,7 @@ def find_latest(folder: Path) -> int | None:
     else:
         log.warning("checkpoint_tracker_unreadable", file=str(tracker), content=text[:40])
     for step in steps:
-        reason = _torn(folder / folder_name(step))
+        reason = why_torn(folder / folder_name(step))
         if reason is None:
             return step
         log.warning("checkpoint_torn", folder=str(folder / folder_name(step)), reason=reason)
@@ -68,7 +68,7 @@ def _steps_in(folder: Path) -> list[int]:
     return [int(name[1]) for name in names if name]
 
 
-def _torn(checkpoint: Path) -> str | None:
+def why_torn(checkpoint: Path) -> str | None:
     """Why this checkpoint can't be used, or None."""
     try:
         sizes: dict[str, int] = dict(load_json_file(checkpoint / COMPLETE)["files"])
@@ -91,7 +91,7 @@ def find_complete(folder: Path) -> Path:
     if not folder.is_dir():
         raise NotFoundError(f"{folder}: there is no such folder")
     if _FOLDER.match(folder.name) and not (folder / LATEST).exists():
-        if (reason := _torn(folder)) is not None:
+        if (reason := why_torn(folder)) is not None:
             raise DataError(f"{folder} is no complete checkpoint: {reason}")
         return folder
     step = find_latest(folder)
@@ -188,7 +188,7 @@ def prune(claim: Claim, *, step: int, keep: int) -> None:
         if each > step:
             continue
         if kept < keep:
-            kept += _torn(checkpoint) is None
+            kept += why_torn(checkpoint) is None
             continue
         # Under another name first: what is half removed must not look like a checkpoint.
         going = checkpoint.with_name(f".{checkpoint.name}.removed")

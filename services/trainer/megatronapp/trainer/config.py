@@ -45,8 +45,9 @@ def required(text: str, effect: Effect) -> Any:
 class ModelConfig:
     """Model."""
 
-    model_type: Literal["gpt"] = flag("gpt", "family of the model", FORWARD)
+    model_type: Literal["gpt", "bert", "t5"] = flag("gpt", "family of the model", FORWARD)
     num_layers: int = required("transformer layers", FORWARD)
+    decoder_num_layers: int | None = flag(None, "T5: layers of the decoder; default --num-layers", FORWARD)
     hidden_size: int = required("width of the residual stream", FORWARD)
     num_attention_heads: int = required("attention heads", FORWARD)
     ffn_hidden_size: int | None = flag(
@@ -92,6 +93,7 @@ class ModelConfig:
     moe_router_load_balancing_type: Literal["aux_loss", "sinkhorn", "none"] = flag(
         "aux_loss", "how experts are balanced", FORWARD
     )
+    bert_no_binary_head: bool = flag(False, "BERT: learn masked words alone, not the order of sentences", FORWARD)
     attention_backend: Literal["auto", "unfused", "local", "flash", "fused"] = flag(
         "auto", "kernel of attention; flash and fused are Transformer Engine's", OPERATION
     )
@@ -139,6 +141,9 @@ class TrainingConfig:
     train_iters: int = required("total training steps, including those before a restart", TRAINING)
     micro_batch_size: int = required("sequences per forward pass of one rank", TRAINING)
     seq_length: int = required("tokens per sequence", TRAINING)
+    decoder_seq_length: int | None = flag(
+        None, "T5: tokens per sequence of the decoder; default --seq-length", TRAINING
+    )
     global_batch_size: int | None = flag(
         None, "sequences per step; default micro batch size x data-parallel size", TRAINING
     )
@@ -218,13 +223,27 @@ class DataConfig:
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data", OPERATION)
     no_mmap_bin_files: bool = flag(False, "read the .bin files, do not map them into memory", OPERATION)
     num_workers: int = flag(2, "data loader processes; 0: the training process itself", OPERATION, minimum=0)
-    tokenizer_type: Literal["GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer"] = flag(
-        "ByteTokenizer", "tokenizer", FORWARD
+    mask_prob: float = flag(0.15, "BERT and T5: part of the words that are masked", TRAINING)
+    short_seq_prob: float = flag(0.1, "BERT and T5: part of the samples that are shorter than the sequence", TRAINING)
+    tokenizer_type: Literal[
+        "GPT2BPETokenizer",
+        "HuggingFaceTokenizer",
+        "SentencePieceTokenizer",
+        "Llama2Tokenizer",
+        "BertWordPieceLowerCase",
+        "BertWordPieceCase",
+        "ByteTokenizer",
+        "NullTokenizer",
+    ] = flag("ByteTokenizer", "tokenizer", FORWARD)
+    vocab_file: str | None = flag(
+        None, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase and BertWordPieceCase", OPERATION
     )
-    vocab_file: str | None = flag(None, "vocab.json of GPT2BPETokenizer", OPERATION)
+    vocab_extra_ids: int = flag(
+        0, "tokens of no word that are added to vocab.txt: T5 marks with them what was cut out", FORWARD, minimum=0
+    )
     merge_file: str | None = flag(None, "merges.txt of GPT2BPETokenizer", OPERATION)
     tokenizer_model: str | None = flag(
-        None, "tokenizer.json of HuggingFaceTokenizer, or the folder that holds it", OPERATION
+        None, "tokenizer.json of HuggingFaceTokenizer, or its folder; tokenizer.model of SentencePiece", OPERATION
     )
     vocab_size: int | None = flag(None, "vocabulary of NullTokenizer", FORWARD)
 

@@ -78,9 +78,9 @@ def translate(argv: Sequence[str]) -> Translation:
 def _implied(given: _Given) -> list[str]:
     """The tokenizer that Megatron-LM takes for these files where none is named."""
     named = given.value("--tokenizer-type", "") or "--use-checkpoint-args" in given.flags
-    if named or not {"--vocab-file", "--merge-file"} <= given.flags:
+    if named or "--vocab-file" not in given.flags:
         return []
-    return ["--tokenizer-type", "GPT2BPETokenizer"]
+    return ["--tokenizer-type", "GPT2BPETokenizer" if "--merge-file" in given.flags else "BertWordPieceLowerCase"]
 
 
 class _Given:

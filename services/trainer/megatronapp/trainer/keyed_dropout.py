@@ -22,6 +22,10 @@ from megatron.core.tensor_parallel.random import (
 )
 from megatron.core.utils import unwrap_model
 
+DEFAULT = "default"
+MODEL_PARALLEL = "model-parallel-rng"
+"""Under sequence parallelism all transformer layers run in its fork."""
+
 Coordinates = tuple[int, ...]
 
 
@@ -55,15 +59,16 @@ class KeyedStates:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed, self._device = seed, device
 
-    def set(self, step: int, stage: int, chunk: int, microbatch: int) -> None:
+    def set(self, step: int, stage: int, chunk: int, microbatch: int, *, current: str = DEFAULT) -> None:
+        """current: the state that is drawn from now: the default one, or the one in whose fork the caller is."""
         tracker = get_cuda_rng_tracker()
         states = tracker.get_states()
         for name, place in coordinates(stage).items():
             generator = torch.Generator(self._device)
             generator.manual_seed(key(name, self._seed, *place, step, chunk, microbatch))
-            if name == "default":
+            if name == current:
                 (torch.cuda if self._device.type == "cuda" else torch).set_rng_state(generator.get_state())
-            elif name in states:
+            if name in states:
                 states[name] = generator.get_state()
         tracker.set_states(states)
 
@@ -91,9 +96,9 @@ def coordinates(stage: int) -> dict[str, Coordinates]:
     tensor = parallel_state.get_tensor_model_parallel_rank()
     expert = parallel_state.get_expert_model_parallel_rank(), parallel_state.get_expert_tensor_parallel_rank()
     return {
-        "default": (stage,),
+        DEFAULT: (stage,),
         get_data_parallel_rng_tracker_name(): (stage,),
-        "model-parallel-rng": (stage, tensor),
+        MODEL_PARALLEL: (stage, tensor),
         get_expert_parallel_rng_tracker_name(): (stage, *expert),
     }
 

@@ -110,6 +110,10 @@ def run(
     parallel.stop()
 
 
+_GPT_PLUGINS = ("scope", "enable_ws_server", "training_ws_port", "forward_backward_disaggregating")
+"""Flags of plug-ins that look into the layers themselves."""
+
+
 def _check_plugins(config: TrainerConfig, namespace: argparse.Namespace) -> None:
     """Raises UsageError for what the plug-ins' own schedules don't do."""
     training = config.training
@@ -120,6 +124,10 @@ def _check_plugins(config: TrainerConfig, namespace: argparse.Namespace) -> None
             "--rampup-batch-size changes the number of microbatches, and --use-dpp, --forward-backward-disaggregating "
             "and --p2p-transport native plan all steps alike: leave one of them out"
         )
+    for name in _GPT_PLUGINS if config.model.model_type != "gpt" else ():
+        if getattr(namespace, name, None):
+            flag, family = "--" + name.replace("_", "-"), config.model.model_type
+            raise UsageError(f"{flag} knows the layers of a GPT: leave it out with --model-type {family}")
     for name in ("fp16", "calculate_per_token_loss"):
         if split and getattr(training, name):
             flag = "--" + name.replace("_", "-")

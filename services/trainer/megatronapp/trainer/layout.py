@@ -12,6 +12,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.batch_ramp import BatchRamp
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
+from megatronapp.trainer.models.limits import check_family
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ class Layout:
             raise UsageError(
                 f"--global-batch-size {batch} is no multiple of --micro-batch-size {micro} x {data} data-parallel ranks"
             )
+        check_family(config)
         _check_model(config.model, parallel, config.training.seq_length)
         _check_experts(config.model, parallel, world_size)
         _check_recompute(config)

@@ -81,7 +81,8 @@ class Trainer:
         pipeline: PipelineMessages | None,
     ) -> None:
         self._config = config
-        self._family = family_of(config.model)
+        family = family_of(config.model)
+        self._losses = family.losses(config.model)
         self._transformer = transformer
         self._state = state
         self._batches = batches
@@ -95,7 +96,7 @@ class Trainer:
         self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self._window = self._new_window()
         self._patience = Patience(config.evaluation.early_stop_patience)
-        self._forward_step = plugins.forward_step(self._family.forward_step(device))
+        self._forward_step = plugins.forward_step(family.forward_step(device))
         self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
         self._schedule = plugins.schedule(schedule)
         self._optimizer_step = plugins.optimizer(state.optimizer.step)
@@ -201,7 +202,7 @@ class Trainer:
         return Window(loss=self._no_loss())
 
     def _no_loss(self) -> torch.Tensor:
-        return torch.zeros((len(self._family.losses), 2), dtype=torch.float64, device=self._device)
+        return torch.zeros((len(self._losses), 2), dtype=torch.float64, device=self._device)
 
     def _total_loss(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """[losses, 2] of all data-parallel ranks' microbatches; the ranks of the last stage call it together."""
@@ -237,7 +238,7 @@ class Trainer:
 
     def _named(self, losses: Sequence[float]) -> dict[str, float]:
         """By name, where there are several."""
-        return dict(zip(self._family.losses, losses, strict=True)) if len(losses) > 1 else {}
+        return dict(zip(self._losses, losses, strict=True)) if len(losses) > 1 else {}
 
     # ---- between steps
 

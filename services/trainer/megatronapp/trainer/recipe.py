@@ -21,7 +21,7 @@ from megatronapp.core.trace import values
 from megatronapp.trainer.config import EFFECT, SECTIONS, Effect, ModelConfig, TrainerConfig
 from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.models.sizes import ffn_hidden_size
+from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
 SCHEMA = 4
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
@@ -41,13 +41,21 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "moe_router_topk": lambda flags: flags["num_experts"] is not None,
     "moe_ffn_hidden_size": lambda flags: flags["num_experts"] is not None,
     "moe_router_load_balancing_type": lambda flags: flags["num_experts"] is not None,
+    "bert_no_binary_head": lambda flags: flags["model_type"] == "bert",
+    "decoder_num_layers": lambda flags: flags["model_type"] == "t5",
+    "decoder_seq_length": lambda flags: flags["model_type"] == "t5",
+    "mask_prob": lambda flags: flags["model_type"] != "gpt",
+    "short_seq_prob": lambda flags: flags["model_type"] != "gpt",
+    "vocab_extra_ids": lambda flags: str(flags.get("tokenizer_type")).startswith("BertWordPiece"),
     "vocab_size": lambda flags: flags.get("tokenizer_type") == "NullTokenizer",
 }
-_DERIVED = ("ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size")
+_DERIVED = ("decoder_num_layers", "decoder_seq_length", "ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size")
 _OFF, _UNSET = "off", "unset"
 _TOKENIZER_FILES = {
     "GPT2BPETokenizer": "--vocab-file and --merge-file",
     "HuggingFaceTokenizer": "--tokenizer-model",
+    "BertWordPieceTokenizer": "--vocab-file",
+    "SentencePieceTokenizer": "--tokenizer-model",
 }
 
 
@@ -258,6 +266,8 @@ def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that act, with the defaults that follow from others filled in. Those of the model must all be there."""
     flags = dict(settings)
     model = ModelConfig(**{f.name: flags[f.name] for f in dataclasses.fields(ModelConfig) if f.name in flags})
+    flags["decoder_num_layers"] = decoder_layers(model)
+    flags["decoder_seq_length"] = flags.get("decoder_seq_length") or flags.get("seq_length")
     flags["ffn_hidden_size"] = ffn_hidden_size(model)
     flags["kv_channels"] = model.kv_channels or model.hidden_size // model.num_attention_heads
     flags["moe_ffn_hidden_size"] = model.moe_ffn_hidden_size or flags["ffn_hidden_size"]

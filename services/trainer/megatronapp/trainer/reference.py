@@ -20,8 +20,10 @@ FOREIGN_HEAD = """# Megatron-LM's flags
 
 `megatronapp train` takes the flags of Megatron-LM's scripts in `examples/{gpt3,bert,t5,llama}`. Each is honoured (the
 list in [trainer.md](trainer.md#all-flags) says how), accepted without effect (the log says so: `flag_without_effect`),
-or refused with the way out. With `--vocab-file` and `--merge-file` and no `--tokenizer-type` the tokenizer is GPT-2's,
-as there. `--load` may name the folder of `--save`, also before its first checkpoint.
+or refused with the way out. Without `--tokenizer-type` the tokenizer is GPT-2's where there are `--vocab-file` and
+`--merge-file`, and BERT's in lower case where there is `--vocab-file` alone, as there. What a script of Megatron-LM
+trains is said by its name: `pretrain_bert.py` is `--model-type bert`, `pretrain_t5.py` `--model-type t5`. `--load` may
+name the folder of `--save`, also before its first checkpoint.
 
 This table is made by `python -m megatronapp.trainer.reference`.
 

@@ -1130,6 +1130,16 @@ export interface components {
             /** Interventions */
             interventions: components["schemas"]["ScopeIntervention"][];
             /**
+             * Source
+             * @description whose values patch, mean and steer take, where they name no generation
+             */
+            source?: string | number[] | null;
+            /**
+             * Baseline
+             * @description of steer: whose mean is taken away
+             */
+            baseline?: string | number[] | null;
+            /**
              * Free
              * @description B goes its own way; else it is given A's tokens
              * @default false
@@ -2509,6 +2519,12 @@ export interface components {
              * @default
              */
             source: string;
+            /**
+             * Source Tokens
+             * @description of patch: the source's tokens, as many as `tokens`
+             * @default
+             */
+            source_tokens: string;
             /**
              * Baseline
              * @default

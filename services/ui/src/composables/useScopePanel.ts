@@ -1,8 +1,9 @@
 import type { Ref, ShallowRef } from 'vue'
 import { onScopeDispose, shallowRef, watch } from 'vue'
-import type { Refused, Subscribed } from '@/scope/messages'
+import type { Refused, Subscribe, Subscribed } from '@/scope/messages'
 import type { Picture } from '@/scope/picture'
 import { layerOf, siteOf } from '@/scope/expression'
+import { fetchExact, placeOf } from './fetchExact'
 import type { Scope, Subscription } from './useScope'
 
 /** Cells of a picture at most, as the page can show them. */
@@ -21,6 +22,8 @@ export interface ScopePanel {
   readonly pictures: ReadonlyMap<number, Picture>
   readonly newest: Readonly<ShallowRef<Picture | undefined>>
   readonly version: Readonly<Ref<number>>
+  /** What was shown, once more and exactly, in the order of its steps; what is known no more comes as it was. */
+  readonly exact: () => Promise<{ readonly pictures: readonly Picture[]; readonly all: boolean }>
 }
 
 /**
@@ -34,6 +37,8 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
   const newest = shallowRef<Picture>()
   const version = shallowRef(0)
   const pictures = new Map<number, Picture>()
+  const taken = new Map<string, Picture>()
+  let asking: Omit<Subscribe, 'id'> | undefined
   let subscription: Subscription | undefined
   let waiting: Picture | undefined
   let frame = 0
@@ -47,6 +52,7 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
   }
   function take(picture: Picture): void {
     pictures.set(picture.frame.layer ?? -1, picture)
+    taken.set(placeOf(picture), picture)
     waiting = picture
     stalled.value = ''
     each(picture)
@@ -59,13 +65,15 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
       subscription?.end()
       subscription = undefined
       pictures.clear()
+      taken.clear()
+      asking = undefined
       newest.value = waiting = undefined
       answer.value = refused.value = undefined
       stalled.value = ''
       version.value += 1
       if (!text.trim()) return
       const size = shared(/attn\.(probs|scores|pattern)/.test(siteOf(text)) ? SQUARE : LONG, Math.max(1, of.planes.value))
-      const asked = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(request ? { request } : {}) }
+      const asked = (asking = { expression: text, ...size, maxFps: MAX_FPS, credits: layerOf(text) === null && text.includes('layers[') ? CREDITS.layers : CREDITS.one, ...(request ? { request } : {}) })
       subscription = scope.subscribe(asked, {
         subscribed: (told) => {
           answer.value = told
@@ -82,7 +90,13 @@ export function useScopePanel(scope: Scope, expression: Ref<string>, of: { reado
     cancelAnimationFrame(frame)
     subscription?.end()
   })
-  return { answer, refused, stalled, pictures, newest, version }
+  async function exact(): Promise<{ pictures: Picture[]; all: boolean }> {
+    const shown = new Map(taken)
+    const found = asking && shown.size ? await fetchExact(scope, asking, new Set(shown.keys())) : new Map<string, Picture>()
+    const all = [...shown].map(([place, picture]) => found.get(place) ?? picture)
+    return { pictures: all.sort((a, b) => a.frame.step - b.frame.step), all: [...shown.keys()].every((place) => found.has(place)) }
+  }
+  return { answer, refused, stalled, pictures, newest, version, exact }
 }
 
 /** Several planes are together no larger than one: both sides become shorter, of long pictures the lesser one alone. */

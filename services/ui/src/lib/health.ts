@@ -29,11 +29,18 @@ export interface NodeRanks {
   readonly ranks: readonly Rank[]
 }
 
+// Made once: localeCompare makes one each time, which of a thousand nodes takes a quarter of a second.
+const inOrder = new Intl.Collator(undefined, { numeric: true }).compare
+
 /** Ranks by the machine they run on, in the order of their local ranks. */
 export function groupByNode(ranks: readonly Rank[]): NodeRanks[] {
   const nodes = new Map<string, Rank[]>()
-  for (const rank of ranks) nodes.set(rank.node, [...(nodes.get(rank.node) ?? []), rank])
+  for (const rank of ranks) {
+    const members = nodes.get(rank.node)
+    if (members) members.push(rank)
+    else nodes.set(rank.node, [rank])
+  }
   return [...nodes]
     .map(([node, members]) => ({ node, ranks: members.sort((a, b) => a.local_rank - b.local_rank) }))
-    .sort((a, b) => a.node.localeCompare(b.node, undefined, { numeric: true }))
+    .sort((a, b) => inOrder(a.node, b.node))
 }

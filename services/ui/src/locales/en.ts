@@ -388,6 +388,7 @@ export const en = {
   'signal.host_gap': 'Host gap',
   'signal.data_wait': 'Waiting for data',
   'signal.frontier': 'Progress',
+  'signal.stack': 'Stack',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
   ...experimentsEn,

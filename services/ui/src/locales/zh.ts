@@ -388,6 +388,7 @@ export const zh: Messages = {
   'signal.host_gap': '主机间隙',
   'signal.data_wait': '等待数据',
   'signal.frontier': '进度',
+  'signal.stack': '调用栈',
   'signal.telemetry': '遥测',
   ...runsZh,
   ...experimentsZh,

@@ -57,6 +57,9 @@ interface Subscription {
  * can draw, and a hidden page asks for nothing. After a cut it joins again where it was: events are repeated from the
  * offset that it has seen, or a gap is told.
  */
+/** `fetch` fails with a TypeError where nobody answers: as a socket that is cut. */
+const cutOf = (error: unknown): Cut => (error instanceof TypeError ? { code: 1006, reason: '' } : { code: 0, reason: error instanceof Error ? error.message : String(error) })
+
 export class ScopeConnection {
   private socket: WebSocket | null = null
   private readonly subscriptions = new Map<number, Subscription>()
@@ -121,7 +124,7 @@ export class ScopeConnection {
     try {
       ticket = await this.options.ticket()
     } catch (error) {
-      return this.again({ code: 0, reason: error instanceof Error ? error.message : String(error) })
+      return this.again(cutOf(error))
     }
     if (this.closed) return
     const socket = (this.socket = this.options.open([PROTOCOL, `ticket.${ticket}`]))

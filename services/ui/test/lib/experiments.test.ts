@@ -12,6 +12,15 @@ describe('what is asked', () => {
     expect(missing({ ...DEFAULTS, kind: 'sweep', prompt: 'a', reason: 'x', coefficients: 'none' })).toBe('coefficients')
   })
 
+  it('asks for the prompts whose values a change takes', () => {
+    const steer = { ...DEFAULTS, kind: 'compare', prompt: 'a', reason: 'x', change: 'steer' } as const
+    expect(missing(steer)).toBe('source')
+    expect(missing({ ...steer, source: 'b' })).toBe('baseline')
+    expect(missing({ ...steer, change: 'mean', source: 'b' })).toBeNull()
+    expect(interventionOf({ ...steer, change: 'patch', coefficient: 3, sourceTokens: '2' })).toMatchObject({ kind: 'patch', coefficient: 0, source_tokens: '2' })
+    expect(interventionOf({ ...steer, coefficient: 3 })).toMatchObject({ kind: 'steer', coefficient: 3, source_tokens: '' })
+  })
+
   it('reads numbers however they are separated', () => expect(numbersOf('0.1, 0.3;1 x')).toEqual([0.1, 0.3, 1]))
 
   it('gives heads only to a site that has some, and zero no strength', () => {

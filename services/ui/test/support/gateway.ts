@@ -20,9 +20,15 @@ export interface Answer {
 export class FakeGateway {
   /** What is asked for below these paths is answered with this status. */
   readonly failing = new Map<string, number>()
+  /** What experiments were asked for. */
+  readonly experiments: unknown[] = []
   readonly asked: string[] = []
+  /** `silent`: it takes everything and answers nothing; `down`: nobody reaches it. */
+  condition: 'up' | 'silent' | 'down' = 'up'
   collectorLost: number | null = null
   canSilence = true
+  /** That the report counts. */
+  incidents = 0
   /** Findings that only the store still has. */
   readonly archived: Finding[] = []
   readonly annotations: Annotation[] = []
@@ -37,6 +43,7 @@ export class FakeGateway {
   bad = false
   brought: Partial<RecordingEntry> = {}
   private readonly listeners = new Set<(event: LiveEvent) => void>()
+  private readonly connections = new Set<() => void>()
   private readonly cache = new Map<string, Answer>()
 
   constructor(readonly worlds: readonly World[]) {}
@@ -51,11 +58,12 @@ export class FakeGateway {
       const run = url.searchParams.get('run')
       return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))
     }
-    if (path === '/api/v1/report') return json(REPORT)
+    if (path === '/api/v1/report') return json(reportOf(this.incidents))
     if (path.startsWith('/api/v1/scope/recordings')) return this.ofRecordings(method, path.slice('/api/v1/scope/recordings/'.length))
     if (path === '/api/v1/scope/tickets') return { ...json({ ticket: 'made-up', expires_unix_seconds: this.now() + 30 }), status: 201 }
     if (path === '/api/v1/scope/audit') return json(this.scopes.get(url.searchParams.get('run') ?? '')?.records() ?? [])
     const experiment = /^\/api\/v1\/scope\/runs\/[^/]+\/(.+)$/.exec(path)?.[1]
+    if (experiment) this.experiments.push(body)
     if (experiment) return json(answerExperiment(experiment, body))
     if (path.startsWith('/api/v1/history')) return this.ofRuns(path, url.searchParams)
     if (path.startsWith('/api/v1/findings/')) return this.ofFinding(method, path.slice('/api/v1/findings/'.length), url.searchParams, body)
@@ -205,12 +213,25 @@ export class FakeGateway {
   }
 
   say(event: LiveEvent): void {
+    if (this.condition !== 'up') return
     for (const listener of this.listeners) listener(event)
   }
 
   listen(listener: (event: LiveEvent) => void): () => void {
     this.listeners.add(listener)
     return () => this.listeners.delete(listener)
+  }
+
+  /** Of whatever is connected: `cut` is called when the gateway goes down. */
+  connected(cut: () => void): () => void {
+    this.connections.add(cut)
+    return () => this.connections.delete(cut)
+  }
+
+  /** Killed, or begun again: nobody is told. */
+  turn(condition: 'up' | 'silent' | 'down'): void {
+    this.condition = condition
+    if (condition === 'down') for (const cut of [...this.connections]) cut()
   }
 
   private once(key: string, make: () => Answer): Answer {
@@ -221,10 +242,12 @@ export class FakeGateway {
   }
 }
 
-const REPORT: Report = {
-  from_unix_seconds: 1_789_000_000, to_unix_seconds: 1_790_000_000, incidents: 0, open: 0, mean_seconds_to_resolve: null,
-  levels: [], causes: [], repeat_offenders: [], trend: [],
-}
+const reportOf = (incidents: number): Report => ({
+  from_unix_seconds: 1_789_000_000, to_unix_seconds: 1_790_000_000, incidents, open: 0, mean_seconds_to_resolve: incidents ? 600 : null,
+  levels: incidents ? [{ level: 'P1', incidents, open: 0, mean_seconds_to_resolve: 600 }] : [],
+  causes: incidents ? [{ cause: 'compute', incidents }] : [],
+  repeat_offenders: [], trend: [],
+})
 
 const json = (body: unknown): Answer => ({ status: 200, type: 'application/json', body: JSON.stringify(body) })
 

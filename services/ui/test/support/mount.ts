@@ -4,8 +4,10 @@ import type { Component } from 'vue'
 import { createApp, nextTick } from 'vue'
 import { createMemoryHistory, createRouter } from 'vue-router'
 import type { Router } from 'vue-router'
+import App from '@/App.vue'
 import { createLive, LIVE } from '@/api/live'
 import { createDesk } from '@/scope/desk'
+import type { OpenLink } from '@/scope/link'
 import { OPEN_LINK } from '@/scope/link'
 import { ROLE } from '@/composables/useRole'
 import { router as routes } from '@/router'
@@ -14,7 +16,7 @@ import type { FakeGateway } from './gateway'
 export interface Mounted {
   readonly element: HTMLElement
   readonly router: Router
-  /** Until it is so, or for a second. */
+  /** Until it is so, or for ten seconds: what takes longer fails where it is asserted. */
   readonly until: (true_: () => unknown) => Promise<void>
   readonly end: () => void
 }
@@ -31,28 +33,47 @@ export async function mountPage(page: Component, gateway: FakeGateway, address: 
   setActivePinia(pinia)
   const app = createApp(page, router.currentRoute.value.params)
   app.use(pinia).use(router)
-  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: role } as never).provide(OPEN_LINK, (hear) => {
-    const desk = createDesk(hear)
-    return { order: desk, close: () => undefined }
-  }))
+  app.runWithContext(() => app.provide(LIVE, createLive('ws://fake/api/v1/events')).provide(ROLE, { value: role } as never).provide(OPEN_LINK, openLink))
   app.mount(element)
   const until = async (holds: () => unknown): Promise<void> => {
-    for (let i = 0; i < 100 && !holds(); i += 1) await new Promise((resolve) => setTimeout(resolve, 10))
+    for (let i = 0; i < 1000 && !holds(); i += 1) await new Promise((resolve) => setTimeout(resolve, 10))
     await nextTick()
   }
   return {
     element, router, until,
-    end: () => {
-      app.unmount()
-      element.remove()
-      vi.unstubAllGlobals()
-    },
+    end: () => unmount(app, element),
   }
+}
+
+/** The page as people have it, shell and all, at an address. Timers are the test's. */
+export async function mountApp(gateway: FakeGateway, address: string): Promise<Omit<Mounted, 'until'>> {
+  vi.stubGlobal('fetch', (input: RequestInfo | URL, init?: RequestInit) => respond(gateway, input, init))
+  vi.stubGlobal('WebSocket', socketOf(gateway))
+  const router = createRouter({ history: createMemoryHistory(), routes: routes.options.routes })
+  await router.push(address)
+  const element = document.createElement('div')
+  document.body.append(element)
+  const pinia = createPinia()
+  setActivePinia(pinia)
+  const app = createApp(App, { linkRefused: false })
+  app.use(pinia).use(router).provide(OPEN_LINK, openLink)
+  app.mount(element)
+  return { element, router, end: () => unmount(app, element) }
+}
+
+const openLink: OpenLink = (hear) => ({ order: createDesk(hear), close: () => undefined })
+
+function unmount(app: ReturnType<typeof createApp>, element: HTMLElement): void {
+  app.unmount()
+  element.remove()
+  vi.unstubAllGlobals()
 }
 
 async function respond(gateway: FakeGateway, input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
   const request = input instanceof Request ? input : new Request(new URL(String(input), 'http://fake'), init)
   const sent: unknown = request.method === 'POST' ? await request.json().catch(() => undefined) : undefined
+  if (gateway.condition === 'down') throw new TypeError('nobody answers')
+  if (gateway.condition === 'silent') return new Promise((_, reject) => request.signal.addEventListener('abort', () => reject(request.signal.reason as Error)))
   const { status, type, body } = gateway.answer(request.method, new URL(request.url), sent)
   return new Response(status === 204 ? null : body, { status, headers: { 'Content-Type': type } })
 }
@@ -72,17 +93,19 @@ function scopeSocketOf(gateway: FakeGateway): new () => unknown {
     onclose?: (event: { code: number; reason: string }) => void
     onmessage?: (event: { data: string | ArrayBuffer }) => void
     private readonly viewer = gateway.view(
-      (message) => queueMicrotask(() => this.readyState === 1 && this.onmessage?.({ data: typeof message === 'string' ? message : message.buffer })),
+      (message) => queueMicrotask(() => this.readyState === 1 && gateway.condition === 'up' && this.onmessage?.({ data: typeof message === 'string' ? message : message.buffer })),
       (code, reason) => queueMicrotask(() => this.end(code, reason)),
     )
+    private readonly leave = gateway.connected(() => this.end(1006, ''))
     constructor() {
       queueMicrotask(() => {
+        if (gateway.condition === 'down') return this.end(1006, '')
         this.readyState = 1
         this.onopen?.()
       })
     }
     send(text: string): void {
-      this.viewer.hear(text)
+      if (gateway.condition === 'up') this.viewer.hear(text)
     }
     close(): void {
       this.end(1000, '')
@@ -90,6 +113,7 @@ function scopeSocketOf(gateway: FakeGateway): new () => unknown {
     private end(code: number, reason: string): void {
       if (this.readyState === 3) return
       this.readyState = 3
+      this.leave()
       this.viewer.leave()
       this.onclose?.({ code, reason })
     }
@@ -105,14 +129,20 @@ function eventSocketOf(gateway: FakeGateway): new () => unknown {
     onclose?: (event: unknown) => void
     onmessage?: (event: { data: string }) => void
     private readonly stop = gateway.listen((event) => this.onmessage?.({ data: JSON.stringify(event) }))
+    private readonly leave = gateway.connected(() => this.close())
     constructor() {
       queueMicrotask(() => {
+        if (gateway.condition === 'down') return this.close()
         this.onopen?.()
+        if (gateway.condition === 'silent') return
         for (const event of gateway.greeting()) this.onmessage?.({ data: JSON.stringify(event) })
       })
     }
     close(): void {
+      if (this.readyState === 3) return
+      this.readyState = 3
       this.stop()
+      this.leave()
       this.onclose?.({})
     }
     send(): void {

@@ -114,6 +114,7 @@ export class FakeScope {
   private hear(viewer: Viewer, message: ClientMessage & Record<string, never>, close: (code: number, reason: string) => void): void {
     if ('join' in message) return this.join(viewer, (message as { join: { run: string } }).join.run, close)
     if ('subscribe' in message) return this.subscribe(viewer, message.subscribe as Subscribe)
+    if ('ping' in message) return this.tell(viewer, { pong: message.ping } as ServerMessage)
     if ('unsubscribe' in message) return void viewer.subscriptions.delete((message.unsubscribe as { id: number }).id)
     if ('credit' in message) {
       const { id, frames } = message.credit as { id: number; frames: number }

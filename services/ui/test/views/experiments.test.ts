@@ -59,6 +59,18 @@ describe('experiments', () => {
     expect(part().querySelector('dl')?.textContent).toMatch(/First divergent tokenposition 4First layer that differs.*2/)
   })
 
+  it('take values of another prompt', async () => {
+    await open('compare')
+    fill('Change', 'patch')
+    fill('Reason', 'what it holds')
+    await page!.until(() => part().textContent.includes('whose values are taken'))
+    fill('Source prompt', 'The queen is')
+    fill('Its tokens', '1')
+    fill('Layers', '2')
+    await run()
+    expect(gateway.experiments.at(-1)).toMatchObject({ source: 'The queen is', baseline: null, interventions: [{ kind: 'patch', layers: '2', source_tokens: '1' }] })
+  })
+
   it('sweep strengths and seeds', async () => {
     await open('sweep')
     fill('Coefficients', '0.5 1')

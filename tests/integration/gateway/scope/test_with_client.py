@@ -188,6 +188,10 @@ def _with_and_without_is_compared(patient: Patient) -> None:
         assert (found.relative_l2[:2] < TOLERANCE).all()  # before the change
         assert (found.relative_l2[2:] > 1e-3).all()
         assert (found.kl > 0).all()
+    taken = client.Intervention(site="resid_post", kind="patch", layers="1")
+    itself, other = (model.compare(CLEAN, [taken], max_new_tokens=1, source=each) for each in (CLEAN, CORRUPTED))
+    assert np.abs(itself.kl).max() < 1e-9
+    assert (other.kl > 1e-6).all()
     points = model.sweep(CLEAN, client.Intervention(site="mlp.out", kind="noise1"), [0.1, 1.0], seeds=2)
     assert 0 < points[0].mean < points[1].mean
     assert len(set(points[0].kl)) == 2

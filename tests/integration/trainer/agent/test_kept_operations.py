@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, monkeypatch):
     kept: list[KeptOperations] = []
     init = KeptOperations.__init__
-    monkeypatch.setattr(KeptOperations, "__init__", lambda self, segment: (init(self, segment), kept.append(self))[0])
+    monkeypatch.setattr(KeptOperations, "__init__", lambda self, *given: (init(self, *given), kept.append(self))[0])
     with watched(tmp_path / "agent.sock", closes=False) as process:
         until(lambda: bool(kept) and kept[0].enqueued == 102)
         assert (kept[0].completed, kept[0].lost) == (100, 0)

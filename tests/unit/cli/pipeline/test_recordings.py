@@ -145,3 +145,15 @@ def test_a_recording_knows_forward_from_backward(tmp_path: Path) -> None:
 
     assert times[Kind.BACKWARD] == pytest.approx(times[Kind.WGRAD])
     assert times[Kind.FORWARD].mean() < (times[Kind.BACKWARD] + times[Kind.WGRAD]).mean()
+
+
+def test_whether_forward_devices_pay_is_planned_with_recorded_times(tmp_path: Path) -> None:
+    write_trace_folder(tmp_path, [step(seed) for seed in range(3)])
+
+    sizes = "--layers 8 --hidden-size 1024 --seq-length 128 --forward-devices 1 --forward-memory-gib 1"
+    answer = json.loads(typed(app, f"plan --trace {tmp_path} {sizes} --json"))
+
+    recorded = read_recording(tmp_path).pass_times(0.35).sum(axis=(0, 2)).max() / 1e6
+    assert answer["baseline"]["training"] == "no recompute"
+    assert answer["baseline"]["step_ms"] > LAYOUT.microbatches * recorded
+    assert answer["chosen"]["microbatch_ms"]["backward"] <= recorded

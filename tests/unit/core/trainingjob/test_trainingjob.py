@@ -207,9 +207,9 @@ def test_a_job_that_serves_has_flags_of_its_own_and_traces_nothing() -> None:
             "--require-plugins fbd --forward-backward-disaggregating --ignore-forward-tensor-parallel",
         ),
         (
-            {"fbd": {"enabled": True, "forwardTensor": 2, "forwardPipeline": 1}},
-            "--require-plugins fbd --forward-backward-disaggregating --forward-tensor-model-parallel-size 2 "
-            "--forward-pipeline-model-parallel-size 1",
+            {"fbd": {"enabled": True, "mode": "Linears", "forwardTensor": 2, "forwardPipeline": 1}},
+            "--require-plugins fbd --forward-backward-disaggregating --fbd-mode linears "
+            "--forward-tensor-model-parallel-size 2 --forward-pipeline-model-parallel-size 1",
         ),
     ],
 )

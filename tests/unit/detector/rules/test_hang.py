@@ -266,3 +266,55 @@ def test_a_rank_that_died_is_blamed() -> None:
         job.said += job.engine.feed(job.job.heartbeat(0, 5, [frontier]))
 
     assert {(f.kind, f.ranks) for f in job.said} == {(Kind.HANG, (1,))}
+
+
+def test_the_stack_of_who_is_named_is_told_when_it_comes_and_that_of_nobody_else() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20))
+    told_before = len(job.said)
+    stack = trace_pb2.Stack(state="stopped", text="in wait", source="faulthandler")
+
+    for _ in range(3):
+        job.beat((20, 20), (21, 20), stack=stack)
+
+    (finding,) = job.said[told_before:]
+    assert [one.signal for one in finding.evidence] == ["frontier", "stack"]
+    assert finding.evidence[1].text == "Rank 1 (stopped), faulthandler\nin wait"
+    assert "its process is stopped" in finding.summary
+
+
+def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
+    job = Beating()
+    job.train(10)
+    job.beat((10, 10), (10, 10), stack=trace_pb2.Stack(text="long ago"))
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert [one.signal for one in finding.evidence] == ["frontier"]
+
+
+def test_a_stopped_process_is_named_however_long_the_pauses_of_its_job_are() -> None:
+    job = Beating()
+    for second in range(3):
+        job.beat((second, second), (second, second))
+    for _ in range(7):
+        job.beat((3, 3), (4, 3), stack=trace_pb2.Stack(state="stopped", source="a stopped process can't tell"))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert finding.ranks == (1,)
+
+
+def test_a_rank_that_is_not_heard_of_is_told_as_such() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.job.clock_ns += SECOND
+        frontier = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=21, started=21, completed=20)
+        job.said += job.engine.feed(job.job.heartbeat(0, 6, [frontier]))
+
+    assert [f.ranks for f in {f.id: f for f in job.said}.values()] == [(1,)]
+    assert "Nothing is heard of it any more." in job.said[0].summary

@@ -12,11 +12,22 @@ from safetensors.torch import load_file, save_file
 
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError, UsageError
 from megatronapp.trainer import checkpoint_folder
+from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.convert import core_to_hf, hf_to_core, safetensors_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.safetensors_folder import TensorFolder
 from megatronapp.trainer.convert.torch_dist import StoredWeights
-from tests.support.hugging_face import CONFIGS, GPT2, LETTERS, LLAMA, random_tensors, write_model, write_tokenizer
+from megatronapp.trainer.saved_model import SavedModel
+from tests.support.hugging_face import (
+    CONFIGS,
+    GPT2,
+    LETTERS,
+    LLAMA,
+    random_tensors,
+    write_model,
+    write_sentencepiece,
+    write_tokenizer,
+)
 
 
 def converted(tmp_path: Path, source: Path) -> Path:
@@ -93,6 +104,20 @@ def test_older_files_of_gpt2_have_short_names_and_masks(tmp_path: Path) -> None:
     core_to_hf.convert(Options(source=converted(tmp_path, source), target=tmp_path / "back"))
 
     assert load_file(str(tmp_path / "back" / "model.safetensors")).keys() == random_tensors(GPT2).keys()
+
+
+def test_a_sentencepiece_model_is_taken_where_nothing_else_is(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", {**LLAMA, "vocab_size": 64})
+    (source / "tokenizer.json").unlink()
+    write_sentencepiece(source)
+
+    core = converted(tmp_path, source)
+    core_to_hf.convert(Options(source=core, target=tmp_path / "back"))
+
+    saved = SavedModel.find(core, ParallelConfig())
+    assert saved.tokenizer.tokenize("hello")[0] == saved.tokenizer.bos
+    assert saved.config.data.tokenizer_type == "Llama2Tokenizer"
+    assert (tmp_path / "back" / "tokenizer.model").read_bytes() == (source / "tokenizer.model").read_bytes()
 
 
 # ---- refused

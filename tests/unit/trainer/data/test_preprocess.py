@@ -87,7 +87,7 @@ def test_a_broken_run_leaves_the_earlier_output_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--split-sentences"], "--split-sentences is not supported: .*BERT"),
+        (["--keep-newlines"], "--keep-newlines is not supported: newlines are always kept"),
         (["--tokenzier"], "--tokenzier"),
         (["--workers=0"], "--workers"),
         (["--tokenizer-type=Nothing"], "Nothing is not known"),
@@ -106,3 +106,15 @@ def test_an_empty_input_is_an_error(tmp_path: Path) -> None:
         run(write(tmp_path / "in.jsonl"))
 
     assert left_over(tmp_path) == []
+
+
+def test_split_sentences_gives_each_sentence_a_sequence_of_its_document(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", '{"text": "One. Two."}', '{"text": "Three."}')
+    flags = [f"--input={source}", f"--output-prefix={tmp_path / 'out'}", "--tokenizer-type=ByteTokenizer"]
+
+    main([*flags, "--split-sentences", "--append-eod"])
+
+    data = IndexedDataset(str(tmp_path / "out_text_sentence"))
+    assert [bytes(data[i][data[i] < 256].tolist()).decode() for i in range(len(data))] == ["One.", "Two.", "Three."]
+    assert [data[i].tolist().count(256) for i in range(len(data))] == [0, 1, 1]
+    assert data.document_indices.tolist() == [0, 2, 3]

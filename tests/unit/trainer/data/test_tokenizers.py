@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
-from megatronapp.trainer.data.tokenizers import ByteTokenizer, HuggingFaceTokenizer, NullTokenizer, make_tokenizer
+from megatronapp.trainer.data.tokenizers import (
+    BertWordPieceTokenizer,
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    NullTokenizer,
+    make_tokenizer,
+)
+from tests.support.hugging_face import write_sentencepiece
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 GPT2 = {"vocab_file": str(EXAMPLES / "vocab.json"), "merge_file": str(EXAMPLES / "merges.txt")}
@@ -66,3 +73,72 @@ def test_missing_options_and_broken_files_say_what_is_wrong(
 ) -> None:
     with pytest.raises(error, match=says):
         make_tokenizer(kind, **options)
+
+
+BERT = str(EXAMPLES / "vocab.txt")
+
+
+def test_word_pieces_are_followed_by_the_tokens_of_no_word() -> None:
+    tokenizer = make_tokenizer("BertWordPieceLowerCase", vocab_file=BERT, vocab_extra_ids=3)
+
+    assert isinstance(tokenizer, BertWordPieceTokenizer)
+    assert (tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask) == (0, 2, 3, 4)
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.eod) == (2048, 2049, 3)
+    assert tokenizer.additional_special_tokens_ids == [2050, 2051, 2052]
+    assert tokenizer.vocab_size == 2053
+    assert tokenizer.detokenize(tokenizer.tokenize("The THRONE of")) == "the throne of"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
+def test_no_text_becomes_a_special_token_but_the_unknown_one(text: str) -> None:
+    tokenizer = make_tokenizer("BertWordPieceLowerCase", vocab_file=BERT, vocab_extra_ids=2)
+
+    ids = tokenizer.tokenize(f"{text} [MASK] [EOS] <extra_id_0>")
+
+    assert all(token == 1 or 5 <= token < 2048 for token in ids)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n", "does not begin with"),
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n", "has no token .MASK."),
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "a piece twice"),
+        ("[PAD]\n\udcff\n", "is no text"),
+    ],
+)
+def test_a_file_that_is_no_vocabulary_of_a_bert_is_refused(pieces: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "vocab.txt"
+    file.write_text(pieces, errors="surrogateescape")
+
+    with pytest.raises(ConfigError, match=says):
+        make_tokenizer("BertWordPieceCase", vocab_file=str(file))
+
+
+def test_a_sentencepiece_model_is_read(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path)
+    file = str(tmp_path / "tokenizer.model")
+
+    plain, of_llama = (
+        make_tokenizer(kind, tokenizer_model=file) for kind in ("SentencePieceTokenizer", "Llama2Tokenizer")
+    )
+
+    ids = plain.tokenize("once upon a time")
+    assert plain.detokenize(ids) == "once upon a time"
+    assert of_llama.tokenize("once upon a time") == [of_llama.bos, *ids]
+    assert (plain.bos, plain.eod) == (1, 2)
+    assert max(ids) < plain.vocab_size
+    assert plain.files == {"tokenizer.model": (tmp_path / "tokenizer.model").read_bytes()}
+    assert plain.unique_identifiers != of_llama.unique_identifiers
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", None])
+def test_what_is_no_sentencepiece_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.model"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"tokenizer\.model"):
+        make_tokenizer("SentencePieceTokenizer", tokenizer_model=str(file))
+    with pytest.raises(UsageError, match="needs --tokenizer-model"):
+        make_tokenizer("Llama2Tokenizer")

@@ -197,7 +197,7 @@ _GATED_SITES = {
 _MOE_SITES = {
     "router.logits": ("batch", "token/sequence", "expert"),
     "router.probs": ("batch", "token/sequence", "expert"),
-    "router.load": ("expert/expert",),
+    "router.load": ("batch", "token/sequence", "expert"),
 }
 _FIRST_SITES = {"embed": ("batch", "token/sequence", "chan:hidden")}
 _LAST_SITES = {

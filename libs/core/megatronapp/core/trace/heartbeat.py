@@ -5,6 +5,7 @@ read, and checked, only when somebody looks at them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 
 from megatronapp.core.trace import limits
@@ -31,11 +32,16 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
     _HEARTBEAT.check(beat)
     check_phase(beat.phase)
     check_parts(beat, _PARTS)
-    check_texts("activity", [beat.activity], limits.MAX_NAME)
+    _check_activity(beat.activity)
     if isinstance(beat, trace_pb2.Heartbeat):
         _check_frontiers(list(beat.frontiers))
     else:
         check_count("frontiers", len(beat.frontiers), limits.MAX_FRONTIERS)
+    if beat.HasField("stack"):
+        _STACK.check(beat.stack)
+        check_count("characters of a stack", len(beat.stack.text), limits.MAX_STACK)
+        check_texts("stack", beat.stack.text.split("\n"), limits.MAX_STACK)
+        check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)
     if evaluations := beat.evaluations:
@@ -43,6 +49,12 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         _EVALUATION.check_all(evaluations)
         for evaluation in evaluations:
             check_texts("evaluation", [evaluation.split])
+
+
+@lru_cache(maxsize=limits.MAX_KEPT_NAMES)
+def _check_activity(activity: str) -> None:
+    """Ranks tell the same few again and again."""
+    check_texts("activity", [activity], limits.MAX_NAME)
 
 
 def read_frontiers(sent: Iterable[bytes]) -> list[trace_pb2.Frontier]:
@@ -67,12 +79,14 @@ def _check_frontiers(frontiers: Sequence[trace_pb2.Frontier]) -> None:
 
 _OPERATION, _DATA_TYPE, _OPEN_MESSAGES = attrgetter("operation"), attrgetter("data_type"), attrgetter("open")
 _TIME_NS, _COUNT = limits.MAX_TIME_NS, limits.MAX_COUNT
+_STEP, _DROPPED = limits.MAX_STEP, limits.MAX_DROPPED
 
 
 def _heartbeat_holds(beat: AnyHeartbeat) -> bool:
     return (
-        beat.step <= limits.MAX_STEP
-        and beat.dropped <= limits.MAX_DROPPED
+        beat.step <= _STEP
+        and beat.dropped <= _DROPPED
+        and beat.operations_lost <= _DROPPED
         and 0 <= beat.unix_ns <= _TIME_NS
         and 0 <= beat.thread_cpu_ns <= _TIME_NS
         and 0 <= beat.thread_wait_ns <= _TIME_NS
@@ -110,7 +124,7 @@ def _open_message_holds(message: trace_pb2.OpenMessage) -> bool:
 _HEARTBEAT = Ranges(
     "heartbeat",
     *up_to(limits.MAX_STEP, "step"),
-    *up_to(limits.MAX_DROPPED, "dropped"),
+    *up_to(limits.MAX_DROPPED, "dropped", "operations_lost"),
     *up_to(limits.MAX_TIME_NS, "unix_ns", "thread_cpu_ns", "thread_wait_ns"),
     *times("clock_ns", "activity_since_ns"),
     hold=_heartbeat_holds,
@@ -132,5 +146,6 @@ _OPEN = Ranges(
     *times("posted_at_ns"),
     hold=_open_message_holds,
 )
+_STACK = Ranges("stack", *times("clock_ns"))
 _PARTS = {"control": CONTROL, "gpu": _GPU, "memory": MEMORY}
 _EVALUATION = Ranges("evaluation", *up_to(limits.MAX_STEP, "step"), *up_to(limits.MAX_COUNT, "microbatches"))

@@ -98,6 +98,9 @@ class FbdPlugin(Model):
     """MegaFBD: of each replica some ranks run forward, others backward, of which `parallelism` speaks."""
 
     enabled: bool = False
+    mode: Literal["Input", "Linears", "Auto"] | None = Field(
+        default=None, description="what backward ranks get; Auto: what pays, and an error where nothing does"
+    )
     ignore_forward_tensor_parallel: bool = Field(default=False, description="one forward rank for TP backward ranks")
     forward_tensor: int | None = Field(
         default=None, ge=1, le=MAX_FORWARD, description="tensor-parallel forward ranks; default: parallelism.tensor"
@@ -121,7 +124,8 @@ class FbdPlugin(Model):
     def flags(self) -> list[str]:
         if not self.enabled:
             return []
-        switch = ["--ignore-forward-tensor-parallel"] if self.ignore_forward_tensor_parallel else []
+        switch = [] if self.mode is None else ["--fbd-mode", self.mode.lower()]
+        switch += ["--ignore-forward-tensor-parallel"] if self.ignore_forward_tensor_parallel else []
         for name, size in (("tensor", self.forward_tensor), ("pipeline", self.forward_pipeline)):
             switch += [] if size is None else [f"--forward-{name}-model-parallel-size", str(size)]
         return ["--forward-backward-disaggregating", *switch]

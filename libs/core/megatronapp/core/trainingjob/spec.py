@@ -234,8 +234,10 @@ class Spec(Model):
         sizes = self.parallelism
         if sizes.context != 1 or sizes.expert != 1:
             raise ValueError("plugins.fbd needs context and expert of 1")
-        if sizes.pipeline < 2:
-            raise ValueError("plugins.fbd needs pipeline of at least 2: the last stage runs its own forward")
+        if sizes.pipeline < 2 and self.plugins.fbd.mode not in ("Linears", "Auto"):
+            raise ValueError(
+                "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"
+            )
         backward = sizes.tensor * sizes.pipeline
         forward = self.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline)
         if self.world_size % (forward + backward):

@@ -4,13 +4,14 @@ ranks wait for each other."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from megatronapp.core.findings import Cause, Evidence, Kind
 from megatronapp.core.trace.message_id import describe
 from megatronapp.detector.rules.base import Suspicion
 from megatronapp.detector.signals.frontier import Blame, Side
+from megatronapp.detector.signals.silence import Silence
 from megatronapp.v1 import trace_pb2
 
 _CAUSE = {
@@ -38,8 +39,16 @@ _ADVICE = {
     Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
     "these operations in different orders.",
 }
+_SILENT = {
+    Silence.ENDED: "Its process has ended without a goodbye",
+    Silence.RANK: "Nothing is heard of it any more",
+    Silence.NODE: "Nothing is heard of any rank of its node",
+}
+_HALTED = ("stopped", "traced", "zombie")
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM}
 TOLD_RANKS = 16
+TOLD_STACKS = 4
+"""Of a verdict; each has up to 16,384 characters."""
 TOLD_EDGES = 4
 """Of a circle; the others are alike."""
 
@@ -65,6 +74,10 @@ class Stalled(Protocol):
     def usual_seconds(self) -> float | None: ...
     @property
     def unheard(self) -> tuple[int, ...]: ...
+    @property
+    def stacks(self) -> Mapping[int, trace_pb2.Stack]: ...
+    @property
+    def silences(self) -> Mapping[int, Silence]: ...
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
@@ -132,7 +145,27 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
     does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
-    return _described(stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.")
+    return _described(
+        stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}{_silent(stall, ranks)}"
+    )
+
+
+def _stopped(stall: Stalled, ranks: tuple[int, ...]) -> str:
+    """What the kernel tells of a process is the reason where somebody has stopped it."""
+    found = [rank for rank in ranks if rank in stall.stacks and stall.stacks[rank].state in _HALTED]
+    return f" {_named(tuple(found))}: its process is {stall.stacks[found[0]].state}." if len(found) == 1 else ""
+
+
+def _silent(stall: Stalled, ranks: tuple[int, ...]) -> str:
+    silence = stall.silences.get(ranks[0]) if len(ranks) == 1 else None
+    return f" {_SILENT[silence]}." if silence else ""
+
+
+def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
+    for rank in [rank for rank in ranks if rank in stall.stacks][:TOLD_STACKS]:
+        stack = stall.stacks[rank]
+        state = f" ({stack.state})" if stack.state else ""
+        yield Evidence(signal="stack", text=f"Rank {rank}{state}, {stack.source}\n{stack.text}".strip(), unit="lines")
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
@@ -142,7 +175,7 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         ranks=ranks,
         since_step=stall.step or None,
         effect_ratio=1.0,
-        evidence=(Evidence(signal="frontier", text=text, unit="operations"),),
+        evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_stacks(stall, ranks)),
         summary=f"Nothing has moved{_when(stall)}. {text}{_pause(stall)}",
         advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
         confidence=0.95 if b and b.side in _CERTAIN else 0.5,

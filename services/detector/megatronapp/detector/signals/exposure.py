@@ -80,7 +80,7 @@ class Exposure:
 
     def standing_out(self, ranks: frozenset[int], since_step: int) -> frozenset[int]:
         """Those for whose messages was waited longer since a step, beside the others of them, than chance makes likely
-        in one of SPREADS such groups; none where nothing tells."""
+        in one of SPREADS such groups, however often one looks; none where nothing tells."""
         if not self.may_tell(ranks):
             return frozenset()
         members = np.array(sorted(ranks))
@@ -89,8 +89,10 @@ class Exposure:
         now = [row for step, row in values if step >= since_step]
         if len(before) >= WARM_UP and now:
             shift, chance = _shift(np.stack(before), np.stack(now))
-            found = members[(shift > chance) & (shift >= ALIKE * shift.max())]
-            self._known |= frozenset(found.tolist())
+            largest = shift >= ALIKE * shift.max()
+            if found := frozenset(members[(shift > chance) & largest].tolist()):
+                # Who stood out by chance falls behind as steps add up.
+                self._known = found | (self._known & frozenset(members[largest].tolist()))
         return self._known & ranks
 
 
@@ -101,5 +103,10 @@ def _shift(before: Floats, now: Floats) -> tuple[Floats, Floats]:
     samples = np.full(len(before), before.shape[1])
     sigma = scale.upper_bound(scale.pooled(scale.scale(before, usual), samples), samples)
     sigma *= scale.correlation_factor(before - usual[:, None])
-    rarity = NormalDist().inv_cdf(1 - 1 / (SPREADS * len(before)))
+    rarity = NormalDist().inv_cdf(1 - _share_of_look(now.shape[1]) / (SPREADS * len(before)))
     return scale.location(now) - usual, rarity * MEDIAN_ERROR * sigma / math.sqrt(now.shape[1])
+
+
+def _share_of_look(number: int) -> float:
+    """Of the errors that all looks together may make, one a step: these shares add up to 1 over all numbers from 1."""
+    return 6 / (math.pi * number) ** 2

@@ -40,7 +40,7 @@ def joined(seats: Mapping[int, Iterable[Seat]], groups: Mapping[str, Ranks]) -> 
     seats: by global rank. groups: global ranks by id. One that contradicts itself is left out: two ranks in one place,
     one rank in two, or members that do not agree how many they are.
     """
-    complete = {hash_: ranks for hash_, told in _by_hash(seats).items() if (ranks := _members(told))}
+    complete = {hash_: ranks for hash_, own in _by_hash(seats).items() if (ranks := _members(own))}
     of_members: dict[Ranks, list[int]] = {}
     for hash_, ranks in complete.items():
         of_members.setdefault(tuple(sorted(ranks)), []).append(hash_)
@@ -62,17 +62,17 @@ def joined(seats: Mapping[int, Iterable[Seat]], groups: Mapping[str, Ranks]) -> 
 
 
 def _by_hash(seats: Mapping[int, Iterable[Seat]]) -> dict[int, list[tuple[int, Seat]]]:
-    told: dict[int, list[tuple[int, Seat]]] = {}
+    seated: dict[int, list[tuple[int, Seat]]] = {}
     for rank, own in seats.items():
         for seat in own:
-            told.setdefault(seat.hash, []).append((rank, seat))
-    return told
+            seated.setdefault(seat.hash, []).append((rank, seat))
+    return seated
 
 
-def _members(told: list[tuple[int, Seat]]) -> Ranks:
+def _members(seated: list[tuple[int, Seat]]) -> Ranks:
     """By place; empty where they are not all known, or contradict each other."""
-    size = told[0][1].size
-    places = {seat.place: rank for rank, seat in told}
-    whole = len(told) == len(places) == len(set(places.values())) == size
-    alike = all(seat.size == size and 0 <= seat.place < size and seat.timed for _, seat in told)
+    size = seated[0][1].size
+    places = {seat.place: rank for rank, seat in seated}
+    whole = len(seated) == len(places) == len(set(places.values())) == size
+    alike = all(seat.size == size and 0 <= seat.place < size and seat.timed for _, seat in seated)
     return tuple(places[place] for place in range(size)) if whole and alike and size > 1 else ()

@@ -46,8 +46,9 @@ SPEC_RULES = [
         "plugins.fbd needs parallelism.context and parallelism.expert of 1",
     ),
     (
-        "!self.plugins.fbd.enabled || self.parallelism.pipeline > 1",
-        "plugins.fbd needs parallelism.pipeline of at least 2: the last stage runs its own forward",
+        "!self.plugins.fbd.enabled || self.parallelism.pipeline > 1 || "
+        "(has(self.plugins.fbd.mode) && self.plugins.fbd.mode != 'Input')",
+        "plugins.fbd needs parallelism.pipeline of at least 2, as the last stage runs its own forward, or mode Linears",
     ),
     (
         "!self.plugins.fbd.ignoreForwardTensorParallel || !has(self.plugins.fbd.forwardTensor) || "

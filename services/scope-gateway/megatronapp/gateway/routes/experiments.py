@@ -87,6 +87,8 @@ async def compare(
         sampling=Sampling(temperature=body.temperature),
         seed=body.seed,
         intervention_seed=body.intervention_seed,
+        source=None if body.source is None else _prompt(body.source),
+        baseline=None if body.baseline is None else _prompt(body.baseline),
     )
     found = await unless_gone(request, of.run(asked))
     return PromptComparison(

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megatronapp.core.errors import DataError
+from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity
 from megatronapp.trainer.agent.access import Access
@@ -25,6 +25,7 @@ from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.encode import StepMessages, encode_all
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.kept_operations import KeptOperations
+from megatronapp.trainer.agent.megatrace_log import MegatraceLog, MegatraceSettings
 from megatronapp.trainer.agent.rank import FLUSH_SECONDS, IMPLAUSIBLE, Rank
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.steps import Step
@@ -206,7 +207,7 @@ class Agent:
             opened.callback(segment.close)
             kept: KeptOperations | None = None
             if (operations := connection.take_operations()) is not None:
-                kept = KeptOperations(Segment(operations))
+                kept = KeptOperations(Segment(operations), _megatrace_log(identity.rank))
                 opened.callback(kept.close)
             rank = Rank(connection, hello, segment, self._streams, self._access, kept)
             opened.pop_all()
@@ -246,6 +247,16 @@ class Agent:
 
     def _refuse(self, peer: _Peer, error: Exception) -> None:
         log.warning("rank_left", pid=peer.connection.pid, reason=str(error))
+
+
+def _megatrace_log(rank: int) -> MegatraceLog | None:
+    """As the agent's own environment asks for, which is the launcher's."""
+    try:
+        settings = MegatraceSettings.of(os.environ)
+    except UsageError as error:  # which the rank has ended with
+        log.warning("no_megatrace_log", rank=rank, reason=str(error))
+        return None
+    return MegatraceLog(settings, rank) if settings else None
 
 
 def _send(rank: Rank, messages: StepMessages, _: _Peer) -> None:

@@ -30,6 +30,8 @@ class RankHello:
     """Where trace files go; None: nowhere."""
     scope: Any = None
     """What the rank shows of its model, unread; None: nothing."""
+    stacks: Any = None
+    """How it is asked for its stacks, unread; None: it can't be."""
 
     @classmethod
     def parse(cls, document: Any) -> RankHello:
@@ -43,6 +45,7 @@ class RankHello:
             collector_address=_address(document.get("collector_address", "")),
             folder=_folder(document.get("trace_dir", "")),
             scope=document.get("scope"),
+            stacks=document.get("stacks"),
         )
 
 

@@ -3,6 +3,9 @@ communicator is in when the rank has died."""
 
 from __future__ import annotations
 
+import time
+
+from megatronapp.trainer.agent.megatrace_log import MegatraceLog
 from megatronapp.trainer.agent.nccl_frontiers import frontiers_of
 from megatronapp.trainer.agent.operations import Direction, Enqueued, Lane, OperationsReader, open_operations
 from megatronapp.trainer.agent.segment import Segment
@@ -15,8 +18,9 @@ SHOWN = 8
 class KeptOperations:
     """Takes the segment over. All methods are for the agent's thread."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, megatrace: MegatraceLog | None = None) -> None:
         self._segment = segment
+        self._megatrace = megatrace
         self._reader = OperationsReader(segment)
         self.enqueued = self.completed = 0
         """How many have been read."""
@@ -29,9 +33,13 @@ class KeptOperations:
     def read(self) -> None:
         """Take what was recorded since the last call. Raises SegmentError."""
         while records := self._reader.records():
-            enqueued = sum(isinstance(record, Enqueued) for record in records)
-            self.enqueued += enqueued
-            self.completed += len(records) - enqueued
+            enqueued = [record for record in records if isinstance(record, Enqueued)]
+            self.enqueued += len(enqueued)
+            self.completed += len(records) - len(enqueued)
+            if self._megatrace is not None:
+                self._megatrace.note(enqueued, self._reader.lanes(), time.monotonic())
+        if self._megatrace is not None:
+            self._megatrace.tick(time.monotonic())
 
     def frontiers(self) -> list[trace_pb2.Frontier]:
         """How far each communicator has come, for the rank's heartbeat."""
@@ -43,6 +51,8 @@ class KeptOperations:
         return [_in_words(lane, operation) for lane, operation in found[:SHOWN]]
 
     def close(self) -> None:
+        if self._megatrace is not None:
+            self._megatrace.save()
         self._segment.close()
 
 

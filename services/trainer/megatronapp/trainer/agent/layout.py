@@ -139,6 +139,8 @@ class StepEnd(NamedTuple):
     marks: int = 0
 
 
+STACKS_NAME = "megatronapp-stacks"
+"""Of the memory into which a rank's faulthandler writes."""
 MAX_ENTRIES = 4096
 MAX_SEGMENT_BYTES = 1 << 30
 

@@ -55,7 +55,7 @@ def _frontier(lane: Lane) -> Iterator[trace_pb2.Frontier]:
     if not completed <= enqueued <= MAX_COUNT:
         return
     under_way = lane.oldest if enqueued > completed else None
-    told = under_way or lane.newest
+    latest = under_way or lane.newest
     collective = lane.direction is Direction.NONE
     yield trace_pb2.Frontier(
         enqueued=enqueued,
@@ -73,7 +73,7 @@ def _frontier(lane: Lane) -> Iterator[trace_pb2.Frontier]:
             hash=lane.communicator,
             size=lane.ranks,
             place=lane.rank,
-            timed=told is None or told.timed,
+            timed=latest is None or latest.timed,
             peer=None if collective else lane.peer,
         ),
     )

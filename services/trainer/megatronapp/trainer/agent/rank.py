@@ -31,6 +31,7 @@ from megatronapp.trainer.agent.scope import KEY as SCOPE
 from megatronapp.trainer.agent.scope import RankScope
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.agent.spans import SpanNames
+from megatronapp.trainer.agent.stacks import StackSource, StackTaker, Standing
 from megatronapp.trainer.agent.steps import Step, Steps
 from megatronapp.trainer.agent.stream import CollectorStream, StreamLoop
 from megatronapp.trainer.agent.telemetry import GpuTelemetry
@@ -74,6 +75,9 @@ class Rank:
         self._evaluations: deque[Evaluation] = deque(maxlen=MAX_EVALUATIONS)
         self._closing = False
         self._phase = -1
+        self._standing = Standing()
+        self._stacks = StackTaker(connection.pid, _stack_source(connection.pid, hello.stacks))
+        self._stack: trace_pb2.Stack | None = None
         self._beats = BeatClock(hello.message.identity.rank, time.monotonic())
         self._refused = 0
         uuid = hello.message.placement.gpu_uuid
@@ -138,8 +142,10 @@ class Rank:
         self._control.relay()
         if self._operations is not None:
             self._operations.read()
+        if self._stacks.asking:
+            self._stack = self._stacks.poll() or self._stack
         phase, due = self._segment.state.phase, self._beats.due(time.monotonic())
-        if due or phase != self._phase:
+        if due or phase != self._phase or self._stack is not None:
             self._phase = phase
             self._guarded(self._send_heartbeat, closing=False)
 
@@ -160,6 +166,7 @@ class Rank:
             self._guarded(self._send_heartbeat, closing=closing)
         if self._telemetry is not None:
             self._telemetry.close()
+        self._stacks.close()
         self._end_operations(died=not (lives or closing))
         self._segment.close()
         flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
@@ -209,11 +216,7 @@ class Rank:
 
     def _count_lost(self) -> None:
         self._outbox.lost = (
-            self._segment.state.lost
-            + self._segment.ring.lost
-            + self._steps.lost
-            + self._refused
-            + (self._operations.lost if self._operations is not None else 0)
+            self._segment.state.lost + self._segment.ring.lost + self._steps.lost + self._refused
         ) % limits.MAX_DROPPED
 
     def _send_heartbeat(self, *, closing: bool) -> None:
@@ -235,10 +238,22 @@ class Rank:
         )
         if self._operations is not None:
             beat.frontiers.extend(self._operations.frontiers())
+            beat.operations_lost = self._operations.lost % limits.MAX_DROPPED
+        if not closing:
+            self._look(beat)
         message = trace_pb2.TraceMessage(seq=1, heartbeat=beat)
         check_message(message)
         self._put(message)
         self._reported["heartbeat"] = known
+
+    def _look(self, beat: trace_pb2.Heartbeat) -> None:
+        """Add what the rank is in, if that was asked for; and ask for it if it has stood still for long enough."""
+        if self._stack is not None:
+            beat.stack.CopyFrom(self._stack)
+            self._stack = None
+        where = beat.step, beat.phase, beat.activity_since_ns, [f.SerializeToString() for f in beat.frontiers]
+        if self._standing.due(where, time.monotonic()) and not self._stacks.asking:
+            self._stack = self._stacks.ask()
 
     def _unreported(self, kind: str) -> tuple[Communicator, ...]:
         """What no message of this kind has told yet; it is counted as told when one was sent."""
@@ -280,6 +295,17 @@ class Rank:
         except UsageError as error:
             log.error("no_trace_file", rank=self.identity.rank, reason=str(error))
             return None
+
+
+def _stack_source(pid: int, document: Any) -> StackSource | None:
+    """None where the rank can't be asked: it is told of all the same, without its stacks."""
+    if document is None:
+        return None
+    try:
+        return StackSource(pid, document)
+    except (DataError, OSError) as error:
+        log.warning("no_stacks", pid=pid, reason=str(error))
+        return None
 
 
 def _plausible(sent: int) -> int:

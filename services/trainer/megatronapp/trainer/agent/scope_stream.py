@@ -27,6 +27,7 @@ from megatronapp.core.scope.quantize import decode, encode
 from megatronapp.core.tls import open_channel
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.event_log import EventLog
+from megatronapp.trainer.agent.shown_frames import ShownFrames
 from megatronapp.trainer.agent.stream import (
     CHANNEL_OPTIONS,
     FIRST_BACKOFF_SECONDS,
@@ -74,6 +75,7 @@ class ScopeStream:
         self._frame_bytes = 0
         self._messages: deque[scope_pb2.ScopeUp] = deque(maxlen=MAX_WAITING_MESSAGES)
         self._events = EventLog()
+        self._shown = ShownFrames()
         self._quantizers: Mapping[int, str] = {}
         self._connected = self._ended = False
         self._changed = asyncio.Event()
@@ -87,12 +89,16 @@ class ScopeStream:
             if not self._connected or tap not in self._quantizers:
                 self.dropped += 1
                 return
-            self._frames.append((tap, frame))
-            self._frame_bytes += len(frame)
-            while len(self._frames) > MAX_WAITING_FRAMES or self._frame_bytes > MAX_WAITING_BYTES:
-                self._frame_bytes -= len(self._frames.popleft()[1])
-                self.dropped += 1
+            self._line_up(tap, frame)
         self._loop.wake(self._changed)
+
+    def _line_up(self, tap: int, frame: bytes) -> None:
+        """Guarded."""
+        self._frames.append((tap, frame))
+        self._frame_bytes += len(frame)
+        while len(self._frames) > MAX_WAITING_FRAMES or self._frame_bytes > MAX_WAITING_BYTES:
+            self._frame_bytes -= len(self._frames.popleft()[1])
+            self.dropped += 1
 
     def put(self, message: scope_pb2.ScopeUp) -> None:
         """From any thread. While no gateway is there states and acknowledgements are dropped: the next hello tells how
@@ -165,6 +171,7 @@ class ScopeStream:
         with self._guard:
             accepted, self._connected = self._connected, False
             self._frames.clear()
+            self._shown.clear()
             self._messages.clear()
             self._frame_bytes, self._quantizers = 0, {}
         self._on_lost()
@@ -181,6 +188,9 @@ class ScopeStream:
             elif body == "demand":
                 with self._guard:
                     self._quantizers = {tap.id: tap.quantizer or "asinh" for tap in message.demand.taps}
+                    for tap, frame in self._shown.ask(message.demand.taps):
+                        self._line_up(tap, frame)
+                self._changed.set()
             if body in ("demand", "command"):
                 self._on_message(message)
 
@@ -208,6 +218,9 @@ class ScopeStream:
         if quantizer is None:
             return None
         try:
+            unpacked = unpack(frame, MAX_FRAME_BYTES)
+            with self._guard:
+                self._shown.keep(tap, unpacked, frame)
             packed = await asyncio.to_thread(requantized, frame, quantizer)
         except DataError as error:
             log.warning("frame_refused", tap=tap, reason=str(error))

@@ -93,7 +93,9 @@ def _tensors(model: Checkpoint) -> Iterator[torch.Tensor]:
 
 def _config(model: Checkpoint) -> dict[str, Any]:
     """Of the settings; as it came where the model was converted from one, but for the type of the weights."""
-    kept = model.folder / KEPT / CONFIG
-    found = dict(Fields.read(kept).values) if kept.is_file() else model.family.config(model.config, model.sizes)
+    file = model.folder / KEPT / CONFIG
+    kept = dict(Fields.read(file).values) if file.is_file() else {}
+    is_same = kept.get("model_type") == model.family.name
+    found = kept if is_same else model.family.config(model.config, model.sizes)
     name = "dtype" if "dtype" in found else "torch_dtype"
     return {**found, name: _NAMES[model.dtype]}

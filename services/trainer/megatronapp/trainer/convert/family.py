@@ -11,7 +11,7 @@ import torch
 
 from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.convert.fields import Fields
-from megatronapp.trainer.model import ffn_hidden_size
+from megatronapp.trainer.models.sizes import ffn_hidden_size
 
 Tensors = Sequence[torch.Tensor]
 LAYERS = "decoder.layers."

@@ -89,9 +89,9 @@ def _write_weights(folder: Path, model: Model) -> None:
     by_place = {(weight.key, weight.layer): weight for weight in model.weights}
     entries = [torch_dist.Entry(each.key, each.layer, each.shape, model.dtype) for each in model.weights]
 
-    def tensor_of(entry: torch_dist.Entry) -> torch.Tensor:
-        weight = by_place[entry.key, entry.layer]
-        return weight.join([model.folder.read(name) for name in weight.sources])
+    def tensor_of(block: torch_dist.Block) -> torch.Tensor:
+        weight = by_place[block.entry.key, block.entry.layer]
+        return weight.join([model.folder.read(name, block.rows) for name in weight.sources])
 
     try:
         torch_dist.write(folder, entries, model.config.model.num_layers, tensor_of, _common(model.layout))

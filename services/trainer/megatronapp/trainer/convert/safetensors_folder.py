@@ -45,13 +45,14 @@ class TensorFolder:
         self.folder = folder
         self.tensors: Mapping[str, Stored] = {name: each for file in self._files() for name, each in _listed(file)}
 
-    def read(self, name: str) -> torch.Tensor:
-        """In memory of its own: the file is not kept mapped. Raises DataError."""
+    def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        """All of it, or some rows, in memory of its own: the file is not kept mapped. Raises DataError."""
         stored = self.tensors[name]
         file = stored.file
         try:
             with safe_open(str(file), framework="pt") as opened:
-                tensor: torch.Tensor = opened.get_tensor(stored.name).clone()
+                part = opened.get_tensor(stored.name) if rows is None else opened.get_slice(stored.name)[rows]
+                tensor: torch.Tensor = part.clone()
         except (SafetensorError, OSError) as error:
             raise DataError(f"{file} can't be read: {error}") from error
         return tensor
@@ -155,7 +156,7 @@ def _file_names(count: int) -> list[str]:
 
 def _write_file(file: Path, shard: Sequence[Planned], tensors: Iterator[torch.Tensor]) -> None:
     with file.open("wb") as stream:
-        stream.write(_header(shard))
+        stream.write(header(shard))
         for each in shard:
             tensor = next(tensors)
             if tuple(tensor.shape) != each.shape or tensor.dtype != each.dtype:
@@ -164,7 +165,7 @@ def _write_file(file: Path, shard: Sequence[Planned], tensors: Iterator[torch.Te
     sync(file)
 
 
-def _header(shard: Sequence[Planned]) -> bytes:
+def header(shard: Sequence[Planned]) -> bytes:
     """A length of 8 bytes, little-endian, and JSON, with blanks up to a multiple of 8."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0

@@ -31,12 +31,15 @@ def settings(folder: Path, family: str, rows: int, given: Mapping[str, str]) -> 
     if given.get("tokenizer_type") == "NullTokenizer":
         return {**given, "vocab_size": str(rows - 1)}
     if given:
-        return {"tokenizer_type": "HuggingFaceTokenizer", **given}
+        is_sentencepiece = given.get("tokenizer_model", "").endswith(".model")
+        return {"tokenizer_type": "Llama2Tokenizer" if is_sentencepiece else "HuggingFaceTokenizer", **given}
     if (folder / "tokenizer.json").is_file():
         return {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(folder / "tokenizer.json")}
     words, merges = folder / "vocab.json", folder / "merges.txt"
     if family == "gpt2" and words.is_file() and merges.is_file():
         return {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": str(words), "merge_file": str(merges)}
+    if (folder / "tokenizer.model").is_file():
+        return {"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": str(folder / "tokenizer.model")}
     raise UsageError(
         f"{folder} holds no tokenizer.json: give --tokenizer-model, or --tokenizer-type NullTokenizer to do without"
     )

@@ -7,6 +7,7 @@ layer is a chunk of its own. That format knows no ranks: megatron-core cuts it t
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from megatronapp.core.errors import DataError
 
 METADATA = ".metadata"
 COMMON = "common.pt"
+BLOCK_BYTES = 256 << 20
 _EXTRA = "_extra_state"
 _WITH_EXTRA = (
     "self_attention.linear_qkv",
@@ -73,6 +75,32 @@ class Entry:
         return ChunkStorageMetadata(offsets, torch.Size((1, *self.shape)))
 
 
+@dataclass(frozen=True)
+class Block:
+    """What is written at a time: an entry, or some rows of one that is not stacked, as an embedding is large."""
+
+    entry: Entry
+    rows: slice | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> list[Block]:
+        per_row = math.prod(entry.shape[1:]) * entry.dtype.itemsize
+        height = max(BLOCK_BYTES // per_row, 1)
+        if entry.layer is not None or entry.shape[0] <= height:
+            return [cls(entry)]
+        starts = range(0, entry.shape[0], height)
+        return [cls(entry, slice(start, min(start + height, entry.shape[0]))) for start in starts]
+
+    @property
+    def chunk(self) -> ChunkStorageMetadata:
+        whole = self.entry.chunk
+        if self.rows is None:
+            return whole
+        offsets = (self.rows.start, *whole.offsets[1:])
+        sizes = (self.rows.stop - self.rows.start, *whole.sizes[1:])
+        return ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+
+
 # ---- writing
 
 
@@ -80,25 +108,26 @@ def write(
     folder: Path,
     entries: Sequence[Entry],
     layers: int,
-    tensor_of: Callable[[Entry], torch.Tensor],
+    tensor_of: Callable[[Block], torch.Tensor],
     common: Mapping[str, Any],
 ) -> None:
-    """`tensor_of` is asked for a tensor when its turn to be written comes. `common`: what all ranks load."""
-    items = [_tensor_item(entry, layers) for entry in entries]
+    """`tensor_of` is asked for a block when its turn to be written comes. `common`: what all ranks load."""
+    blocks = [block for entry in entries for block in Block.of(entry)]
+    items = [_tensor_item(block, layers) for block in blocks]
     extras = [f"decoder.layers.{name}.{_EXTRA}/shard_{n}_{layers}" for name in _WITH_EXTRA for n in range(layers)]
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in extras]
     writer = FileSystemWriter(folder, thread_count=1, per_thread_copy_ahead=0)
     writer.set_up_storage_writer(is_coordinator=True)
     plan = writer.prepare_global_plan([writer.prepare_local_plan(SavePlan(items))])[0]
-    by_index = {item.index: entry for item, entry in zip(items, entries, strict=False)}
+    by_index = {item.index: block for item, block in zip(items, blocks, strict=False)}
     results = writer.write_data(plan, _Source(by_index, tensor_of)).wait()
-    writer.finish(_metadata(entries, layers, extras), [results])
+    writer.finish(_metadata(blocks, layers, extras), [results])
     torch.save(dict(common), folder / COMMON)
     save_config(CheckpointingConfig("torch_dist", 1), str(folder))
 
 
-def _tensor_item(entry: Entry, layers: int) -> WriteItem:
-    chunk = entry.chunk
+def _tensor_item(block: Block, layers: int) -> WriteItem:
+    entry, chunk = block.entry, block.chunk
     return WriteItem(
         index=MetadataIndex(entry.key, chunk.offsets),
         type=WriteItemType.SHARD,
@@ -106,32 +135,33 @@ def _tensor_item(entry: Entry, layers: int) -> WriteItem:
     )
 
 
-def _metadata(entries: Sequence[Entry], layers: int, extras: Sequence[str]) -> Metadata:
+def _metadata(blocks: Sequence[Block], layers: int, extras: Sequence[str]) -> Metadata:
     found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    for entry in entries:
+    for block in blocks:
+        entry = block.entry
         properties = TensorProperties(dtype=entry.dtype)
         stored = found.setdefault(entry.key, TensorStorageMetadata(properties, entry.size(layers), []))
         if isinstance(stored, TensorStorageMetadata):
-            stored.chunks.append(entry.chunk)
+            stored.chunks.append(block.chunk)
     return Metadata(state_dict_metadata=found | {key: BytesStorageMetadata() for key in extras})
 
 
 class _Source(SavePlanner):
     """Answers torch's writer; the plan is made before."""
 
-    def __init__(self, entries: Mapping[MetadataIndex, Entry], tensor_of: Callable[[Entry], torch.Tensor]) -> None:
-        self._entries, self._tensor_of = entries, tensor_of
+    def __init__(self, blocks: Mapping[MetadataIndex, Block], tensor_of: Callable[[Block], torch.Tensor]) -> None:
+        self._blocks, self._tensor_of = blocks, tensor_of
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         if write_item.type == WriteItemType.BYTE_IO:
             nothing = io.BytesIO()
             torch.save([None], nothing)
             return nothing
-        entry = self._entries[write_item.index]
-        tensor = self._tensor_of(entry).to(entry.dtype)
-        if tuple(tensor.shape) != entry.shape:
-            raise AssertionError(f"{entry.key}: {tuple(tensor.shape)}")
-        return tensor.reshape(entry.chunk.sizes).contiguous()
+        block = self._blocks[write_item.index]
+        tensor = self._tensor_of(block).to(block.entry.dtype)
+        if block.rows is None and tuple(tensor.shape) != block.entry.shape:
+            raise AssertionError(f"{block.entry.key}: {tuple(tensor.shape)}")
+        return tensor.reshape(block.chunk.sizes).contiguous()
 
     def set_up_planner(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError
@@ -155,6 +185,9 @@ class StoredWeights:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._metadata = read_metadata(folder)
+        for path in {str(info.relative_path) for info in self._metadata.storage_data.values()}:
+            if Path(path).name != path:
+                raise DataError(f"{folder / METADATA} names the file {path!r:.80}, which does not lie in its folder")
         self._reader = FileSystemReader(folder)
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.tensors: Mapping[str, TensorStorageMetadata] = {

@@ -2,7 +2,7 @@
 
 The index: magic, version 1 (u64), code of the tokens' number format (u8), number of sequences and of document borders
 (u64 each); then the lengths of the sequences in tokens (i32), their places in the .bin in bytes (i64), and the borders
-of the documents (i64). All little-endian. One document is one sequence here.
+of the documents (i64). All little-endian. A document is one sequence, or one for each of its sentences.
 
 megatron-core has a writer too, but comes with torch: seconds of start for a tool that needs nothing of it.
 """
@@ -37,6 +37,7 @@ class DocumentWriter:
         self._code = UINT16 if vocab_size < UINT16_VOCABULARY else INT32
         self._dtype = np.dtype(DTYPES[self._code])
         self._lengths = array("i")
+        self._borders = array("q", [0])
         self._final = tuple(prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("bin", "idx"))
         self._temporary = tuple(path.with_name(f".{path.name}.{os.getpid()}.partial") for path in self._final)
         try:
@@ -47,12 +48,14 @@ class DocumentWriter:
 
     @property
     def documents(self) -> int:
-        return len(self._lengths)
+        return len(self._borders) - 1
 
-    def add(self, tokens: npt.NDArray[Any]) -> None:
-        """Append a document; tokens: [length], ids below the vocabulary's size."""
-        self._file.write(tokens.astype(self._dtype).tobytes())
-        self._lengths.append(len(tokens))
+    def add(self, *sequences: npt.NDArray[Any]) -> None:
+        """Append a document; each sequence: [length], ids below the vocabulary's size."""
+        for tokens in sequences:
+            self._file.write(tokens.astype(self._dtype).tobytes())
+            self._lengths.append(len(tokens))
+        self._borders.append(len(self._lengths))
 
     def commit(self) -> None:
         self._file.close()
@@ -67,7 +70,7 @@ class DocumentWriter:
         lengths = np.array(self._lengths, dtype="<i4")
         ends = np.cumsum(lengths, dtype="<i8") * self._dtype.itemsize
         places = np.concatenate(([0], ends[:-1])).astype("<i8")
-        borders = np.arange(len(lengths) + 1, dtype="<i8")
+        borders = np.array(self._borders, dtype="<i8")
         header = HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(borders))
         return header + lengths.tobytes() + places.tobytes() + borders.tobytes()
 
@@ -84,6 +87,11 @@ class DocumentWriter:
 
 def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:
     """Tokens of each sequence of <prefix>.bin. Raises ConfigError for a missing file and DataError for a broken one."""
+    return read_index(prefix)[0]
+
+
+def read_index(prefix: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Tokens of each sequence of <prefix>.bin, and the borders of documents among these. Raises as sequence_lengths."""
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (binary, index):
         if not path.is_file():
@@ -92,11 +100,14 @@ def sequence_lengths(prefix: str) -> npt.NDArray[np.int32]:
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or not header.startswith(MAGIC):
             raise DataError(f"{index} is no index of `megatronapp data preprocess`")
-        _, _, code, sequences, _ = HEADER.unpack(header)
+        _, _, code, sequences, documents = HEADER.unpack(header)
         lengths = np.fromfile(file, dtype="<i4", count=sequences)
+        file.seek(HEADER.size + sequences * (lengths.itemsize + np.dtype("<i8").itemsize))
+        borders = np.fromfile(file, dtype="<i8", count=documents)
     if code not in DTYPES:
         raise DataError(f"{index} names an unknown number format ({code})")
     size = int(lengths.sum(dtype=np.int64)) * np.dtype(DTYPES[code]).itemsize
-    if len(lengths) < sequences or binary.stat().st_size != size:
+    whole = len(lengths) == sequences and len(borders) == documents and binary.stat().st_size == size
+    if not whole or not len(borders) or borders[-1] != sequences:
         raise DataError(f"{binary} and {index} do not belong together or are cut short: preprocess again")
-    return lengths
+    return lengths, borders

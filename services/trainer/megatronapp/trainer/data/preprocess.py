@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from megatronapp.core.errors import DataError, UnavailableError, UsageError
 from megatronapp.trainer.data.indexed import DocumentWriter
+from megatronapp.trainer.data.sentences import split_sentences
 from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer
 
 LINES_PER_TASK = 32
 REFUSED = {
-    "--split-sentences": "sentences are split only for BERT, which the trainer does not train",
     "--partitions": "one run takes one input file; give --workers instead",
     "--keep-newlines": "newlines are always kept",
 }
@@ -36,9 +36,10 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class EncodedLine:
-    """A line's token ids per JSON key, and how many bytes of text they came from."""
+    """A line's token ids per JSON key, a sequence or one for each sentence, and how many bytes of text they came
+    from."""
 
-    tokens: dict[str, npt.NDArray[np.int32]]
+    tokens: dict[str, list[npt.NDArray[np.int32]]]
     read_bytes: int
 
 
@@ -53,13 +54,22 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="megatronapp data preprocess", description=__doc__, allow_abbrev=False)
     parser.add_argument("--input", type=Path, required=True, help="text, one JSON object per line")
-    parser.add_argument("--output-prefix", type=Path, required=True, help="writes <prefix>_<key>_document.{bin,idx}")
+    parser.add_argument(
+        "--output-prefix",
+        type=Path,
+        required=True,
+        help="writes <prefix>_<key>_document.{bin,idx}, or …_sentence.… with --split-sentences",
+    )
     parser.add_argument("--json-keys", nargs="+", default=["text"], help="keys of the object to take (default: text)")
     parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help=", ".join(TOKENIZER_TYPES))
-    parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer")
+    parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPieceLowerCase")
     parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
-    parser.add_argument("--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer")
+    parser.add_argument(
+        "--tokenizer-model", help="tokenizer.json of HuggingFaceTokenizer, tokenizer.model of SentencePiece"
+    )
     parser.add_argument("--vocab-size", type=int, help="number of token ids of NullTokenizer")
+    parser.add_argument("--vocab-extra-ids", type=int, default=0, help="tokens of no word added to vocab.txt")
+    parser.add_argument("--split-sentences", action="store_true", help="a sequence for each sentence, as BERT needs")
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document token")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenize (default: 1)")
     parser.add_argument("--log-interval", type=int, default=1000, help="lines between two progress lines")
@@ -80,9 +90,17 @@ def main(argv: list[str]) -> int:
         merge_file=options.merge_file,
         tokenizer_model=options.tokenizer_model,
         vocab_size=options.vocab_size,
+        vocab_extra_ids=options.vocab_extra_ids,
     )
-    prefixes = {key: output_prefix(options.output_prefix, key) for key in options.json_keys}
-    encode = partial(encode_line, tokenizer=tokenizer, keys=options.json_keys, append_eod=options.append_eod)
+    level = "sentence" if options.split_sentences else "document"
+    prefixes = {key: output_prefix(options.output_prefix, key, level) for key in options.json_keys}
+    encode = partial(
+        encode_line,
+        tokenizer=tokenizer,
+        keys=options.json_keys,
+        append_eod=options.append_eod,
+        split=split_sentences if options.split_sentences else one_sequence,
+    )
     try:
         with options.input.open("rb") as source, _encoded(source, encode, options.workers) as lines:
             documents = _write(lines, prefixes, tokenizer.vocab_size, options)
@@ -93,11 +111,22 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def output_prefix(prefix: Path, key: str) -> Path:
-    return prefix.with_name(f"{prefix.name}_{key}_document")
+def output_prefix(prefix: Path, key: str, level: str = "document") -> Path:
+    return prefix.with_name(f"{prefix.name}_{key}_{level}")
 
 
-def encode_line(line: bytes, *, tokenizer: Tokenizer, keys: list[str], append_eod: bool) -> EncodedLine | str:
+def one_sequence(text: str) -> list[str]:
+    return [text]
+
+
+def encode_line(
+    line: bytes,
+    *,
+    tokenizer: Tokenizer,
+    keys: list[str],
+    append_eod: bool,
+    split: Callable[[str], list[str]] = one_sequence,
+) -> EncodedLine | str:
     """Tokenize one line; a line that can't be used comes back as the reason why."""
     if not line.strip():
         return EncodedLine({}, len(line))
@@ -107,17 +136,18 @@ def encode_line(line: bytes, *, tokenizer: Tokenizer, keys: list[str], append_eo
         return f"not JSON: {error}"
     if not isinstance(sample, dict):
         return "not a JSON object"
-    tokens: dict[str, npt.NDArray[np.int32]] = {}
+    tokens: dict[str, list[npt.NDArray[np.int32]]] = {}
     for key in keys:
         text = sample.get(key)
         if not isinstance(text, str):
             return f'no text under "{key}" (keys: {", ".join(sample) or "none"})'
         try:
-            ids = tokenizer.tokenize(text)
+            sequences = [ids for ids in map(tokenizer.tokenize, split(text)) if ids]
         except DataError as error:
             return str(error)
-        if ids:
-            tokens[key] = np.array([*ids, tokenizer.eod] if append_eod else ids, dtype=np.int32)
+        if sequences:
+            sequences[-1] += [tokenizer.eod] if append_eod else []
+            tokens[key] = [np.array(ids, dtype=np.int32) for ids in sequences]
     return EncodedLine(tokens, len(line))
 
 
@@ -145,8 +175,8 @@ def _write(
         for number, line in enumerate(lines, start=1):
             if isinstance(line, str):
                 raise DataError(f"{options.input}:{number}: {line}; nothing was written")
-            for key, tokens in line.tokens.items():
-                writers[key].add(tokens)
+            for key, sequences in line.tokens.items():
+                writers[key].add(*sequences)
             progress.line(line)
         if not all(writer.documents for writer in writers.values()):
             empty = next(key for key, writer in writers.items() if not writer.documents)
@@ -168,7 +198,7 @@ class _Progress:
     def line(self, line: EncodedLine) -> None:
         self._lines += 1
         self.documents += bool(line.tokens)
-        self._tokens += sum(len(tokens) for tokens in line.tokens.values())
+        self._tokens += sum(len(ids) for sequences in line.tokens.values() for ids in sequences)
         self._bytes += line.read_bytes
         if self._lines % self._interval == 0:
             self._print_progress()

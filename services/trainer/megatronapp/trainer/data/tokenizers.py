@@ -14,8 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from sentencepiece import SentencePieceProcessor
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from megatronapp.core.errors import ConfigError, DataError, UsageError
 from megatronapp.trainer.config import DataConfig
@@ -25,8 +30,16 @@ END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""What a vocab.txt must have."""
 SETTINGS = "tokenizer_config.json"
-FILE_FLAGS = {"vocab.json": "vocab_file", "merges.txt": "merge_file", "tokenizer.json": "tokenizer_model"}
+FILE_FLAGS = {
+    "vocab.json": "vocab_file",
+    "vocab.txt": "vocab_file",
+    "merges.txt": "merge_file",
+    "tokenizer.json": "tokenizer_model",
+    "tokenizer.model": "tokenizer_model",
+}
 """The files that a tokenizer is read from, and which setting gives each one's path."""
 
 
@@ -164,6 +177,75 @@ class HuggingFaceTokenizer(_FastTokenizer):
         self.unique_identifiers = _identity("HuggingFaceTokenizer", file)
 
 
+class BertWordPieceTokenizer(_FastTokenizer):
+    """BERT's word pieces from its vocab.txt, one to a line. As in Megatron-LM, [BOS] and [EOS] follow the vocabulary,
+    then `extra_ids` tokens that stand for no word. Special tokens written in a text are text."""
+
+    def __init__(self, vocab_file: Path, *, lowercase: bool, extra_ids: int = 0) -> None:
+        ids = _word_pieces(vocab_file)
+        missing = [token for token in BERT_TOKENS if token not in ids]
+        if missing or ids["[PAD]"] != 0:
+            what = f"has no token {missing[0]}" if missing else "does not begin with [PAD]"
+            raise ConfigError(f"--vocab-file {vocab_file} {what}: give the vocab.txt of a BERT")
+        extra = [f"<extra_id_{number}>" for number in range(extra_ids)]
+        for token in ("[BOS]", "[EOS]", *extra):
+            ids.setdefault(token, len(ids))
+        backend = FastTokenizer(WordPiece(ids, unk_token="[UNK]"))  # noqa: S106
+        backend.normalizer = BertNormalizer(lowercase=lowercase)
+        backend.pre_tokenizer = BertPreTokenizer()
+        backend.decoder = WordPieceDecoder()
+        self.pad, self.cls, self.sep, self.mask = (ids[token] for token in ("[PAD]", "[CLS]", "[SEP]", "[MASK]"))
+        self.eos = ids["[EOS]"]
+        self.additional_special_tokens_ids = [ids[token] for token in extra]
+        self.inv_vocab = {number: token for token, number in ids.items()}
+        super().__init__(backend, self.sep, ids["[BOS]"], {"vocab.txt": vocab_file.read_bytes()})
+        self.unique_identifiers = _identity("BertWordPieceTokenizer", vocab_file, lowercase, extra_ids)
+
+
+def _word_pieces(vocab_file: Path) -> dict[str, int]:
+    """By piece its id, which is its line. Raises ConfigError."""
+    _must_exist(vocab_file, "--vocab-file")
+    try:
+        pieces = vocab_file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--vocab-file {vocab_file} is no text: give the vocab.txt of a BERT") from error
+    ids = {piece.rstrip("\r"): number for number, piece in enumerate(pieces)}
+    if len(ids) < len(pieces):
+        raise ConfigError(f"--vocab-file {vocab_file} has a piece twice: give the vocab.txt of a BERT")
+    return ids
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece tokenizer.model. `begins`: each text begins with the token for it, as with Llama's."""
+
+    def __init__(self, file: Path, *, begins: bool) -> None:
+        _must_exist(file, "--tokenizer-model")
+        self._processor = SentencePieceProcessor()
+        content = file.read_bytes()
+        try:
+            self._processor.LoadFromSerializedProto(content)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"{file} is no SentencePiece model: {error}") from error
+        self._begins = begins
+        self.vocab_size: int = self._processor.vocab_size()
+        self.eod: int = self._processor.eos_id()
+        if self.eod < 0:
+            raise ConfigError(f"{file} has no token that ends a document")
+        bos: int = self._processor.bos_id()
+        self.bos = self.eod if bos < 0 else bos
+        self.files: Mapping[str, bytes] = {"tokenizer.model": content}
+        self.sha256 = _sha256([content])
+        self.unique_identifiers = _identity("SentencePieceTokenizer", file, begins)
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self._processor.encode(text)
+        return [self.bos, *ids] if self._begins else ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        text: str = self._processor.decode(list(ids))
+        return text
+
+
 def _sha256(contents: Sequence[bytes]) -> str:
     """Of the files' contents in this order, each one's length before it."""
     digest = hashlib.sha256()
@@ -199,7 +281,16 @@ def _end_of_document(backend: Any, file: Path, declared: str | None) -> int:
     )
 
 
-TOKENIZER_TYPES = ("GPT2BPETokenizer", "HuggingFaceTokenizer", "ByteTokenizer", "NullTokenizer")
+TOKENIZER_TYPES = (
+    "GPT2BPETokenizer",
+    "HuggingFaceTokenizer",
+    "BertWordPieceLowerCase",
+    "BertWordPieceCase",
+    "SentencePieceTokenizer",
+    "Llama2Tokenizer",
+    "ByteTokenizer",
+    "NullTokenizer",
+)
 
 
 def make_tokenizer(
@@ -209,6 +300,7 @@ def make_tokenizer(
     merge_file: str | None = None,
     tokenizer_model: str | None = None,
     vocab_size: int | None = None,
+    vocab_extra_ids: int = 0,
 ) -> Tokenizer:
     """The tokenizer of that type. Raises UsageError for a missing option and ConfigError for a broken file."""
     match tokenizer_type:
@@ -220,6 +312,15 @@ def make_tokenizer(
             if tokenizer_model is None:
                 raise UsageError("HuggingFaceTokenizer needs --tokenizer-model, the path of a tokenizer.json")
             return HuggingFaceTokenizer(Path(tokenizer_model))
+        case "BertWordPieceLowerCase" | "BertWordPieceCase":
+            if vocab_file is None:
+                raise UsageError(f"{tokenizer_type} needs --vocab-file, the vocab.txt of a BERT")
+            lowercase = tokenizer_type == "BertWordPieceLowerCase"
+            return BertWordPieceTokenizer(Path(vocab_file), lowercase=lowercase, extra_ids=vocab_extra_ids)
+        case "SentencePieceTokenizer" | "Llama2Tokenizer":
+            if tokenizer_model is None:
+                raise UsageError(f"{tokenizer_type} needs --tokenizer-model, the path of a tokenizer.model")
+            return SentencePieceTokenizer(Path(tokenizer_model), begins=tokenizer_type == "Llama2Tokenizer")
         case "ByteTokenizer":
             return ByteTokenizer()
         case "NullTokenizer":
@@ -235,4 +336,5 @@ def build_tokenizer(config: DataConfig) -> Tokenizer:
         merge_file=config.merge_file,
         tokenizer_model=config.tokenizer_model,
         vocab_size=config.vocab_size,
+        vocab_extra_ids=config.vocab_extra_ids,
     )

@@ -30,8 +30,10 @@ _TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
 class Gpt:
     """megatron-core's GPTModel."""
 
-    losses: tuple[str, ...] = ("lm loss",)
     collate = staticmethod(collate)
+
+    def losses(self, model: ModelConfig) -> tuple[str, ...]:
+        return ("lm loss",)
 
     def build(self, config: TrainerConfig, transformer: TransformerConfig, place: ChunkPlace) -> torch.nn.Module:
         model = config.model

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 
@@ -18,3 +20,8 @@ class Norm:
         for parameter in module.parameters():
             parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         return module
+
+
+def with_own_norm(spec: ModuleSpec, *names: str) -> ModuleSpec:
+    """A layer's spec with this norm in these places."""
+    return replace(spec, submodules=replace(spec.submodules, **dict.fromkeys(names, Norm)))

@@ -37,8 +37,9 @@ class ChunkPlace:
 class ModelFamily(Protocol):
     """One kind of model, without state."""
 
-    losses: tuple[str, ...]
-    """Names of the losses that it learns from, added up; the first one is the words'."""
+    def losses(self, model: ModelConfig) -> tuple[str, ...]:
+        """Names of those that it learns from, added up; the first one is the words'."""
+        ...
 
     def build(self, config: TrainerConfig, transformer: TransformerConfig, place: ChunkPlace) -> torch.nn.Module:
         """One chunk, on the CPU or megatron-core's current device, with `pre_process` and `post_process`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatronapp.trainer.config import ModelConfig
+from megatronapp.trainer.config import ModelConfig, TrainingConfig
 
 
 def ffn_hidden_size(model: ModelConfig) -> int:
@@ -10,6 +10,16 @@ def ffn_hidden_size(model: ModelConfig) -> int:
     if model.ffn_hidden_size is not None:
         return model.ffn_hidden_size
     return int(model.hidden_size * 8 / 3 / 64) * 64 if model.swiglu else 4 * model.hidden_size
+
+
+def decoder_layers(model: ModelConfig) -> int:
+    """Of a model with a second stack, the decoder's."""
+    return model.decoder_num_layers or model.num_layers
+
+
+def decoder_length(training: TrainingConfig) -> int:
+    """Tokens of a sequence there."""
+    return training.decoder_seq_length or training.seq_length
 
 
 def attention_parameters(model: ModelConfig) -> int:

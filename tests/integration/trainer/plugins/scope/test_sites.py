@@ -17,7 +17,9 @@ LLAMA = (
     "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention --num-query-groups 2 "
     "--untie-embeddings-and-output-weights --disable-bias-linear"
 )
+MOE = "--num-experts 4 --moe-router-topk 2 --disable-bias-linear"
 MODELS = {"gpt": ("", Shape(heads=4, groups=4)), "llama": (LLAMA, Shape(heads=4, groups=2, gated=True))}
+FLAGS = {name: flags for name, (flags, _) in MODELS.items()} | {"moe": MOE}
 ALL = Wanted(("*",), gradients=True)
 VALUE_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 """Of the largest |value|, float32. Gradients of queries are small differences of large sums."""
@@ -28,7 +30,7 @@ FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-
 
 @cache
 def looks(model: str, ranks: int = 1, layout: str = "", wanted: Wanted = ALL) -> list[Look]:
-    return run_forked(ranks, run_captured, f"{TINY} --train-iters 2 {MODELS[model][0]} {layout}", wanted)
+    return run_forked(ranks, run_captured, f"{TINY} --train-iters 2 {FLAGS[model]} {layout}", wanted)
 
 
 def distance(reference: np.ndarray, value: np.ndarray) -> float:
@@ -71,6 +73,9 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
             "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer",
             marks=slower,
         ),
+        pytest.param("moe", 2, "--expert-model-parallel-size 2", marks=slower),
+        pytest.param("moe", 2, f"--pipeline-model-parallel-size 2 {FULL} 1", marks=slower),
+        pytest.param("moe", 2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
     ],
 )
 def test_sites_and_their_gradients_are_those_of_one_process(model: str, ranks: int, layout: str) -> None:
@@ -88,7 +93,22 @@ def _finite(values: np.ndarray, where: Where) -> np.ndarray:
     return np.nan_to_num(values) if where == ("attn.scores", where[1], True) else values
 
 
-@pytest.mark.parametrize("model", MODELS)
+def test_a_router_gives_each_token_to_the_likeliest_experts() -> None:
+    [found] = looks("moe")
+
+    for layer in range(4):
+        logits, probabilities, load = (
+            whole([found], (f"router.{name}", layer, False)) for name in ("logits", "probs", "load")
+        )
+        chosen = logits >= np.sort(logits, axis=-1)[..., -2:-1]
+        exponentials = np.where(chosen, np.exp(logits - logits.max(-1, keepdims=True)), 0)
+        assert np.array_equal(load, chosen)
+        assert distance(exponentials / exponentials.sum(-1, keepdims=True), probabilities) < VALUE_TOLERANCE
+        assert ("router.probs", layer, True) in found.parts
+        assert ("router.load", layer, True) not in found.parts
+
+
+@pytest.mark.parametrize("model", FLAGS)
 def test_losses_are_bitwise_the_same_with_and_without_a_look(model: str) -> None:
     [unwatched] = looks(model, wanted=Wanted())
     [watched] = looks(model)

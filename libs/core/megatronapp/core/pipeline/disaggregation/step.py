@@ -54,7 +54,7 @@ class PlannedStep:
     @cached_property
     def step_ns(self) -> float:
         """To the last backward; Training.tail_ns comes on top."""
-        done = ends(self._tasks)
+        done = ends(self.tasks)
         return max(end for name, end in done.items() if isinstance(name, tuple) and name[0] == "backward")
 
     @cached_property
@@ -116,7 +116,7 @@ class PlannedStep:
         return ("out", segment.stage), ("in", self._partition.backward.place(part)[0])
 
     @cached_property
-    def _tasks(self) -> dict[Hashable, Task]:
+    def tasks(self) -> dict[Hashable, Task]:
         tasks: dict[Hashable, Task] = {}
         tasks.update(self._weights())
         tasks.update(self._forward())

@@ -22,11 +22,11 @@ class Task:
 def ends(tasks: Mapping[Hashable, Task]) -> dict[Hashable, float]:
     """By task, in ns. What is ready at the same time goes in the order of `tasks`. Raises TrainingError where tasks
     wait for each other for ever."""
-    followers: defaultdict[Hashable, list[tuple[Hashable, float]]] = defaultdict(list)
+    successors: defaultdict[Hashable, list[tuple[Hashable, float]]] = defaultdict(list)
     waits = {name: len(task.after) for name, task in tasks.items()}
     for name, task in tasks.items():
         for before, lag in task.after:
-            followers[before].append((name, lag))
+            successors[before].append((name, lag))
     number = {name: index for index, name in enumerate(tasks)}
     names = list(tasks)
     ready_ns: defaultdict[Hashable, float] = defaultdict(float)
@@ -39,11 +39,11 @@ def ends(tasks: Mapping[Hashable, Task]) -> dict[Hashable, float]:
         end = max([at, *(free_ns[each] for each in task.resources)]) + task.duration_ns
         done[name] = end
         free_ns.update(dict.fromkeys(task.resources, end))
-        for follower, lag in followers[name]:
-            waits[follower] -= 1
-            ready_ns[follower] = max(ready_ns[follower], end + lag)
-            if not waits[follower]:
-                heappush(ready, (ready_ns[follower], number[follower]))
+        for successor, lag in successors[name]:
+            waits[successor] -= 1
+            ready_ns[successor] = max(ready_ns[successor], end + lag)
+            if not waits[successor]:
+                heappush(ready, (ready_ns[successor], number[successor]))
     if len(done) < len(tasks):
         raise TrainingError(f"{len(tasks) - len(done)} of {len(tasks)} tasks wait for each other for ever")
     return done

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,14 +23,12 @@ from megatronapp.core.trace.message_id import MessageId
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule, Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
-from megatronapp.trainer.plugins.fbd.link import Kind as MessageKind
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
+from megatronapp.trainer.plugins.fbd.pending import Kind as MessageKind
+from megatronapp.trainer.plugins.fbd.pending import Pending
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
 from megatronapp.trainer.plugins.fbd.slices import slices
-
-if TYPE_CHECKING:
-    from megatronapp import rdma
 
 
 class Inputs:
@@ -45,7 +43,7 @@ class Inputs:
         self.slots = slots
         """Of each chunk: inputs that are received, or may be, and have not had their B."""
 
-    def post(self, tensor: torch.Tensor, part: int, microbatch: int) -> list[rdma.Handle]:
+    def post(self, tensor: torch.Tensor, part: int, microbatch: int) -> list[Pending]:
         """tensor: [s, b, h], or this tensor rank's slice of s"""
         _, chunk = self._partition.backward.place(part)
         return [
@@ -59,7 +57,7 @@ class Inputs:
             for twin, piece in zip(self._senders(part), self._slices, strict=True)
         ]
 
-    def wait(self, handles: Sequence[rdma.Handle]) -> None:
+    def wait(self, handles: Sequence[Pending]) -> None:
         for handle in handles:
             self._link.wait_received(handle)
 
@@ -109,7 +107,7 @@ class RecomputeStep(Step):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._posted_inputs: dict[Operation, tuple[list[rdma.Handle], torch.Tensor]] = {}
+        self._posted_inputs: dict[Operation, tuple[list[Pending], torch.Tensor]] = {}
 
     def _next(self) -> Operation:
         while len(self._on_device) > 1:

@@ -26,12 +26,13 @@ from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
 from megatronapp.trainer.batches import Batches
-from megatronapp.trainer.keyed_dropout import KeyedStates
+from megatronapp.trainer.keyed_dropout import DEFAULT, MODEL_PARALLEL, KeyedStates
 from megatronapp.trainer.models.gpt import FAMILY
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
 from megatronapp.trainer.plugins.fbd.linears import SentLinears
-from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Kind, Link, twins_of
+from megatronapp.trainer.plugins.fbd.link import PATIENCE_SECONDS, Go, Link, twins_of
+from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import Sequence as TokenSequence
@@ -39,7 +40,6 @@ from megatronapp.trainer.plugins.fbd.slices import slices
 from megatronapp.trainer.plugins.fbd.weights import EMBEDDING, Receiving, shared_parameters
 
 if TYPE_CHECKING:
-    from megatronapp import rdma
     from megatronapp.trainer.borders import Borders
 
 ON_THE_WAY = 2
@@ -59,7 +59,7 @@ class Outputs:
         self._link = link
         self._partition = partition
         self._receivers = partial(_receivers, link, forward, backward)
-        self._on_the_way: defaultdict[int, deque[list[rdma.Handle]]] = defaultdict(deque)
+        self._on_the_way: defaultdict[int, deque[list[Pending]]] = defaultdict(deque)
 
     def send(self, part: int, microbatch: int, output: torch.Tensor) -> None:
         """output: [s, b, h], or this tensor rank's slice of s"""
@@ -81,7 +81,7 @@ class Outputs:
             while sent:
                 self._wait(sent.popleft())
 
-    def _wait(self, handles: Sequence[rdma.Handle]) -> None:
+    def _wait(self, handles: Sequence[Pending]) -> None:
         for handle in handles:
             self._link.wait_sent(handle)
 
@@ -106,6 +106,7 @@ class Layers:
         self._partition, self._weights, self._outputs, self._states = partition, weights, outputs, states
         self._step = self._microbatch = 0
         self._embeds = chunk.pre_process
+        self._in_layers = MODEL_PARALLEL if chunk.config.sequence_parallel else DEFAULT
         if chunk.pre_process:
             chunk.embedding.register_forward_pre_hook(lambda *_: self._weights.wait(EMBEDDING))
         for layer in chunk.decoder.layers:
@@ -117,20 +118,20 @@ class Layers:
         """Before a microbatch; the first part begins with the embedding."""
         self._step, self._microbatch = step, microbatch
         if self._embeds:
-            self._draw(0)
+            self._draw(0, DEFAULT)
 
     def _before(self, layer: int, *_: Any) -> None:
         self._weights.wait(layer + 1)
         if layer and self._partition.begins(layer):
-            self._draw(self._partition.part(layer))
+            self._draw(self._partition.part(layer), self._in_layers)
 
     def _behind(self, following: int, _module: Any, _given: Any, output: tuple[torch.Tensor, Any]) -> None:
         self._outputs.send(self._partition.part(following), self._microbatch, output[0])
 
-    def _draw(self, part: int) -> None:
+    def _draw(self, part: int, current: str) -> None:
         if self._states is not None:
             stage, chunk = self._partition.backward.place(part)
-            self._states.set(self._step, stage, chunk, self._microbatch)
+            self._states.set(self._step, stage, chunk, self._microbatch, current=current)
 
 
 class ForwardLoop(Runner):

@@ -12,17 +12,15 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
-from megatronapp.trainer.plugins.fbd.link import Kind, Link, twins_of
-
-if TYPE_CHECKING:
-    from megatronapp import rdma
+from megatronapp.trainer.plugins.fbd.link import Link, twins_of
+from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 
 ON_THE_WAY = 2
 """Microbatches of a layer that are sent and not received."""
@@ -61,7 +59,7 @@ class SentLinears:
     def __init__(self, link: Link, partition: Partition, chunk: torch.nn.Module) -> None:
         self._link, self._partition = link, partition
         self._microbatch = 0
-        self._on_the_way: defaultdict[tuple[int, int], deque[rdma.Handle]] = defaultdict(deque)
+        self._on_the_way: defaultdict[tuple[int, int], deque[Pending]] = defaultdict(deque)
         for linear in linears_of(chunk):
             route_linears([linear.module], _Sender(self, linear))
 
@@ -106,7 +104,7 @@ class _Sender(_Port):
         return made
 
 
-Arriving = dict[int, tuple["rdma.Handle", torch.Tensor]]
+Arriving = dict[int, tuple[Pending, torch.Tensor]]
 """By the linear's module (its id)."""
 
 
@@ -147,7 +145,7 @@ class ReceivedLinears:
         self._link.wait_received(handle)
         return tensor
 
-    def _receive(self, linear: Linear, microbatch: int, batch: int) -> tuple[rdma.Handle, torch.Tensor]:
+    def _receive(self, linear: Linear, microbatch: int, batch: int) -> tuple[Pending, torch.Tensor]:
         weight = linear.module.weight
         tensor = weight.new_empty((self._tokens, batch, weight.shape[0]), requires_grad=False)
         stage = self._partition.forward_stage(linear.layer)

@@ -13,33 +13,25 @@ one step, counted alike on both sides; it is the tags' round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from megatronapp.core.errors import TrainingError
+from megatronapp.core.logging import get_logger
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline.native import ReceiveHandle, connected_engine, rdma_module
+from megatronapp.trainer.plugins.fbd.pending import LONG_SECONDS, Kind, Pending, wait
 from megatronapp.trainer.plugins.fbd.roles import Place, Role, Roles
 
 if TYPE_CHECKING:
     from megatronapp import rdma
 
-SLICE_SECONDS = 0.25
-"""While a rank waits for one of its twins it looks so often whether another is lost."""
+log = get_logger(__name__)
+
 PATIENCE_SECONDS = 30 * 24 * 3600.0
 """For the next step: an evaluation or a checkpoint takes as long as it takes."""
-
-
-class Kind(IntEnum):
-    """Of a tag; up to 4 they are the engine's own."""
-
-    GO = 5
-    WEIGHTS = 6
-    INPUT = 7
-    LINEARS = 8
 
 
 class Go(NamedTuple):
@@ -75,31 +67,29 @@ class Link:
     def begin_turn(self) -> None:
         self._turn = self._engine.begin_round()
 
-    def send(self, tensor: torch.Tensor, twin: Place, kind: Kind, **tag: int) -> rdma.Handle:
-        """A dense tensor, which must not be changed before the handle was waited for."""
-        return self._guarded(self._engine.isend, tensor, self.roles.rank(twin), self._name(kind, tag))
+    def send(self, tensor: torch.Tensor, twin: Place, kind: Kind, **tag: int) -> Pending:
+        """A dense tensor, which must not be changed before it was waited for."""
+        rank = self.roles.rank(twin)
+        handle = self._guarded(self._engine.isend, tensor, rank, self._name(kind, tag))
+        return Pending(handle=handle, kind=kind, twin=twin, twin_rank=rank, sends=True, of=tag)
 
     def receive(
         self, tensor: torch.Tensor, twin: Place, kind: Kind, *, patience_seconds: float | None = None, **tag: int
-    ) -> rdma.Handle:
-        return self._guarded(
-            self._engine.irecv,
-            tensor,
-            self.roles.rank(twin),
-            self._name(kind, tag),
-            deadline_seconds=patience_seconds,
-        )
+    ) -> Pending:
+        rank, name = self.roles.rank(twin), self._name(kind, tag)
+        handle = self._guarded(self._engine.irecv, tensor, rank, name, deadline_seconds=patience_seconds)
+        return Pending(handle=handle, kind=kind, twin=twin, twin_rank=rank, sends=False, of=tag)
 
-    def wait_sent(self, handle: rdma.Handle) -> None:
+    def wait_sent(self, pending: Pending) -> None:
         """Until the tensor may be changed."""
-        self._guarded(self._wait, handle)
+        self._guarded(self._wait, pending)
 
-    def wait_received(self, handle: rdma.Handle) -> None:
+    def wait_received(self, pending: Pending) -> None:
         """On a GPU the current stream waits, on a CPU this thread."""
-        if handle.cuda:
-            self._guarded(ReceiveHandle(handle, self._engine, lambda _: None).wait)
+        if pending.handle.cuda:
+            self._guarded(ReceiveHandle(pending.handle, self._engine, lambda _: None).wait)
         else:
-            self._guarded(self._wait, handle)
+            self._guarded(self._wait, pending)
 
     def check(self) -> None:
         """Before anything that was received is used for good."""
@@ -121,16 +111,12 @@ class Link:
         tag: rdma.Tag = self._tag(kind, round=self._turn, **fields)
         return tag
 
-    def _wait(self, handle: rdma.Handle) -> None:
-        while True:
-            try:
-                handle.wait(SLICE_SECONDS)
-            except self._timed_out:
-                if handle.done():
-                    raise
-                self._engine.check()  # whoever died may be another one
-            else:
-                return
+    def _wait(self, pending: Pending) -> None:
+        wait(pending, self._timed_out, self._engine.check, self._tell_long)
+
+    def _tell_long(self, pending: Pending) -> None:
+        here = f"rank {self.roles.rank(self.place)} ({self.place})"
+        log.warning("fbd_waits", rank=here, waits_for=str(pending), seconds=LONG_SECONDS)
 
     def _guarded(self, action: Any, *args: Any, **options: Any) -> Any:
         try:

@@ -33,14 +33,14 @@ from megatronapp.trainer.plugins.fbd import plan as flags
 from megatronapp.trainer.plugins.fbd.backward import Inputs, RecomputeSchedule
 from megatronapp.trainer.plugins.fbd.forward import STOP_KEY, ForwardLoop
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
-from megatronapp.trainer.plugins.fbd.link import Go, Kind, Link
+from megatronapp.trainer.plugins.fbd.link import Go, Link
+from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 from megatronapp.trainer.plugins.fbd.plan import Plan
 from megatronapp.trainer.plugins.fbd.roles import Role
 from megatronapp.trainer.plugins.fbd.weights import Sending, shared_parameters
 from megatronapp.trainer.worlds import World
 
 if TYPE_CHECKING:
-    from megatronapp import rdma
     from megatronapp.trainer.batches import Batches
 
 log = get_logger(__name__)
@@ -195,14 +195,14 @@ class BackwardPlugin(FbdPlugin):
         self._dropout = None if self._seed is None else KeyedDropout(self._seed, context.device)
         self._inputs = Inputs(self._link, self._plan.partition, *self._plan.sequences, self._plan.slots)
         self._linears: ReceivedLinears | None = None
-        self._doubts = flags.doubts(args, self._plan)
-        self._sent: list[rdma.Handle] = []
+        self._args = args
+        self._sent: list[Pending] = []
         self._weights_due = False
         self._consumed_samples = 0
 
     def models(self, chunks: Sequence[torch.nn.Module]) -> None:
-        if self._context.world.rank == 0 and self._doubts:
-            log.warning("fbd_does_not_pay", reason=self._doubts)
+        if self._context.world.rank == 0 and (reason := flags.doubts(self._args, self._plan)):
+            log.warning("fbd_does_not_pay", reason=reason)
         self._chunks = chunks
         partition, (_, sequence) = self._plan.partition, self._plan.sequences
         if partition.mode is Mode.LINEARS:

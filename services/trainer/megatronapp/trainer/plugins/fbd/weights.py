@@ -11,20 +11,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.trainer.initialize import shard_of, whole_name
-from megatronapp.trainer.plugins.fbd.link import Kind, Link, twins_of
+from megatronapp.trainer.plugins.fbd.link import Link, twins_of
+from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
 from megatronapp.trainer.plugins.fbd.roles import Place
 from megatronapp.trainer.plugins.fbd.slices import nearest
 from megatronapp.trainer.sharding import Shard, pieces
-
-if TYPE_CHECKING:
-    from megatronapp import rdma
 
 EMBEDDING = 0
 MOST_OF_LAYER = 1024
@@ -76,7 +74,7 @@ class Sending:
     partition: Partition
     parameters: Sequence[Parameter]
 
-    def send(self) -> list[rdma.Handle]:
+    def send(self) -> list[Pending]:
         """Those to wait for before parameters may change."""
         return [
             self.link.send(rows.contiguous(), twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
@@ -106,7 +104,7 @@ class Receiving:
         self._link = link
         self._partition = partition
         self._parameters = parameters
-        self._coming: defaultdict[int, list[tuple[rdma.Handle, torch.Tensor, torch.Tensor]]] = defaultdict(list)
+        self._coming: defaultdict[int, list[tuple[Pending, torch.Tensor, torch.Tensor]]] = defaultdict(list)
 
     def post(self) -> None:
         """Receive all. Nothing may use the weights before their layer has waited."""

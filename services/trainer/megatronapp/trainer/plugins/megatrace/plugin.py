@@ -18,12 +18,15 @@ import torch
 
 from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.logging import get_logger
+from megatronapp.trainer.agent.megatrace_log import MegatraceSettings
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
 
 log = get_logger(__name__)
 
 VARIABLE = "NCCL_PROFILER_PLUGIN"
 LEVELS = ("calls", "times", "all")
+LEVEL_OF_MEGATRACE = "times"
+"""Where Megatrace's own variables ask for it (agent/megatrace_log.py)."""
 LANES = 2048
 """Communicators, and pairs of ranks in each direction, of one process."""
 LEAST_RING_MIB, MOST_RING_MIB = 1, 512
@@ -52,6 +55,10 @@ class MegatracePlugin(Plugin):
 
     @classmethod
     def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        if args.nccl_trace is None and (megatrace := MegatraceSettings.of(os.environ)):
+            args.nccl_trace = LEVEL_OF_MEGATRACE
+            if megatrace.remark and preparation.environment.rank == 0:
+                log.warning("megatrace_time", reason=megatrace.remark)
         if args.nccl_trace is None:
             return preparation
         ring_mib = args.nccl_trace_ring_mib

@@ -24,6 +24,7 @@ from megatronapp.core.errors import UnavailableError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Communicator, Evaluation
 from megatronapp.trainer.agent.rendezvous import SOCKET_VARIABLE, address_of, start_agent
+from megatronapp.trainer.plugins.scan.stacks import allow_tracer
 
 log = get_logger(__name__)
 
@@ -60,6 +61,12 @@ def find_agent(run: str, attempt: int, *, first_of_node: bool) -> AgentPlace:
         log.warning("no_agent", reason=str(error))
         return AgentPlace(None, own=False)
     return AgentPlace(path, own=first_of_node, started=first_of_node and _start(path))
+
+
+def _pid_of(link: socket.socket) -> int:
+    """Of the process at the other end."""
+    pid: int = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
 
 
 def _start(path: Path) -> bool:
@@ -160,6 +167,7 @@ class AgentLink:
                 log.warning("no_agent", path=str(self._path), reason=error.strerror, again_seconds=AGAIN_SECONDS)
             return
         self._socket, self._met, self._warned = link, True, False
+        allow_tracer(_pid_of(link))
         self._waiting.clear()
         self._waiting_bytes = 0
         self._put({"hello": self._hello()})

@@ -46,6 +46,7 @@ from megatronapp.trainer.plugins.scan.operations import Operation
 from megatronapp.trainer.plugins.scan.position import Position
 from megatronapp.trainer.plugins.scan.recorder import Recorder
 from megatronapp.trainer.plugins.scan.recorders import make_recorder
+from megatronapp.trainer.plugins.scan.stacks import StackFile
 from megatronapp.trainer.plugins.scan.window import Window
 
 log = get_logger(__name__)
@@ -102,6 +103,7 @@ class ScanPlugin(Plugin):
             context.device, first_of_node=first, bulk_bytes=context.channel.frame_bytes
         )
         self._recorder.set_phase(self._position.phase)
+        self._stacks = StackFile()
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello, context.channel.operations_fd)
         self._communicators = Communicators(lambda new: self._link.communicators([new]), context.world.ranks)
@@ -230,6 +232,7 @@ class ScanPlugin(Plugin):
         self._recorder.set_closing()
         whole = self._recorder.close(FLUSH_SECONDS / 2)
         received = self._link.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
+        self._stacks.close()
         if not (whole and received):
             log.warning("trace_cut", recorded=whole, agent_done=received)
 
@@ -292,6 +295,7 @@ class ScanPlugin(Plugin):
             "control": asdict(self._window.control()),
             "collector_address": self._settings.collector_address,
             "trace_dir": str(self._folder) if self._folder else "",
+            "stacks": self._stacks.document(),
             **(dict([introduce()]) if introduce else {}),
         }
 

@@ -28,6 +28,7 @@ LOSS = "loss"
 STREAM: Dims = (("token",), ("batch",), ("chan",))
 HEADS: Dims = (("token",), ("batch",), ("head",), ("chan",))
 GROUPS: Dims = (("token",), ("batch",), ("group",), ("chan",))
+ROUTED: Dims = (("token",), ("batch",), ("expert",))
 MATRIX: Dims = (("batch",), ("head",), ("query",), ("key",))
 
 
@@ -43,10 +44,12 @@ class Place:
     method: str = ""
     half: int | None = None
     """Of the last dimension: a gated MLP's fc1 holds the gate's and the linear one's channels of this rank."""
+    flat: bool = False
+    """A method whose output has the tokens of all rows in one dimension, which are two in its input."""
     computed: bool = False
     """The model never holds these values: a fused attention's scores and probabilities are computed from its queries
-    and keys, what a head adds from its context and the projection, as far as somebody asks for them. They can be shown,
-    not changed, and have no gradient."""
+    and keys, what a head adds from its context and the projection, as far as somebody asks for them; which experts a
+    token goes to is a choice. They can be shown, not changed, and have no gradient."""
 
 
 OF_LAYER: dict[str, Place] = {
@@ -67,7 +70,9 @@ OF_LAYER: dict[str, Place] = {
     "mlp.up": Place("mlp.linear_fc1", BIASED, STREAM, half=1),
     "mlp.act": Place("mlp.linear_fc2", INPUT, STREAM),
     "mlp.out": Place("mlp", BIASED, STREAM),
-    "router.logits": Place("mlp.router", OUTPUT, (("token",), ("batch",), ("expert",)), method="gating"),
+    "router.logits": Place("mlp.router", OUTPUT, ROUTED, method="gating"),
+    "router.probs": Place("mlp.router", OUTPUT, ROUTED, argument=0, method="routing", flat=True),
+    "router.load": Place("mlp.router", OUTPUT, ROUTED, argument=1, method="routing", flat=True, computed=True),
     "resid_post": Place("", OUTPUT, STREAM),
 }
 OF_FUSED: dict[str, Place] = {

@@ -257,6 +257,17 @@ def _around(method: Callable[..., Any], place: Place, tap: _Tap) -> Callable[...
         output = method(value, *args, **kwargs)
         if not isinstance(output, tuple):
             return tap(output)
-        return (*output[: place.argument], tap(output[place.argument]), *output[place.argument + 1 :])
+        new = _shown(output[place.argument], place, value, tap)
+        return (*output[: place.argument], new, *output[place.argument + 1 :])
 
     return wrapped
+
+
+def _shown(part: torch.Tensor, place: Place, given: torch.Tensor, tap: _Tap) -> torch.Tensor:
+    """What the model goes on with in place of one of a method's outputs; `given` is its input."""
+    rows = part.view(*given.shape[:2], -1) if place.flat else part
+    if place.computed:
+        tap(rows.to(given.dtype))
+        return part
+    new = tap(rows)
+    return new.flatten(0, 1) if place.flat else new

@@ -17,10 +17,17 @@ from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 NONE = -1
+STACKS = ("encoder", "decoder")
+"""Of layers, in the order of a forward pass. In a model that has both, the second one's numbers go on from the first's.
+"""
 PARTS: tuple[tuple[str, Operation], ...] = (
     ("self_attention.linear_qkv", Operation.QKV),
     ("self_attention.core_attention", Operation.CORE_ATTENTION),
     ("self_attention.linear_proj", Operation.ATTENTION_PROJECTION),
+    ("pre_cross_attn_layernorm", Operation.NORM),
+    ("cross_attention.linear_kv", Operation.QKV),
+    ("cross_attention.core_attention", Operation.CORE_ATTENTION),
+    ("cross_attention.linear_proj", Operation.ATTENTION_PROJECTION),
     ("pre_mlp_layernorm", Operation.NORM),
     ("mlp.linear_fc1", Operation.MLP_FC1),
     ("mlp.linear_fc2", Operation.MLP_FC2),
@@ -68,16 +75,20 @@ class LayerHooks:
         for name, operation in (("embedding", Operation.EMBEDDING), ("output_layer", Operation.OUTPUT_LAYER)):
             if (module := _find(chunk, name)) is not None:
                 yield module, self._alone(module.forward, operation)
-        if (norm := _find(chunk, "decoder.final_layernorm")) is not None:
-            yield norm, self._alone(norm.forward, Operation.NORM)
-        for position, layer in enumerate(_find(chunk, "decoder.layers") or ()):
-            yield layer, self._whole_layer(layer, first=position == 0)
-            for name, operation in PARTS:
-                if (module := _find(layer, name)) is not None:
-                    yield module, self._part(module.forward, operation)
+        before = 0
+        for stack in STACKS:
+            if (norm := _find(chunk, f"{stack}.final_layernorm")) is not None:
+                yield norm, self._alone(norm.forward, Operation.NORM)
+            layers = _find(chunk, f"{stack}.layers") or ()
+            for position, layer in enumerate(layers):
+                yield layer, self._whole_layer(layer, before + int(layer.layer_number), first=position == 0)
+                for name, operation in PARTS:
+                    if (module := _find(layer, name)) is not None:
+                        yield module, self._part(module.forward, operation)
+            before += len(layers)
 
-    def _whole_layer(self, layer: Any, *, first: bool) -> Callable[..., Any]:
-        forward, number, probe = layer.forward, int(layer.layer_number), self._probe
+    def _whole_layer(self, layer: Any, number: int, *, first: bool) -> Callable[..., Any]:
+        forward, probe = layer.forward, self._probe
         first_part = Operation.QKV if _find(layer, "input_layernorm") is None else Operation.NORM
 
         def forward_layer(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,97 @@
+"""MegaFBD against stock on the same backward devices, and against what the planner predicts: `python -m bench.fbd`.
+
+`--only cpu`: forward and backward ranks run real schedules, the real engine between the worlds and the host's real part
+of a step; what a device would compute is slept. F, dgrad and wgrad take the same. *Input* is compared with full
+recompute, *linears* with none, on 3 backward devices with 1 forward device added and on 4 with 2. A row whose hosts
+take more than a tenth of the passes' time says 'not measured'.
+
+`--only delays`: steps in which passes and messages are late at random, with the fewest slots and more: none hangs or
+differs from megatron-core's gradients.
+
+Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bench._slept_worlds import Setting, disaggregated, stock
+from megatronapp.core.pipeline.bounds import one_f1b_cost
+from megatronapp.core.pipeline.partition import Mode
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from tests.support.delayed_worlds import CASES, assert_delays_change_nothing
+
+CLUSTERS = ((Mode.INPUT, 3, 1, 1.0), (Mode.INPUT, 4, 2, 1.0), (Mode.LINEARS, 3, 1, 1.5), (Mode.LINEARS, 4, 2, 1.0))
+"""Mode, backward devices, forward devices and their speed: one alone must be faster to feed three in *linears*."""
+MUST = {Mode.INPUT: 1.20, Mode.LINEARS: 1.25}
+GOAL = {Mode.INPUT: 1.28, Mode.LINEARS: 1.40}
+HOST_SHARE_LIMIT = 0.1
+PREDICTION_ERROR_LIMIT = 0.05
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.fbd", description=__doc__)
+    parser.add_argument("--only", choices=("cpu", "delays"), help="default: both")
+    parser.add_argument("--operation-ms", type=float, default=20.0, help="F of one stage (default %(default)s)")
+    parser.add_argument("--microbatches", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=5, help="measured ones (default %(default)s)")
+    parser.add_argument("--delayed-steps", type=int, default=250, help="of each of the cases (default %(default)s)")
+    options = parser.parse_args()
+    missed = 0
+    for row in _rows(options):
+        missed += row.get("ok") is False
+        print(json.dumps(row), flush=True)
+    return 1 if missed else 0
+
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if options.only != "delays":
+        for mode, stages, devices, speed in CLUSTERS:
+            yield _compared(
+                Setting(mode, stages, devices, speed, options.operation_ms, options.microbatches, options.steps)
+            )
+    if options.only != "cpu":
+        for name in CASES:
+            yield _delayed(name, options.delayed_steps)
+
+
+def _compared(setting: Setting) -> dict[str, Any]:
+    recomputes = setting.mode is Mode.INPUT
+    alone, beside = stock(setting, recomputes=recomputes), disaggregated(setting)
+    pass_seconds = setting.operation_seconds * (3 + recomputes)
+    predicted_stock = one_f1b_cost(setting.stages, setting.microbatches, pass_seconds, 0.0)
+    predicted = setting.planned().step_ns / 1e9
+    host_share = max(alone.host_share, beside.host_share)
+    row: dict[str, Any] = {
+        "what": f"{setting.mode}, {setting.stages} backward + {setting.devices} forward devices of speed "
+        f"{setting.speed:g}, {setting.microbatches} microbatches, against {'full' if recomputes else 'no'} recompute",
+        "stock_ms": round(alone.step_seconds * 1e3, 1),
+        "fbd_ms": round(beside.step_seconds * 1e3, 1),
+        "host_share": round(host_share, 3),
+    }
+    if host_share > HOST_SHARE_LIMIT:
+        return {**row, "gain": "not measured: the hosts took more than a tenth of the passes' time"}
+    gain, error = alone.step_seconds / beside.step_seconds, beside.step_seconds / predicted - 1
+    return row | {
+        "gain": round(gain, 3),
+        "gain_planned": round(predicted_stock / predicted, 3),
+        "must": MUST[setting.mode],
+        "goal": GOAL[setting.mode],
+        "prediction_error_ratio": round(error, 4),
+        "ok": gain >= MUST[setting.mode] and abs(error) <= PREDICTION_ERROR_LIMIT,
+    }
+
+
+def _delayed(name: str, steps: int) -> dict[str, Any]:
+    began = time.perf_counter()
+    assert_delays_change_nothing(name, steps)
+    return {"what": f"random delays, {name}", "steps": steps, "seconds": round(time.perf_counter() - began, 1)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

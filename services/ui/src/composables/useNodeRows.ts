@@ -1,0 +1,83 @@
+import type { ShallowRef } from 'vue'
+import { computed, onScopeDispose, shallowRef, watch } from 'vue'
+import { useLive } from '@/api/live'
+import type { Finding } from '@/api/types'
+import type { RunRank } from '@/composables/useAllRanks'
+import { useFindingText } from '@/composables/useFindingText'
+import { useText } from '@/composables/useText'
+import type { Health, NodeRanks } from '@/lib/health'
+import { groupByNode, rankHealth } from '@/lib/health'
+import { inTurns } from '@/lib/turns'
+import { usePreferences } from '@/stores/preferences'
+
+const WORST: readonly Health[] = ['bad', 'warn', 'stale', 'over', 'ok']
+
+/** Nodes that are put on the page in one turn. */
+const DRAWN_AT_ONCE = 24
+
+export interface DeviceCell {
+  readonly key: string
+  readonly run: string
+  readonly rank: number
+  readonly localRank: number
+  readonly health: Health
+  readonly label: string
+}
+
+export interface NodeRow {
+  readonly node: string
+  readonly cells: readonly DeviceCell[]
+  /** Place in the order of what is worst. */
+  readonly worst: number
+  /** All that is shown of it: equal for two rows that look alike. */
+  readonly said: string
+}
+
+/** Nodes and their devices as rows. A cluster has thousands: rows are made in turns, and come as they are made; later ones keep what has not changed. */
+export function useNodeRows(ranks: () => readonly RunRank[], findings: () => readonly Finding[], worstFirst: () => boolean): ShallowRef<readonly NodeRow[]> {
+  const t = useText()
+  const words = useFindingText()
+  const live = useLive()
+  const preferences = usePreferences()
+  const rows = shallowRef<readonly NodeRow[]>([])
+  let working = new AbortController()
+
+  /** Looked up once for all. The first that names a rank counts. */
+  const findingsOf = computed(() => {
+    const found = new Map<string, Finding>()
+    for (const finding of findings()) {
+      if (finding.state !== 'open') continue
+      for (const rank of finding.ranks) if (!found.has(`${finding.run}/${rank}`)) found.set(`${finding.run}/${rank}`, finding)
+    }
+    return found
+  })
+  const label = (rank: RunRank, finding: Finding | undefined, health: Health): string =>
+    `${t(rank.device === 'cpu' ? 'grid.process' : 'grid.gpu')} ${rank.local_rank}, ${t('finding.rank', { ranks: rank.rank })}: ${finding ? words.short(finding) : t(`mark.${health}`)}`
+  function cellOf(rank: RunRank): DeviceCell {
+    const key = `${rank.run}/${rank.rank}`
+    const finding = findingsOf.value.get(key)
+    const health = rankHealth(rank, finding, live.lostSince.value !== null)
+    return { key, run: rank.run, rank: rank.rank, localRank: rank.local_rank, health, label: label(rank, finding, health) }
+  }
+  function rowOf({ node, ranks: members }: NodeRanks, before: NodeRow | undefined): NodeRow {
+    const cells = (members as RunRank[]).map(cellOf)
+    const said = cells.map(({ key, label: text }) => `${key} ${text}`).join()
+    return before?.said === said ? before : { node, cells, said, worst: Math.min(...cells.map(({ health }) => WORST.indexOf(health))) }
+  }
+
+  async function make(): Promise<void> {
+    working.abort()
+    const { signal } = (working = new AbortController())
+    const before = new Map(rows.value.map((row) => [row.node, row]))
+    const growing = !before.size
+    const made: NodeRow[] = []
+    await inTurns(groupByNode(ranks()) as NodeRanks[], (node) => made.push(rowOf(node, before.get(node.node))), () => growing && (rows.value = [...made]), { signal, most: growing ? DRAWN_AT_ONCE : undefined })
+    if (signal.aborted) return
+    const ordered = worstFirst() ? made.sort((a, b) => a.worst - b.worst) : made
+    if (ordered.length !== rows.value.length || ordered.some((row, i) => row !== rows.value[i])) rows.value = ordered
+  }
+
+  watch(() => [ranks(), findingsOf.value, live.lostSince.value !== null, preferences.locale, t('grid.gpu')], () => void make(), { immediate: true })
+  onScopeDispose(() => working.abort())
+  return rows
+}

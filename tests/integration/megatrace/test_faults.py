@@ -1,0 +1,56 @@
+"""Four CPU ranks over gloo, one of which is broken: it is named with its side, and nobody else.
+
+MEGATRONAPP_MEGATRACE_ROUNDS plays each so many times (default 1).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.findings import Cause, Finding
+from tests.integration.megatrace.support import CULPRIT, hangs_of, rank, scenario, stopping_rank
+
+ROUNDS = int(os.environ.get("MEGATRONAPP_MEGATRACE_ROUNDS", "1"))
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180), pytest.mark.parametrize("again", range(ROUNDS))]
+
+
+async def broken(folder: Path, fault: str = "") -> Finding:
+    """The one finding, as it was told last while the ranks stood."""
+    hangs = await hangs_of(folder, scenario(folder, fault) if fault else "", rank if fault else stopping_rank)
+    assert [each.ranks for each in hangs.first.values()] == [(CULPRIT,)]
+    (found,) = hangs.standing.values()
+    print(found.summary)
+    return found
+
+
+async def test_a_stopped_rank_is_named_with_its_state(tmp_path: Path, again: int) -> None:
+    found = await broken(tmp_path)
+
+    assert found.cause is Cause.HOST_CPU
+    assert "its process is stopped" in found.summary
+
+
+async def test_a_rank_whose_host_stands_still_is_named_with_its_stack(tmp_path: Path, again: int) -> None:
+    found = await broken(tmp_path, "kind: hang, side: host")
+
+    assert found.cause is Cause.HOST_CPU
+    (stack,) = [each for each in found.evidence if each.signal == "stack"]
+    assert "in stand_still" in stack.text
+
+
+@pytest.mark.parametrize("kind", ["skip_collective", "wrong_size", "wrong_order"])
+async def test_a_rank_that_calls_something_else_is_named_as_its_program(tmp_path: Path, kind: str, again: int) -> None:
+    found = await broken(tmp_path, f"kind: {kind}")
+
+    assert found.cause is Cause.DEADLOCK
+
+
+async def test_over_a_killed_rank_nobody_else_is_named(tmp_path: Path, again: int) -> None:
+    """gloo ends the others at once: most often the attempt is over before anybody has waited."""
+    hangs = await hangs_of(tmp_path, scenario(tmp_path, "kind: kill"))
+
+    assert {each.ranks for each in hangs.first.values()} <= {(CULPRIT,)}

@@ -1,0 +1,81 @@
+"""What is done with a converted model: training under any layout, and text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from structlog.testing import capture_logs
+
+from megatronapp.core.generation import GenerationRequest, RowFinished
+from megatronapp.trainer.convert import core_to_hf, hf_to_core
+from megatronapp.trainer.convert.arguments import Options
+from tests.integration.trainer.generate.models import GREEDY, answers
+from tests.support.forked import run_forked
+from tests.support.hugging_face import CONFIGS, LLAMA, random_tensors, write_model
+from tests.support.training import train
+
+RUN = (
+    "--use-checkpoint-args --seq-length 16 --micro-batch-size 2 --global-batch-size 4 --lr 1e-3 --mock-data "
+    "--num-workers 0 --log-interval 1 --eval-iters 0 --lr-decay-style constant"
+)
+ROWS = 34
+TWO_BY_TWO = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+
+
+def checkpoint(folder: Path, name: str) -> Path:
+    """Of rows that two ranks share evenly, and without dropout, which no two layouts draw alike."""
+    config = {**CONFIGS[name], "vocab_size": ROWS, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    source = write_model(folder / "model", config)
+    hf_to_core.convert(Options(source=source, target=folder / "core"))
+    return folder / "core"
+
+
+def losses(core: Path, flags: str, ranks: int) -> list[float]:
+    return run_forked(ranks, train, f"{RUN} --load {core} {flags}")[-1].losses
+
+
+def events(flags: str) -> list[str]:
+    """For a rank: what it logs."""
+    with capture_logs() as logs:
+        train(flags)
+    return [entry["event"] for entry in logs]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gpt2"])
+def test_a_converted_model_trains_alike_on_two_by_two_ranks_and_on_one(name: str, tmp_path: Path) -> None:
+    core = checkpoint(tmp_path, name)
+
+    on_one = losses(core, "--train-iters 5", 1)
+    on_four = losses(core, f"--train-iters 5 {TWO_BY_TWO}", 4)
+
+    assert len(on_one) == 5
+    assert on_one[0] == pytest.approx(math.log(ROWS), abs=0.3)
+    assert on_four == pytest.approx(on_one, rel=1e-5)
+
+
+def test_a_converted_model_is_trained_from_step_one_and_goes_back(tmp_path: Path) -> None:
+    core, trained, back = checkpoint(tmp_path, "llama"), tmp_path / "trained", tmp_path / "back"
+
+    [logged] = run_forked(1, events, f"{RUN} --load {core} --train-iters 2 --save {trained}")
+    core_to_hf.convert(Options(source=trained, target=back))
+
+    assert "checkpoint_of_weights_alone" in logged
+    found, before = load_file(str(back / "model.safetensors")), random_tensors({**LLAMA, "vocab_size": ROWS})
+    assert {name: tensor.shape for name, tensor in found.items()} == {name: t.shape for name, t in before.items()}
+    assert not any(found[name].equal(before[name]) for name in before)
+
+
+def test_a_converted_model_writes_text_alike_on_any_layout(tmp_path: Path) -> None:
+    core = checkpoint(tmp_path, "llama-tied")
+    request = GenerationRequest(prompts=("hello", "ab"), max_new_tokens=4, sampling=GREEDY)
+
+    alone = answers(core, [request])[0]
+    split = answers(core, [request], 2, tensor_model_parallel_size=2)[0]
+
+    texts = [[event.text for event in each if isinstance(event, RowFinished)] for each in (alone, split)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 2

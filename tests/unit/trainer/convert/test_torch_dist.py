@@ -1,0 +1,108 @@
+"""Weights in megatron-core's format, and metadata that is none."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatronapp.core.errors import DataError
+from megatronapp.trainer.convert import torch_dist
+from megatronapp.trainer.convert.torch_dist import METADATA, Block, Entry, StoredWeights, read_metadata, write
+
+EMBEDDING = Entry("embedding", None, (5, 3), torch.float32)
+LAYERS = [Entry("decoder.layers.w", layer, (2, 3), torch.bfloat16) for layer in range(4)]
+
+
+def tensor_of(block: Block) -> torch.Tensor:
+    whole = tensor(block.entry)
+    return whole if block.rows is None else whole[block.rows]
+
+
+def tensor(entry: Entry) -> torch.Tensor:
+    start = 100 * (entry.layer or 0)
+    return torch.arange(start, start + torch.Size(entry.shape).numel()).reshape(entry.shape).to(entry.dtype)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, [EMBEDDING, *LAYERS], 4, tensor_of, {"step": 0})
+    return tmp_path
+
+
+def test_each_layer_is_read_by_itself(folder: Path) -> None:
+    stored = StoredWeights(folder)
+
+    assert tuple(stored.tensors["decoder.layers.w"].size) == (4, 2, 3)
+    for entry in (EMBEDDING, *LAYERS):
+        assert stored.read(entry.key, entry.layer, entry.shape).equal(tensor(entry))
+
+
+def test_a_large_tensor_is_written_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_dist, "BLOCK_BYTES", 24)
+    asked: list[tuple[int, ...]] = []
+
+    def of(block: Block) -> torch.Tensor:
+        asked.append(tuple(tensor_of(block).shape))
+        return tensor_of(block)
+
+    write(tmp_path, [EMBEDDING, *LAYERS], 4, of, {"step": 0})
+
+    assert asked == [(2, 3), (2, 3), (1, 3), *([(2, 3)] * 4)]
+    assert StoredWeights(tmp_path).read("embedding", None, (5, 3)).equal(tensor(EMBEDDING))
+
+
+def test_rows_that_pad_the_vocabulary_are_left(folder: Path) -> None:
+    assert StoredWeights(folder).read("embedding", None, (4, 3)).equal(tensor(EMBEDDING)[:4])
+
+
+@pytest.mark.parametrize(
+    ("key", "layer", "shape"),
+    [
+        ("nothing", None, (5, 3)),
+        ("embedding", None, (6, 3)),
+        ("embedding", None, (5, 2)),
+        ("embedding", None, (5,)),
+        ("decoder.layers.w", 4, (2, 3)),
+        ("decoder.layers.w", 0, (2, 2)),
+    ],
+)
+def test_what_is_not_there_is_refused(key: str, layer: int | None, shape: tuple[int, ...], folder: Path) -> None:
+    with pytest.raises(DataError, match=key):
+        StoredWeights(folder).read(key, layer, shape)
+
+
+class Attack:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("attacked",)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text", pickle.dumps(Attack()), pickle.dumps({}), pickle.dumps(torch.nn.Linear(1, 1))]
+)
+def test_metadata_builds_nothing_but_metadata(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / METADATA).write_bytes(content)
+
+    with pytest.raises(DataError, match="metadata"):
+        read_metadata(tmp_path)
+
+    assert [each.name for each in tmp_path.iterdir()] == [METADATA]
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no checkpoint in megatron-core's distributed format"):
+        read_metadata(tmp_path)
+
+
+def test_a_file_outside_of_the_checkpoint_is_not_read(folder: Path) -> None:
+    metadata = read_metadata(folder)
+    for info in metadata.storage_data.values():
+        info.relative_path = "../elsewhere"
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(DataError, match="elsewhere"):
+        StoredWeights(folder)
