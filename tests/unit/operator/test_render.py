@@ -244,3 +244,19 @@ def test_pods_get_the_certificates_beside_their_token(mutual: bool) -> None:
     named = {name: value for name, value in environment.items() if "CA_FILE" in name or "CLIENT" in name}
     assert {f"{folder}/{file}" for file in files} == set(named.values())
     assert ClientTls.of_environment({name: str(value) for name, value in named.items()}).enabled
+
+
+def test_the_example_of_an_attached_job_is_valid_kubernetes_and_attached_as_ours_is() -> None:
+    service, job = yaml.safe_load_all(Path("examples/k8s/attached-job.yaml").read_text())
+    pod, ours = job["spec"]["template"]["spec"], pod_template(plan(**CASES["attached"]))["spec"]
+
+    for body in (service, job):
+        kubernetes_validate.validate(body, "1.34", strict=True)
+    assert pod["shareProcessNamespace"] == ours["shareProcessNamespace"]
+    assert [found["command"] for found in pod["initContainers"]] == [
+        found["command"] for found in ours["initContainers"]
+    ]
+    own = {found["name"]: found for found in ours["containers"][0]["env"]}
+    added = [found for found in pod["containers"][0]["env"] if found["name"].startswith("MEGATRONAPP_")]
+    assert {found["name"] for found in added} <= own.keys()
+    assert own["MEGATRONAPP_AGENT_SOCKET"] in added

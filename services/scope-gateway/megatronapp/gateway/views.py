@@ -94,10 +94,10 @@ def job_view(job: TrackedJob, findings: Iterable[Finding], now_ns: int) -> model
 
 def _attached(job: TrackedJob) -> models.AttachedDegree | None:
     """How much of the program is seen: as its first rank says, and of steps whether one has ended."""
-    told = next((rank.attached for rank in job.ranks.values() if rank.attached), trace_pb2.ATTACHED_UNSPECIFIED)
-    if told == trace_pb2.ATTACHED_SCHEDULES:
+    attached = next((rank.attached for rank in job.ranks.values() if rank.attached), trace_pb2.ATTACHED_UNSPECIFIED)
+    if attached == trace_pb2.ATTACHED_SCHEDULES:
         return models.AttachedDegree.FULL
-    if told != trace_pb2.ATTACHED_PROGRAM:
+    if attached != trace_pb2.ATTACHED_PROGRAM:
         return None
     return models.AttachedDegree.STEPS if job.step else models.AttachedDegree.COLLECTIVES
 

@@ -23,7 +23,7 @@ class Announcement:
 
     def __init__(self, identity: Identity, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._identity = identity
-        self._said: Degree | None = None
+        self._last: Degree | None = None
         self._lock = threading.Lock()
         self._timer = threading.Timer(patience_seconds, self._say, [Degree.COLLECTIVES])
         self._timer.daemon = True
@@ -46,7 +46,7 @@ class Announcement:
     def _say(self, degree: Degree) -> None:
         """From the timer's thread as well, which must not speak after the other."""
         with self._lock:
-            if self._said in (None, Degree.COLLECTIVES) and degree is not self._said:
-                self._said = degree
+            if self._last in (None, Degree.COLLECTIVES) and degree is not self._last:
+                self._last = degree
                 whoever = self._identity
                 say(f"attached to {whoever.job}, run {whoever.run[:8]}: {SEEN[degree]}")

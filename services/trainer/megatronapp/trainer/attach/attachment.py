@@ -71,13 +71,26 @@ class Attachment:
         if self._session is not None:
             self._session.close()
 
+    def give_up(self, error: Exception) -> None:
+        """The script goes on alone."""
+        say_once(f"nothing is seen from here on: {type(error).__name__}: {error}")
+        try:
+            self.close()
+        except Exception as another:  # noqa: BLE001
+            say_once(f"the trace may be cut: {type(another).__name__}: {another}")
+
     def _not_seen(self, module: str, error: Exception) -> None:
-        if os.environ.get("RANK", "0") == "0":
-            say(f"what {module} does is not seen: {type(error).__name__}: {error}")
+        say_once(f"what {module} does is not seen: {type(error).__name__}: {error}")
 
 
 def say(text: str) -> None:
     sys.stderr.write(f"megatronapp: {text}\n")  # in one write: ranks share a pipe
+
+
+def say_once(text: str) -> None:
+    """For all ranks, by the first."""
+    if os.environ.get("RANK", "0") == "0":
+        say(text)
 
 
 def bind(original: Any, wrapper: Any) -> None:

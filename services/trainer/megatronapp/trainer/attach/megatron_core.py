@@ -57,9 +57,14 @@ def attached(attachment: Attachment, schedule: Callable[..., Any]) -> Callable[.
         session = attachment.session or attachment.open(Degree.FULL)
         if session is None or session.degree is not Degree.FULL or args:
             return schedule(*args, **kwargs)
-        from megatronapp.trainer.attach.passes import run_schedule
+        try:
+            from megatronapp.trainer.attach.passes import prepared
 
-        return run_schedule(session, schedule, kwargs)
+            run = prepared(session, schedule, kwargs)
+        except Exception as error:  # noqa: BLE001  (an unknown version is no reason to fail somebody's step)
+            attachment.give_up(error)
+            return schedule(**kwargs)
+        return run()
 
     return forward_backward
 

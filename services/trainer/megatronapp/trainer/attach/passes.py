@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from megatron.core.package_info import __version__
 from megatron.core.utils import get_model_config, unwrap_model
 
 from megatronapp.core.trace.values import Phase
+from megatronapp.trainer.attach.attachment import say_once
 from megatronapp.trainer.attach.session import Bounds, Session
-from megatronapp.trainer.pipeline.schedule import PipelineSchedule
+
+KNOWN_CORE = ("0.15", "0.16")
+"""Of megatron-core, the versions whose schedules are run over our port; of any other, messages between stages are not
+seen."""
 
 
-def run_schedule(session: Session, stock: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """`stock(**given)` with the plug-ins on it."""
+def prepared(session: Session, stock: Callable[..., Any], given: dict[str, Any]) -> Callable[[], Any]:
+    """`stock(**given)` with the plug-ins on it, to be called once. What raises here is ours, what it raises theirs."""
     chunks = given["model"] if isinstance(given["model"], list) else [given["model"]]
     config = get_model_config(chunks[0])
     forward_only = bool(given.get("forward_only"))
@@ -29,11 +34,15 @@ def run_schedule(session: Session, stock: Callable[..., Any], given: dict[str, A
         "data_iterator": _data(session, given["data_iterator"]) if not forward_only else given["data_iterator"],
         "forward_step_func": session.chain.forward_step(given["forward_step_func"]),
     }
-    with _timers(session, config):
-        if not forward_only:
-            return run(**options)
-        with session.phase(Phase.EVALUATION):
-            return run(**options)
+
+    def call() -> Any:
+        with _timers(session, config):
+            if not forward_only:
+                return run(**options)
+            with session.phase(Phase.EVALUATION):
+                return run(**options)
+
+    return call
 
 
 def see_models(session: Session, chunks: list[Any]) -> None:
@@ -48,6 +57,12 @@ def _over_port(session: Session, stock: Callable[..., Any], config: Any, given: 
     brings = given.get("p2p_communicator") is not None or given.get("pg_collection") is not None
     if session.messages is None or brings or config.use_ring_exchange_p2p:
         return stock
+    if not __version__.startswith(KNOWN_CORE):
+        session.messages = None
+        say_once(f"messages between stages are not seen: megatron-core {__version__} runs them in another way")
+        return stock
+    from megatronapp.trainer.pipeline.schedule import PipelineSchedule  # other versions lack what it imports
+
     return PipelineSchedule(stock, config, session.messages, guest=True)
 
 

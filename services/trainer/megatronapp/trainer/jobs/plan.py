@@ -25,6 +25,7 @@ IGNORED = (
     "image_pull_policy",
     "image_pull_secrets",
     "command",
+    "attach",
     "backend",
     "resources",
     "shared_memory",

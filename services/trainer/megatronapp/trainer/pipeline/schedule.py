@@ -107,7 +107,7 @@ class PortCommunicator(P2PCommunicator):
         wait_on_reqs: bool = True,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, dict[str, Handle] | None]:
         shapes = (tensor_shape, tensor_shape)
-        if self.config.variable_seq_lengths or self.config.mtp_standalone:
+        if self.config.variable_seq_lengths or getattr(self.config, "mtp_standalone", False):
             shapes = self._communicate_shapes(tensor_send_next, tensor_send_prev, recv_prev, recv_next)
         from_prev = self._buffer(shapes[0]) if recv_prev else None
         from_next = self._buffer(shapes[1]) if recv_next else None

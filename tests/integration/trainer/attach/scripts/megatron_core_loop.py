@@ -13,7 +13,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from megatron.core.tensor_parallel import get_cuda_rng_tracker, model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
 
 from megatronapp.trainer import cpu
@@ -40,6 +40,8 @@ def main(steps: int, stages: int) -> None:
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
     cpu.install()
+    if not hasattr(get_cuda_rng_tracker(), "_current_state_name"):  # before 0.16, which our shim is for
+        get_cuda_rng_tracker()._current_state_name = "default-rng"
     torch.manual_seed(1)
     model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(

@@ -12,7 +12,16 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 
 from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Device, Evaluation, Granularity, Hello, Phase, Progress, TraceControl
+from megatronapp.core.trace.values import (
+    Attached,
+    Device,
+    Evaluation,
+    Granularity,
+    Hello,
+    Phase,
+    Progress,
+    TraceControl,
+)
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.plugins.base import Degree, Plugin, PluginContext, TimerListener
@@ -107,7 +116,7 @@ class ScanPlugin(Plugin):
         self._passes: MicrobatchHooks | PassListener
         self._hooks: tuple[Hooks, ...] = (CollectiveHooks(self._probe), GarbageHooks(self._probe))
         if context.degree is Degree.FULL:
-            self._passes = MicrobatchHooks(self._probe)
+            self._passes = MicrobatchHooks(self._probe, dynamic=context.attached is Attached.UNSPECIFIED)
             self._hooks = (self._passes, self._p2p, *self._hooks, *((processor,) if processor else ()))
             self._listeners: tuple[TimerListener, ...] = (GradSyncListener(self._probe), self._p2p)
         else:

@@ -22,19 +22,25 @@ NOWHERE = (-1, -1)
 
 
 class MicrobatchHooks:
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: Probe, *, dynamic: bool = True) -> None:
+        """`dynamic`: MegaDPP may run, as it does under our trainer alone."""
         self._probe = probe
+        self._dynamic = dynamic
         self._patches = Patches()
         self._of_output: dict[int, tuple[int, int]] = {}
 
     def install(self) -> None:
         from megatron.core.pipeline_parallel import schedules
 
+        self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
+        self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
+        if self._dynamic:
+            self._install_dynamic()
+
+    def _install_dynamic(self) -> None:
         from megatronapp.trainer.pipeline.dynamic import Step
         from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
-        self._patches.set(schedules, "forward_step", self._forward(schedules.forward_step))
-        self._patches.set(schedules, "backward_step", self._backward(schedules.backward_step))
         self._patches.set(DeferredWgrad, "run", self._wgrad(DeferredWgrad.run))
         self._patches.set(Step, "decide", self._decide(Step.decide))
 

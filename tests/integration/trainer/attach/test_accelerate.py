@@ -1,0 +1,46 @@
+"""`megatronapp attach` on a loop on Accelerate."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatronapp.core.trace import file as trace_file
+from tests.integration.trainer.plugins.scan.traced import read
+from tests.support.attached import SCRIPTS, every_step, run
+
+PACKAGES = ("accelerate==1.15.0", "huggingface_hub", "safetensors", "tqdm", "pyyaml")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "packages"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *PACKAGES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"Accelerate can't be installed: {done.stderr.strip()[-200:]}")
+    return {"PYTHONPATH": str(folder), "ACCELERATE_USE_CPU": "true"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_step_is_what_the_optimizer_takes_and_accumulation_is_microbatches(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    plain = run(SCRIPTS / "accelerate_loop.py", environment=environment)
+
+    attached = run(SCRIPTS / "accelerate_loop.py", environment=environment, attach=every_step(tmp_path))
+
+    assert attached.code == plain.code == 0, attached.output
+    assert attached.lines("loss") == plain.lines("loss")
+    assert len(plain.lines("loss")) == 8
+    [line] = attached.said
+    assert "steps and collectives" in line
+    for rank in range(2):
+        trace = read(trace_file.path_for(tmp_path, "local/accelerate-loop", 1, rank))
+        assert [summary.step for summary in trace.summaries] == [1, 2, 3, 4]
+        assert [span.microbatch for span in trace.of("forward", step=2)] == [0, 1]
+        assert len(trace.of("optimizer", step=2)) == 1
