@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from megatronapp.core.trace.values import Identity
-from megatronapp.trainer.attach.attachment import say
+from megatronapp.trainer.attach.messages import say
 from megatronapp.trainer.plugins.base import Degree
 
 PATIENCE_SECONDS = 30.0

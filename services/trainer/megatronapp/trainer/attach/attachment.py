@@ -9,13 +9,13 @@ A script must never end for us: what fails says so in one line, and the script g
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from megatronapp.trainer.attach.late_imports import LateImports
+from megatronapp.trainer.attach.messages import say, say_once
 
 if TYPE_CHECKING:
     import argparse
@@ -81,16 +81,6 @@ class Attachment:
 
     def _not_seen(self, module: str, error: Exception) -> None:
         say_once(f"what {module} does is not seen: {type(error).__name__}: {error}")
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"megatronapp: {text}\n")  # in one write: ranks share a pipe
-
-
-def say_once(text: str) -> None:
-    """For all ranks, by the first."""
-    if os.environ.get("RANK", "0") == "0":
-        say(text)
 
 
 def bind(original: Any, wrapper: Any) -> None:

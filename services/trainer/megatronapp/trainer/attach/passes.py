@@ -11,7 +11,7 @@ from megatron.core.package_info import __version__
 from megatron.core.utils import get_model_config, unwrap_model
 
 from megatronapp.core.trace.values import Phase
-from megatronapp.trainer.attach.attachment import say_once
+from megatronapp.trainer.attach.messages import say_once
 from megatronapp.trainer.attach.session import Bounds, Session
 
 KNOWN_CORE = ("0.15", "0.16")

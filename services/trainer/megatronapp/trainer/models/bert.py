@@ -27,7 +27,7 @@ from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm, with_own_norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
-from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.patches import Patches
 
 _TENSORS = ("text", "types", "labels", "is_random", "padding_mask", "loss_mask")
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from megatronapp.core.scenario import FaultKind
-from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.collectives import rebind
 
 

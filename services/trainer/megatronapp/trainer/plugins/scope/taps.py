@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Place, Spot, spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard

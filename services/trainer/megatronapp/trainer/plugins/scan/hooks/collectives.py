@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from megatronapp.trainer.agent.calls import DATA_TYPES, Call
-from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scan.frontier import finished_of
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation

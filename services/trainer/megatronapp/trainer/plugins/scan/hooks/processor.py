@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from megatronapp.trainer.plugins.patches import Patches
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
