@@ -16,9 +16,9 @@ import pytest
 import torch.distributed as dist
 
 from megatronapp.core.findings import Cause
+from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.megatrace import MegatracePlugin, plugin
-from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.trainer.plugins.scan.hooks.collectives import CollectiveHooks, rebind
 from tests.integration.megatrace.support import CULPRIT, WORLD, hangs_of, leave_when_seen, scenario
