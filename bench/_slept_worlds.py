@@ -107,7 +107,7 @@ def _measured(setting: Setting, ranks: int, more: str, slept: Slept, plugins: tu
     return Measured(seconds, max(1 - each.slept / each.worked for each in seen))
 
 
-class _Seen(NamedTuple):
+class _Record(NamedTuple):
     """Of one rank, in seconds."""
 
     begins: list[float]
@@ -115,11 +115,11 @@ class _Seen(NamedTuple):
     worked: float
 
 
-def _run(flags: str, slept: Slept, plugins: tuple[type[Plugin], ...]) -> _Seen:
+def _run(flags: str, slept: Slept, plugins: tuple[type[Plugin], ...]) -> _Record:
     SleptPasses.times = slept
     train(flags, plugins=(*plugins, SleptPasses))
     made = SleptPasses.made
-    return _Seen(made.begins, made.slept, made.worked)
+    return _Record(made.begins, made.slept, made.worked)
 
 
 class SleptPasses(Plugin):
