@@ -110,32 +110,3 @@ def test_a_new_fault_is_judged_anew() -> None:
     seen.observe(step_of(LAST + 2, np.full(REPLICAS, 0.1)), sent, slow=True)
 
     assert seen.standing_out(SUSPECTS, LAST + 2) == frozenset()
-
-
-def test_who_stood_out_by_chance_does_so_no_longer_once_another_does() -> None:
-    seen = observed(excess_of(3))
-    assert seen.standing_out(SUSPECTS, ONSET) == {REPLICAS + 3}
-    random = np.random.default_rng(1)
-    for step in range(LAST + 1, LAST + 20):
-        table = step_of(step, 0.1 + random.normal(0, 0.01, REPLICAS) + excess_of(5))
-        seen.observe(table, links.messages(table, np.zeros(len(table.ranks), bool)), slow=True)
-
-    assert seen.standing_out(SUSPECTS, ONSET) == {REPLICAS + 5}
-
-
-def test_however_often_one_looks_hardly_anybody_stands_out_by_chance() -> None:
-    jobs, most = 40, 2  # one of a hundred is expected; so many come of 40 in one case of a hundred
-
-    strayed = sum(bool(ever_standing_out(seed)) for seed in range(jobs))
-
-    assert strayed <= most
-
-
-def ever_standing_out(seed: int, looks: int = 30) -> frozenset[int]:
-    """Of a job in which nobody is waited for longer, where one looks after each step in which transfers are slow."""
-    random, seen, found = np.random.default_rng(seed), Exposure(), frozenset[int]()
-    for step in range(FIRST, ONSET + looks):
-        table = step_of(step, 0.1 + random.normal(0, 0.01, REPLICAS))
-        seen.observe(table, links.messages(table, np.zeros(len(table.ranks), bool)), slow=step > ONSET)
-        found |= seen.standing_out(SUSPECTS, ONSET) if step > ONSET else frozenset()
-    return found

@@ -25,8 +25,6 @@ FASTEST_LINK = 0.9e12
 hidden, and say nothing."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """A median's standard error over a mean's, of normal samples."""
-FIRST_LOOK = 3
-"""Steps in which transfers were slow, at the least, when one is alarmed."""
 ALIKE = 0.5
 """Links are slow together that show at least this share of the largest excess."""
 
@@ -82,7 +80,7 @@ class Exposure:
 
     def standing_out(self, ranks: frozenset[int], since_step: int) -> frozenset[int]:
         """Those for whose messages was waited longer since a step, beside the others of them, than chance makes likely
-        in one of SPREADS such groups, however often one looks; none where nothing tells."""
+        in one of SPREADS such groups; none where nothing tells."""
         if not self.may_tell(ranks):
             return frozenset()
         members = np.array(sorted(ranks))
@@ -91,10 +89,8 @@ class Exposure:
         now = [row for step, row in values if step >= since_step]
         if len(before) >= WARM_UP and now:
             shift, chance = _shift(np.stack(before), np.stack(now))
-            largest = shift >= ALIKE * shift.max()
-            if found := frozenset(members[(shift > chance) & largest].tolist()):
-                # Who stood out by chance falls behind as steps add up.
-                self._known = found | (self._known & frozenset(members[largest].tolist()))
+            found = members[(shift > chance) & (shift >= ALIKE * shift.max())]
+            self._known |= frozenset(found.tolist())
         return self._known & ranks
 
 
@@ -105,12 +101,5 @@ def _shift(before: Floats, now: Floats) -> tuple[Floats, Floats]:
     samples = np.full(len(before), before.shape[1])
     sigma = scale.upper_bound(scale.pooled(scale.scale(before, usual), samples), samples)
     sigma *= scale.correlation_factor(before - usual[:, None])
-    rarity = NormalDist().inv_cdf(1 - _share_of_look(now.shape[1]) / (SPREADS * len(before)))
+    rarity = NormalDist().inv_cdf(1 - 1 / (SPREADS * len(before)))
     return scale.location(now) - usual, rarity * MEDIAN_ERROR * sigma / math.sqrt(now.shape[1])
-
-
-def _share_of_look(number: int) -> float:
-    """Of the errors that all looks together may make, one a step: these shares add up to 1 over all numbers from
-    FIRST_LOOK."""
-    before = sum(1 / step**2 for step in range(1, FIRST_LOOK))
-    return float(1 / max(number, FIRST_LOOK) ** 2 / (math.pi**2 / 6 - before))
