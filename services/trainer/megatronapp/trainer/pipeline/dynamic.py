@@ -13,34 +13,22 @@ decide on nothing. Evaluation goes to megatron-core's schedule.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, cast
 
-import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import schedules
-from megatron.core.utils import get_model_config, get_model_type
+from megatron.core.utils import get_model_config
 
 from megatronapp.core.errors import TrainingError, UsageError
-from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.operations import Operation
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
-from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.pipeline.agreement import Agreement
-from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Transport
+from megatronapp.trainer.pipeline.dynamic_step import AnyOrderTransport, Step
+from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.pipeline.schedule import process_groups
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
-AHEAD = 4
-"""Messages of a lane whose receives are posted before its head has run."""
-WAIT_SECONDS = 0.2
-PATIENCE, LEAST_PATIENCE_SECONDS = 4.0, 60.0
-"""A stage that has waited for so many times its longest operation, and so long at least, gives up."""
 REFUSED = (
     "deallocate_pipeline_outputs",  # outputs are still being sent
     "variable_seq_lengths",
@@ -52,20 +40,9 @@ REFUSED = (
 )
 """Settings of megatron-core that change what its schedules do."""
 UNSET = (None, False, 0, "none")
-DIRECTIONS = {Kind.FORWARD: Direction.FORWARD, Kind.BACKWARD: Direction.BACKWARD}
 
 MakePolicy = Callable[[Layout, int], StagePolicy]
 """(layout, stage) -> the stage's policy for one step."""
-
-
-class AnyOrderTransport(Transport, Protocol):
-    """One that carries messages in any order, as the native transport does."""
-
-    def wait_any(self, timeout_seconds: float) -> None:
-        """Return when one of the receives that were posted has ended, or after the time."""
-
-    def lost(self) -> str:
-        """Which ranks are lost, and why; nothing where none is."""
 
 
 class DynamicSchedule:
@@ -159,256 +136,3 @@ class DynamicSchedule:
 
     def _make_step(self, **parts: Any) -> Step:
         return Step(**parts)
-
-
-@dataclass(slots=True)
-class Incoming:
-    """What a lane receives, in its order."""
-
-    posted: int = 0
-    """Microbatches, from the first one on."""
-    messages: deque[tuple[Handle, torch.Tensor]] = field(default_factory=deque)
-    """Posted, and not taken by their operation."""
-    arrived: bool = False
-    """The policy has heard that the first of them has come."""
-
-
-@dataclass(kw_only=True)
-class Step:
-    """One training step of one stage."""
-
-    layout: Layout
-    stage: int
-    policy: StagePolicy
-    messages: PipelineMessages
-    groups: Any
-    agreement: Agreement | None
-    wgrad: DeferredWgrad
-    first: int
-    """Number of the first microbatch in messages' names."""
-    config: Any
-    chunks: list[Any]
-    forward_step: Any
-    data: list[Iterator[Any]]
-    shape: tuple[int, ...]
-    losses: list[Any] = field(default_factory=list)
-    ran: list[Operation] = field(default_factory=list)
-    dispatch_seconds: float = 0.0
-    """What choosing took, of all operations together; waiting for messages is not in it."""
-
-    def __post_init__(self) -> None:
-        self._ranks = dist.get_process_group_ranks(self.messages.group)
-        self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
-        self._moved: Sequence[int] = range(
-            self.layout.chunks
-        )  # chunks that more may be received for since the last look
-        self._kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
-        self._done = dict.fromkeys(((kind, c) for kind in self.layout.kinds for c in range(self.layout.chunks)), 0)
-        self._unreduced = list(range(self.layout.chunks))
-        self._last_kind = self.layout.kinds[-1]
-        self._device = torch.cuda.current_device()
-        self._tokens = torch.zeros([], dtype=torch.int, device=self._device)
-        self._longest_seconds = 0.0
-        self._on_device: deque[torch.cuda.Event] = deque()
-        self._with_no_sync = ExitStack()
-
-    # ---- the step
-
-    def run(self) -> None:
-        """All operations; gradients are being reduced afterwards."""
-        if self.config.timers is not None:
-            self.config.timers("forward-backward", log_level=1).start(barrier=self.config.barrier_with_L1_time)
-        with self.wgrad.active(), self._with_no_sync:
-            for no_sync in _listed(self.config.no_sync_func):
-                self._with_no_sync.enter_context(no_sync())
-            for gather, chunk in zip(_listed(self.config.param_sync_func), self.chunks, strict=False):
-                gather(chunk.parameters())
-            while not self.policy.finished:
-                self._run_next()
-
-    def finish(self) -> None:
-        """What megatron-core does at the end of its schedules."""
-        if self.config.finalize_model_grads_func is not None:
-            tokens = self._tokens if self.config.calculate_per_token_loss else None
-            self.config.finalize_model_grads_func(self.chunks, tokens, pg_collection=self.groups)
-        if self.config.timers is not None:
-            self.config.timers("forward-backward").stop()
-
-    def _run_next(self) -> None:
-        operation = self._next()
-        began = time.perf_counter()
-        self.policy.start(operation)
-        match operation.kind:
-            case Kind.FORWARD:
-                self._forward(operation)
-            case Kind.BACKWARD:
-                self._backward(operation)
-            case Kind.WGRAD:
-                self.wgrad.run(operation.chunk, operation.microbatch)
-        self._done[operation.kind, operation.chunk] += 1
-        self._moved = (operation.chunk,)
-        self.policy.end(operation)
-        self.ran.append(operation)
-        self._reduce_what_is_ready()
-        if self._tokens.is_cuda:
-            self._on_device.append(torch.cuda.current_stream().record_event())
-        self._longest_seconds = max(self._longest_seconds, time.perf_counter() - began)
-
-    def _next(self) -> Operation:
-        """What to run next, once something can. Raises TrainingError when nothing can for too long."""
-        while len(self._on_device) > 1:
-            self._on_device.popleft().synchronize()
-        if self.agreement is None:
-            return self._choose()
-        if not self.agreement.leads:
-            return self._follow(self.agreement)
-        operation = self._choose()
-        self.agreement.send_decision(self.layout.number(operation))
-        return operation
-
-    def _choose(self) -> Operation:
-        began = time.perf_counter()
-        while True:
-            if (operation := self.decide()) is not None:
-                return operation
-            if not any(self._awaited()):
-                raise TrainingError(f"stage {self.stage} has nothing to run, and nothing will come: {self._standing()}")
-            self._be_patient(began)
-            cast(AnyOrderTransport, self.messages.transport).wait_any(WAIT_SECONDS)
-
-    def decide(self) -> Operation | None:
-        """What to run next of what can run now."""
-        began = time.perf_counter()
-        self._post_receives()
-        self._take_arrived()
-        operation = self.policy.choose()
-        self.dispatch_seconds += time.perf_counter() - began
-        return operation
-
-    def _follow(self, agreement: Agreement) -> Operation:
-        began = time.perf_counter()
-        self._post_receives()
-        while (number := agreement.receive_decision(WAIT_SECONDS)) is None:
-            self._be_patient(began)
-        return self.layout.operation(number)
-
-    def _be_patient(self, began: float) -> None:
-        waited = time.perf_counter() - began
-        if waited > max(LEAST_PATIENCE_SECONDS, PATIENCE * self._longest_seconds):
-            raise TrainingError(f"stage {self.stage} has had nothing to run for {waited:.0f} s: {self._standing()}")
-
-    def _standing(self) -> str:
-        lanes = ", ".join(f"{n} {kind.letter} of chunk {chunk}" for (kind, chunk), n in self._done.items())
-        return f"it has run {lanes}, and waits for {', '.join(map(str, self._awaited())) or 'no message'}"
-
-    def _awaited(self) -> Iterator[Operation]:
-        """Of each lane the first operation whose message was posted and is not known to have come."""
-        for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.arrived:
-                yield Operation(kind, chunk, self._done[kind, chunk])
-
-    # ---- messages
-
-    def _neighbour(self, operation: Operation, towards: int) -> tuple[int, int] | None:
-        """(stage, chunk) of the part before (−1) or after (+1) an operation's part of the model."""
-        part = self.layout.part(self.stage, operation.chunk) + towards
-        return self.layout.place(part) if 0 <= part < self.layout.parts else None
-
-    def _name(self, kind: Kind, microbatch: int, upstream_chunk: int) -> MessageId:
-        return MessageId(DIRECTIONS[kind], self.first + microbatch, upstream_chunk)
-
-    def _post_receives(self) -> None:
-        for chunk in self._moved:
-            for kind in DIRECTIONS:
-                lane = self._incoming[kind, chunk]
-                for microbatch in range(lane.posted, min(self.layout.microbatches, self._post_until(kind, chunk))):
-                    lane.posted += 1
-                    self._post_receive(Operation(kind, chunk, microbatch))
-        self._moved = ()
-
-    def _post_until(self, kind: Kind, chunk: int) -> int:
-        """Some ahead of the lane's head; of backward only what its forward has been run of."""
-        limit = self._done[kind, chunk] + AHEAD
-        return limit if kind is Kind.FORWARD else min(limit, self._done[Kind.FORWARD, chunk])
-
-    def _post_receive(self, operation: Operation) -> None:
-        forward = operation.kind is Kind.FORWARD
-        source = self._neighbour(operation, -1 if forward else 1)
-        if source is None:
-            return
-        stage, chunk = source
-        tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
-        name = self._name(operation.kind, operation.microbatch, chunk if forward else operation.chunk)
-        handle = self.messages.receive(tensor, self._ranks[stage], name)
-        self._incoming[operation.kind, operation.chunk].messages.append((handle, tensor))
-
-    def _take_arrived(self) -> None:
-        """Only the first message of a lane lets anything run."""
-        for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.arrived and lane.messages[0][0].is_completed():
-                lane.arrived = True
-                self.policy.arrived(Operation(kind, chunk, self._done[kind, chunk]))
-
-    def _received(self, operation: Operation) -> torch.Tensor | None:
-        lane = self._incoming[operation.kind, operation.chunk]
-        if not lane.messages:
-            return None  # the model begins or ends here
-        handle, tensor = lane.messages.popleft()
-        lane.arrived = False
-        handle.wait()
-        return tensor
-
-    # ---- operations
-
-    def _forward(self, operation: Operation) -> None:
-        _, chunk, microbatch = operation
-        activation = self._received(operation)
-        following = self._neighbour(operation, 1)
-        output, tokens = schedules.forward_step(
-            self.forward_step,
-            self.data[chunk],
-            self.chunks[chunk],
-            self.layout.microbatches,
-            activation,
-            self.losses,
-            self.config,
-            cp_group_size=self.groups.cp.size(),
-            is_first_microbatch=microbatch == 0,
-            current_microbatch=microbatch,
-            vp_stage=chunk if self.layout.chunks > 1 else None,
-            is_last_stage=following is None,
-        )
-        self._tokens += tokens
-        self._kept[chunk, microbatch] = activation, output
-        if following is not None:
-            self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk))
-
-    def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
-        self.messages.send(output, self._ranks[stage], name)
-
-    def _backward(self, operation: Operation) -> None:
-        _, chunk, microbatch = operation
-        gradient = self._received(operation)
-        activation, output = self._kept.pop((chunk, microbatch))
-        model_type = get_model_type(self.chunks[chunk])
-        with self.wgrad.backward_of(chunk, microbatch):
-            of_input = schedules.backward_step(activation, output, gradient, model_type, self.config)
-        source = self._neighbour(operation, -1)
-        if source is not None:
-            stage, upstream_chunk = source
-            self.messages.send(of_input, self._ranks[stage], self._name(Kind.BACKWARD, microbatch, upstream_chunk))
-
-    def _reduce_what_is_ready(self) -> None:
-        """Chunks from the last one on, whatever order they end in."""
-        while self._unreduced and self._done[self._last_kind, self._unreduced[-1]] == self.layout.microbatches:
-            chunk = self._unreduced.pop()
-            reduce = _listed(self.config.grad_sync_func)
-            if reduce:
-                reduce[chunk](self.chunks[chunk].parameters())
-
-
-def _listed(functions: Any) -> Sequence[Any]:
-    """megatron-core's configuration has one function, a list of one for each chunk, or none."""
-    if functions is None:
-        return []
-    return functions if isinstance(functions, list) else [functions]

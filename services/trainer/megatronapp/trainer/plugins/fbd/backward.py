@@ -20,7 +20,8 @@ from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.recompute import recompute_order
 from megatronapp.core.trace.message_id import MessageId
-from megatronapp.trainer.pipeline.dynamic import DynamicSchedule, Step
+from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
+from megatronapp.trainer.pipeline.dynamic_step import Step
 from megatronapp.trainer.pipeline.port import PipelineMessages
 from megatronapp.trainer.plugins.fbd.linears import ReceivedLinears
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of

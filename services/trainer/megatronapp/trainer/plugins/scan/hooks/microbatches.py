@@ -15,7 +15,7 @@ from megatronapp.trainer.plugins.scan.hooks.probe import Probe
 from megatronapp.trainer.plugins.scan.operations import Operation
 
 if TYPE_CHECKING:
-    from megatronapp.trainer.pipeline.dynamic import Step
+    from megatronapp.trainer.pipeline.dynamic_step import Step
     from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 NOWHERE = (-1, -1)
@@ -38,7 +38,7 @@ class MicrobatchHooks:
             self._install_dynamic()
 
     def _install_dynamic(self) -> None:
-        from megatronapp.trainer.pipeline.dynamic import Step
+        from megatronapp.trainer.pipeline.dynamic_step import Step
         from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
         self._patches.set(DeferredWgrad, "run", self._wgrad(DeferredWgrad.run))
