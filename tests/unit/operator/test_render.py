@@ -247,7 +247,7 @@ def test_pods_get_the_certificates_beside_their_token(mutual: bool) -> None:
 
 
 def test_the_example_of_an_attached_job_is_valid_kubernetes_and_attached_as_ours_is() -> None:
-    service, job = yaml.safe_load_all(Path("examples/k8s/attached-job.yaml").read_text())
+    service, job = yaml.safe_load_all(Path("examples/attach/indexed-job.yaml").read_text())
     pod, ours = job["spec"]["template"]["spec"], pod_template(plan(**CASES["attached"]))["spec"]
 
     for body in (service, job):
