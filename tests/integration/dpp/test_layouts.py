@@ -9,6 +9,7 @@ import pytest
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.forked import run_forked
+from tests.support.marks import some
 from tests.support.varied_orders import StockUnderDpp, Varied, assert_bitwise_alike, trained
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
@@ -82,7 +83,11 @@ def test_the_cover_has_every_pair_that_is_possible() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", COVER, ids=lambda each: "PP {} × VPP {} × {} × {}, {}, split {}".format(*each))
+@pytest.mark.parametrize(
+    "case",
+    some(COVER, lambda case: COVER.index(case) % 3 == 0),
+    ids=lambda each: "PP {} × VPP {} × {} × {}, {}, split {}".format(*each),
+)
 def test_losses_and_gradients_are_bitwise_stocks_in_every_order(case: Case) -> None:
     ranks, flags, run = ranks_of(case), flags_of(case), partial(trained, steps=STEPS)
 

@@ -8,6 +8,7 @@ import pytest
 
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from tests.support.disaggregated import Case
+from tests.support.marks import some
 
 pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
 
@@ -59,10 +60,18 @@ CLOSE = {
     "TP 2 : 4, VPP 2": Case(f"{VIRTUAL} --swiglu", tensor=4, forward_tensor=2, forward_pipeline=1),
     "TP 2 : 1, hidden dropout": Case("--hidden-dropout 0.1", forward_tensor=2, forward_pipeline=1),
 }
+IN_CI = {
+    "TP 2, sequence parallel, dropout, PP 3, two parts on one forward stage",
+    "PP 4, forward PP 3, dropout, untied",
+    "linears, TP 2, sequence parallel, dropout, two parts on one forward stage",
+    "linears, VPP 2, DP 2, distributed optimizer, untied, modern, forward PP 1",
+    "TP 1 : 2, gated, grouped queries, sequence parallel",
+}
 
 
-@pytest.mark.parametrize("case", BITWISE.values(), ids=BITWISE)
-def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
+@pytest.mark.parametrize("name", some(BITWISE, lambda name: name in IN_CI))
+def test_losses_and_gradients_are_bitwise_stocks(name: str) -> None:
+    case = BITWISE[name]
     stock = replace(case, flags=case.flags.partition("--fbd")[0]).stock(STEPS)
 
     chosen = case.disaggregated(STEPS)
@@ -72,8 +81,9 @@ def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
     assert len(chosen[-1].losses) == STEPS
 
 
-@pytest.mark.parametrize("case", CLOSE.values(), ids=CLOSE)
-def test_with_other_tensor_sizes_losses_are_stocks_but_for_rounding(case: Case) -> None:
+@pytest.mark.parametrize("name", some(CLOSE, lambda name: name in IN_CI))
+def test_with_other_tensor_sizes_losses_are_stocks_but_for_rounding(name: str) -> None:
+    case = CLOSE[name]
     stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
 
     assert chosen[-1].losses == pytest.approx(stock[-1].losses, rel=1e-6)

@@ -34,8 +34,8 @@ from tests.integration.trainer.generate.models import LLAMA, trained
 from tests.support.plain_forward import Change, Shape
 
 LAYOUTS = [
-    pytest.param("--tensor-model-parallel-size 2", 2),
-    pytest.param("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", 4, marks=pytest.mark.long),
+    pytest.param("--tensor-model-parallel-size 2", 2, marks=pytest.mark.long),
+    pytest.param("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", 4, marks=pytest.mark.exhaustive),
 ]
 LAYERS = 4
 CLEAN, CORRUPTED, ANSWER = "He said", "We died", "s"

@@ -12,6 +12,7 @@ from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.attach import passes
 from tests.integration.trainer.plugins.scan.traced import read
 from tests.support.attached import SCRIPTS, every_step, run
+from tests.support.marks import some
 
 STEPS, STAGES, MICROBATCHES = 3, 2, 4
 FUTURE = "0.99.0"
@@ -34,7 +35,7 @@ def newer_than_known(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["0.14.0", "0.15.0", "unknown"])
+@pytest.mark.parametrize("version", some(["0.14.0", "0.15.0", "unknown"], lambda version: version == "0.14.0"))
 def test_a_loop_on_it_is_seen_and_computes_what_it_did_before(tmp_path: Path, version: str) -> None:
     folder = core(tmp_path / "core", "0.15.0" if version == "unknown" else version)
     if version == "unknown":

@@ -15,6 +15,7 @@ from megatronapp.trainer.convert.arguments import Options
 from tests.integration.trainer.generate.models import GREEDY, answers
 from tests.support.forked import run_forked
 from tests.support.hugging_face import CONFIGS, LLAMA, random_tensors, write_model
+from tests.support.marks import some
 from tests.support.training import train
 
 RUN = (
@@ -45,7 +46,7 @@ def events(flags: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gpt2"])
+@pytest.mark.parametrize("name", some(["llama", "qwen2", "qwen3", "gpt2"], lambda name: name == "qwen2"))
 def test_a_converted_model_trains_alike_on_two_by_two_ranks_and_on_one(name: str, tmp_path: Path) -> None:
     core = checkpoint(tmp_path, name)
 

@@ -104,7 +104,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("world_size", "flags"),
     [
-        (2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}"),
+        pytest.param(2, f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel {TRACED}", marks=pytest.mark.long),
         pytest.param(
             2,
             "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16",

@@ -64,9 +64,9 @@ def reference(folder_of: FolderOf) -> Callable[[str], Reference]:
     ("model", "world_size", "layout"),
     [
         ("gpt", 1, {}),
-        ("gpt", 2, TP2),
-        ("gpt", 2, PP2),
-        ("llama", 2, TP2),
+        pytest.param("gpt", 2, TP2, marks=pytest.mark.exhaustive),
+        pytest.param("gpt", 2, PP2, marks=pytest.mark.exhaustive),
+        pytest.param("llama", 2, TP2, marks=pytest.mark.exhaustive),
         ("llama", 2, VPP2),
         ("llama", 4, {**TP2, **PP2}),
         ("moe", 2, TP2),
