@@ -6,8 +6,10 @@ alike for all schedules and for the simulator: quiet, jitter of each operation, 
 messages that come late. Beside the dynamic order stands the static replay of the order that it takes on a quiet
 machine. A row whose hosts take more than a tenth of the operations' time says 'not measured'.
 
-The ratios of F : B : W and the cost of the split are those of the design: they have not been measured on a GPU yet, and
-each row says so. Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
+Each row says where its ratios of F : B : W and the cost of the split are from: the design, or a measurement. Prints
+one JSON object a row, and exits with 1 when a measured row misses what it must show.
+
+`--only simulated`: what the simulator says of the same rows, for so many seeds that the draws of one hardly matter.
 
 `--only delays`: steps in random orders with random delays of operations and messages, under the smallest cap and above,
 over shm and tcp: none hangs, holds more than its cap, or differs from megatron-core's gradients.
@@ -48,9 +50,11 @@ SCENARIOS = (
     Scenario("length cv 0.5", length_cv=0.5, goal=1.15, over_replay=1.03),
     Scenario("5 % of messages 3 F late", late_ratio=0.05, goal=1.20, over_replay=1.15),
 )
-RATIOS = ("1:1:1", "1:1.3:0.7")
-SPLIT_OVERHEADS = {"1:1:1": 0.0, "1:1.3:0.7": 0.03}
-UNMEASURED = "F : B : W and the split's cost are the design's, not measured on a GPU"
+MEASURED = "1:1.44:0.48"
+"""By `python -m bench.split_cost --preset 1b-wide` on one H100, where the split cost nothing."""
+RATIOS = ("1:1:1", "1:1.3:0.7", MEASURED)
+SPLIT_OVERHEADS = {"1:1:1": 0.0, MEASURED: 0.0}
+DESIGNS_SPLIT_OVERHEAD = 0.03
 HOST_SHARE_LIMIT = 0.1
 QUIET_MUST = 0.98
 PREDICTION_ERROR_LIMIT = 0.05
@@ -59,7 +63,7 @@ DISPATCH_LIMIT_MICROSECONDS = 100
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.dpp", description=__doc__)
-    parser.add_argument("--only", choices=("cpu", "delays"), help="default: both")
+    parser.add_argument("--only", choices=("cpu", "delays", "simulated"), help="default: the first two")
     parser.add_argument("--seeds", type=int, default=5, help="steps, each with draws of its own (default %(default)s)")
     parser.add_argument("--ratios", nargs="+", default=RATIOS, metavar="F:B:W", help="default: %(default)s")
     parser.add_argument("--operation-ms", type=float, default=20.0, help="the shortest one (default %(default)s)")
@@ -74,16 +78,17 @@ def main() -> int:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    if options.only != "delays":
+    if options.only in (None, "cpu", "simulated"):
+        row = _simulated if options.only == "simulated" else _compared
         for text in options.ratios:
             forward, dgrad, wgrad = map(float, text.split(":"))
-            overhead = SPLIT_OVERHEADS.get(text, SPLIT_OVERHEADS[RATIOS[-1]])
+            overhead = SPLIT_OVERHEADS.get(text, DESIGNS_SPLIT_OVERHEAD)
             setting = Setting(
                 QUIET, (forward, dgrad, wgrad), overhead, options.operation_ms, options.microbatches, options.seeds
             )
             for scenario in SCENARIOS:
-                yield _compared(replace(setting, scenario=scenario), text)
-    if options.only != "cpu":
+                yield row(replace(setting, scenario=scenario), text)
+    if options.only in (None, "delays"):
         for lane in LANES:
             yield _delayed(lane, options.steps)
 
@@ -98,8 +103,7 @@ def _compared(setting: Setting, ratios: str) -> dict[str, Any]:
     host_share = max(max(each.host_shares) for each in runs.values())
     must = QUIET_MUST if scenario == QUIET else 1 + (predicted_gain - 1) / 2
     row: dict[str, Any] = {
-        "what": f"{scenario.name}, {STAGES} ranks × {CHUNKS} chunks, {setting.microbatches} microbatches",
-        "ratios": f"{ratios}, split {setting.split_overhead:.0%} longer: {UNMEASURED}",
+        **_described(setting, ratios),
         "seeds": setting.seeds,
         **{f"{mode}_ms": round(float(np.mean(runs[mode].seconds)) * 1e3, 1) for mode in MODES},
         "host_share": round(host_share, 3),
@@ -126,6 +130,26 @@ def _compared(setting: Setting, ratios: str) -> dict[str, Any]:
         "cap": setting.cap,
         "dispatch_microseconds": round(dispatch, 1),
         "ok": bool(ok),
+    }
+
+
+def _described(setting: Setting, ratios: str) -> dict[str, str]:
+    source = "measured on one H100" if ratios == MEASURED else "the design's, not measured on a GPU"
+    return {
+        "what": f"{setting.scenario.name}, {STAGES} ranks × {CHUNKS} chunks, {setting.microbatches} microbatches",
+        "ratios": f"{ratios}, split {setting.split_overhead:.0%} longer: {source}",
+    }
+
+
+def _simulated(setting: Setting, ratios: str) -> dict[str, Any]:
+    predicted = {mode: _predicted_seconds(setting, mode) for mode in MODES}
+    return {
+        **_described(setting, ratios),
+        "seeds": setting.seeds,
+        "gain": round(_ratio(predicted, STOCK), 3),
+        "goal": setting.scenario.goal,
+        "dynamic_over_replay": round(_ratio(predicted, REPLAY), 3),
+        "dynamic_over_replay_must": setting.scenario.over_replay,
     }
 
 
