@@ -1,6 +1,5 @@
 """Fixtures for all tests."""
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,18 +8,13 @@ import redis
 import structlog
 from hypothesis import settings
 
+from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 
 settings.register_profile("megatronapp", deadline=None)  # the machine's load is nobody's property
 settings.load_profile("megatronapp")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +24,9 @@ def _logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture
-def free_port() -> int:
-    return _free_port()
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    return free_port()
 
 
 @pytest.fixture
@@ -40,7 +34,7 @@ def start_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     servers: list[RedisServer] = []
 
     def start(*, persistent: bool = False) -> RedisServer:
-        server = RedisServer(_free_port(), tmp_path_factory.mktemp("redis"), persistent)
+        server = RedisServer(free_port(), tmp_path_factory.mktemp("redis"), persistent)
         servers.append(server)
         server.start()
         return server
@@ -52,7 +46,7 @@ def start_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 @pytest.fixture(scope="session")
 def _session_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(_free_port(), tmp_path_factory.mktemp("redis"))
+    server = RedisServer(free_port(), tmp_path_factory.mktemp("redis"))
     server.start()
     yield server
     server.stop()

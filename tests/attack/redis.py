@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,6 +24,7 @@ from megatronapp.core.findings_store.redis import RedisBackend
 from megatronapp.core.leases import Leases
 from tests.attack.inputs import TEXTS, any_value, as_json, damaged
 from tests.attack.session import Harm
+from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 
 INNOCENT = "innocent"
@@ -43,7 +43,7 @@ class Redis:
 
     async def start(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._server = RedisServer(_free_port(), folder)
+        self._server = RedisServer(free_port(), folder)
         self._server.start()
         self._evil = redis_asyncio.Redis.from_url(self._server.url)
         self._bus = RedisBus(self._server.url)
@@ -146,9 +146,3 @@ def _id(chance: random.Random) -> bytes:
 def _bytes(chance: random.Random) -> bytes:
     text = chance.choice(TEXTS).encode("utf-8", "replace")
     return chance.choice((text, chance.randbytes(chance.choice((0, 1, 64, 4096)))))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

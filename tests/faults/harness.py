@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from megatronapp.core.findings import Finding
 from megatronapp.v1 import findings_pb2, trace_pb2
 from tests.faults.cases import ALL_LAYOUTS, Case
 from tests.faults.rank import main
+from tests.support.ports import free_port
 
 WORLD = 4
 CLEAN_STEPS = 80
@@ -135,7 +135,7 @@ def _start(case: Case, context: ForkServerContext, folder: Path, running: LocalS
         "WORLD_SIZE": str(WORLD),
         "LOCAL_WORLD_SIZE": str(WORLD),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
         "MEGATRONAPP_JOB": "local/matrix",
         "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
@@ -169,9 +169,3 @@ def _kill(ranks: list[ForkServerProcess]) -> None:
         process.kill()
     for process in ranks:
         process.join()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

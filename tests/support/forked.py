@@ -8,13 +8,14 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
+
+from tests.support.ports import free_port
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def run_forked(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    port = _free_port()
+    port = free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     ranks = [
         context.Process(
@@ -119,9 +120,3 @@ def _collect(
                 raise RankFailedError(f"rank {rank}:\n{error}")
             results[rank] = result
     return [results[rank] for rank in range(len(receivers))]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.support.cluster import (
     OperatorProcess,
     Release,
 )
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +47,6 @@ def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
     """A namespace of its own."""
     with whole_cluster.fresh_namespace(f"test-{uuid.uuid4().hex[:8]}") as cluster:
         yield cluster
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def operator_for(cluster: Cluster, folder: Path, **flags: str) -> OperatorProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -19,6 +18,7 @@ from grpc import aio
 from megatronapp.core.trace.columns import fill_spans, fill_summary
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.v1 import trace_pb2, trace_pb2_grpc
+from tests.support.ports import free_port
 
 RUN = "run-1"
 JOB = "team/gpt"
@@ -134,12 +134,6 @@ async def ending(call: Any) -> aio.AioRpcError | None:
     except aio.AioRpcError as error:
         return error
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class CollectorProcess:

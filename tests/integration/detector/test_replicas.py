@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,18 +19,13 @@ from megatronapp.core.bus import Topic, read_kept
 from megatronapp.core.bus.redis import RedisBus
 from megatronapp.core.findings import Finding, State
 from megatronapp.core.findings_store.codec import decode
+from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 from tests.support.simulated import GPU, Fault, Job, Layout
 
 RUNS = tuple(f"run-{number}" for number in range(6))
 SLOW, HEALTHY = 26, 60
 """Steps between which a rank of each job is slow."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Replica:
