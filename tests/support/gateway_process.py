@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.alertmanager import free_port
+from tests.support.ports import free_port
 
 
 @dataclass(frozen=True)

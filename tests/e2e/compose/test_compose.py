@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from tests.support import images
-from tests.support.alertmanager import free_port
 from tests.support.cluster import ROOT, TEST_CLUSTER
 from tests.support.dashboards import QUERIES, ask
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(1500)]
 

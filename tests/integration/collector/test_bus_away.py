@@ -12,7 +12,8 @@ import pytest
 from megatronapp.core.bus import Topic, connect
 from megatronapp.v1 import trace_pb2
 from tests.integration.collector.conftest import StartProcess
-from tests.integration.collector.support import RankStream, free_port, hello, identity, summary
+from tests.integration.collector.support import RankStream, hello, identity, summary
+from tests.support.ports import free_port
 
 
 class Redis:

@@ -14,7 +14,8 @@ from megatronapp.core.findings import Finding, Kind
 from megatronapp.core.findings_store import FindingsStore, MemoryBackend
 from tests.integration.gateway.conftest import OPERATOR, VIEWER, Served, Start, next_event
 from tests.integration.gateway.support import finding
-from tests.support.alertmanager import alertmanager, free_port
+from tests.support.alertmanager import alertmanager
+from tests.support.ports import free_port
 
 PATH = "/api/v1/findings/finding-1"
 

@@ -21,7 +21,7 @@ from megatronapp.gateway import watch
 from megatronapp.gateway.routes import events
 from tests.integration.gateway.conftest import VIEWER, Served, Start, next_event
 from tests.integration.gateway.support import RUN, finding, heartbeat, hello, message, summary
-from tests.support.alertmanager import free_port
+from tests.support.ports import free_port
 
 
 async def test_a_stream_begins_with_everything_as_it_is_now(served: Served) -> None:

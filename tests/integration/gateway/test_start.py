@@ -15,7 +15,7 @@ import pytest
 
 from megatronapp.core.errors import ConfigError
 from megatronapp.gateway.settings import GatewaySettings
-from tests.support.alertmanager import free_port
+from tests.support.ports import free_port
 
 COOKIE = "megatronapp_session=a~operator~99999999999~"
 PREFIX = "MEGATRONAPP_GATEWAY_"

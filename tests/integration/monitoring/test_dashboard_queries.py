@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from megatronapp.core.metrics import METRICS, Metric
-from tests.support.alertmanager import free_port, prometheus
+from tests.support.alertmanager import prometheus
 from tests.support.dashboards import QUERIES, ask
 from tests.support.helm import CHART
+from tests.support.ports import free_port
 from tests.support.scrapes import target_labels
 
 SCRAPES = 4

@@ -12,8 +12,9 @@ import httpx
 import pytest
 import yaml
 
-from tests.support.alertmanager import alertmanager, free_port
+from tests.support.alertmanager import alertmanager
 from tests.support.helm import CHART
+from tests.support.ports import free_port
 
 JOB = {"namespace": "ml", "training_job": "gpt", "scope": "job"}
 OTHER = {"namespace": "ml", "training_job": "bert", "scope": "job"}

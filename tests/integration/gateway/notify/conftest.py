@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.integration.gateway.conftest import Served, Start, quarantine_dir, start
-from tests.support.alertmanager import free_port
+from tests.support.ports import free_port
 
 __all__ = ["Served", "Start", "quarantine_dir", "start"]
 

@@ -23,8 +23,9 @@ from megatronapp.gateway.notify.levels import Level
 from megatronapp.gateway.notify.messages import Message
 from megatronapp.gateway.notify.receivers import receivers
 from tests.integration.gateway.notify.conftest import Inbox, Served, Start
-from tests.support.alertmanager import alertmanager, free_port
+from tests.support.alertmanager import alertmanager
 from tests.support.helm import CHART
+from tests.support.ports import free_port
 from tests.support.smtp import MailBox, mail_server
 
 JSON = {"Content-Type": "application/json"}
