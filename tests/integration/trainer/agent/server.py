@@ -2,8 +2,8 @@
 
 Modes: ack (acknowledges each message), bundles (and says that it takes them), control (also sends a TraceControl
 first), silent (never acknowledges), slow (reads a message each 50 ms), refuse (no token, no stream), picky (refuses the
-message with seq 2), choosy (refuses those up to seq 12), muddled (refuses as picky does, once, and does not say after
-which). What it takes goes to FILE, as a trace file.
+message with seq 2), choosy (refuses those up to seq 12), muddled (refuses as picky does, and does not say after which:
+twice, as the first answer may be lost with what was being sent). What it takes goes to FILE, as a trace file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
     def __init__(self, mode: str, file: IO[bytes]) -> None:
         self._mode = mode
         self._file = file
-        self._refused = False
+        self._refusals = 0
 
     async def Stream(  # noqa: N802
         self, requests: AsyncIterator[trace_pb2.TraceMessage], context: Any
@@ -43,8 +43,8 @@ class Server(trace_pb2_grpc.TraceIngestServicer):
             if (self._mode, message.seq) == ("picky", 2) or (self._mode == "choosy" and 0 < message.seq <= 12):
                 context.set_trailing_metadata(((REFUSED_AFTER, str(last)),))
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{message.seq} is not liked")
-            if (self._mode, message.seq, self._refused) == ("muddled", 2, False):
-                self._refused = True
+            if (self._mode, message.seq) == ("muddled", 2) and self._refusals < 2:
+                self._refusals += 1
                 context.set_trailing_metadata(((REFUSED_AFTER, "the first"),))
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "2 is not liked")
             inside = [trace_pb2.TraceMessage.FromString(each) for each in message.bundle.messages]
