@@ -34,7 +34,8 @@ def test_a_step_is_what_the_optimizer_takes_and_accumulation_is_microbatches(
 
     attached = run(SCRIPTS / "accelerate_loop.py", environment=environment, attach=every_step(tmp_path))
 
-    assert attached.code == plain.code == 0, attached.output
+    assert plain.code == 0, plain.output
+    assert attached.code == 0, attached.output
     assert attached.lines("loss") == plain.lines("loss")
     assert len(plain.lines("loss")) == 8
     [line] = attached.said
