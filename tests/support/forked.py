@@ -33,6 +33,10 @@ class RankFailedError(AssertionError):
     """A rank raised, died or did not end in time; the message holds its traceback."""
 
 
+class RanksTimeoutError(RankFailedError):
+    """They did not end in time."""
+
+
 def run_forked(
     world_size: int,
     target: Callable[..., T],
@@ -104,7 +108,7 @@ def _collect(
         open_ranks = {receivers[rank]: rank for rank in range(len(receivers)) if rank not in results}
         ready = wait(list(open_ranks), timeout=max(deadline - time.monotonic(), 0))
         if not ready:
-            raise RankFailedError(f"ranks {sorted(open_ranks.values())} did not end in time")
+            raise RanksTimeoutError(f"ranks {sorted(open_ranks.values())} did not end in time")
         for receiver in ready:
             assert isinstance(receiver, Connection)
             rank = open_ranks[receiver]

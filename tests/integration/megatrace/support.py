@@ -21,7 +21,7 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
-from tests.support.forked import RankFailedError, run_forked
+from tests.support.forked import RankFailedError, RanksTimeoutError, run_forked
 from tests.support.training import TINY, train
 
 WORLD, CULPRIT = 4, 2
@@ -36,12 +36,25 @@ SEEN = "seen"
 RankProgram = Callable[[str, Path], None]
 
 
+class EndedByGlooError(AssertionError):
+    """gloo ends a process that gets more bytes than it expects, where NCCL waits for ever: when the ranks meet so, the
+    attempt is over before anybody has waited. Who expects a finding tries again."""
+
+
 @dataclass
 class Hangs:
-    """Every hang that was told of, as it was told first, and last while it stood."""
+    """Every hang that was told of, as it was told first, and last while it stood. `broke`: the ranks ended before the
+    time given to them, and not because a finding was heard."""
 
     first: dict[str, Finding] = field(default_factory=dict)
     standing: dict[str, Finding] = field(default_factory=dict)
+    broke: bool = False
+
+    def expected(self) -> list[Finding]:
+        """As they were told first. Raises EndedByGlooError."""
+        if self.broke and not self.first:
+            raise EndedByGlooError
+        return list(self.first.values())
 
     def take(self, finding: Finding) -> None:
         if finding.kind is Kind.HANG:
@@ -97,12 +110,17 @@ async def listen(bus: MemoryBus, hangs: Hangs) -> None:
         hangs.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
 
 
-def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> None:
-    """Until the ranks go, or break."""
-    with suppress(RankFailedError):
+def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> bool:
+    """Until the ranks go, or break: whether they did before their time was over."""
+    try:
         run_forked(
             WORLD, program, flags, folder, timeout=TRAINING_SECONDS, environment=environment, may_die=range(WORLD)
         )
+    except RanksTimeoutError:
+        return False
+    except RankFailedError:
+        return True
+    return True
 
 
 def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP) -> str:
@@ -128,6 +146,6 @@ async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Han
         await asyncio.sleep(OTHERS_SECONDS)
         (folder / SEEN).touch()
         wake(folder)
-        await training
+        hangs.broke = await training
         listening.cancel()
     return hangs

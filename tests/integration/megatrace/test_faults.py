@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(180), pytest.mark.parametriz
 async def broken(folder: Path, fault: str = "") -> Finding:
     """The one finding, as it was told last while the ranks stood."""
     hangs = await hangs_of(folder, scenario(folder, fault) if fault else "", rank if fault else stopping_rank)
-    assert [each.ranks for each in hangs.first.values()] == [(CULPRIT,)]
+    assert [each.ranks for each in hangs.expected()] == [(CULPRIT,)]
     (found,) = hangs.standing.values()
     print(found.summary)
     return found
@@ -42,6 +42,7 @@ async def test_a_rank_whose_host_stands_still_is_named_with_its_stack(tmp_path: 
     assert "in stand_still" in stack.text
 
 
+@pytest.mark.flaky(reruns=3, only_rerun="EndedByGlooError")
 @pytest.mark.parametrize("kind", ["skip_collective", "wrong_size", "wrong_order"])
 async def test_a_rank_that_calls_something_else_is_named_as_its_program(tmp_path: Path, kind: str, again: int) -> None:
     found = await broken(tmp_path, f"kind: {kind}")

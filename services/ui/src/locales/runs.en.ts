@@ -106,7 +106,7 @@ export const runsEn = {
 
   'health.unknown': 'The finding {id} is not known',
   'health.unknownText': 'It was never found here, or was found too long ago: findings are kept for 30 days after they were last seen.',
-  'health.loading': 'Loading the finding',
+  'health.loading': 'Loading findings',
   'health.back': 'All findings',
 
   'jobs.states': 'States',
