@@ -121,6 +121,13 @@ def _collect(
                 ranks[rank].join(5)
                 raise RankFailedError(f"rank {rank} died with exit code {ranks[rank].exitcode}") from None
             if error is not None:
-                raise RankFailedError(f"rank {rank}:\n{error}")
+                raise RankFailedError(f"rank {rank}:\n{error}{_deaths(ranks)}")
             results[rank] = result
     return [results[rank] for rank in range(len(receivers))]
+
+
+def _deaths(ranks: Sequence[BaseProcess]) -> str:
+    """Of the ranks that died meanwhile, over which others raise."""
+    time.sleep(0.2)  # a death is known a little later than what it does to others
+    codes = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
+    return "".join(f"\nrank {rank} died with exit code {code}" for rank, code in codes.items())

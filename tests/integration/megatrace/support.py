@@ -144,8 +144,8 @@ async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Han
         while not hangs.first and not training.done():
             await asyncio.sleep(0.1)
         await asyncio.sleep(OTHERS_SECONDS)
+        listening.cancel()  # how the ranks leave is not what is told of
         (folder / SEEN).touch()
         wake(folder)
         hangs.broke = await training
-        listening.cancel()
     return hangs
