@@ -44,7 +44,7 @@ class EndedByGlooError(AssertionError):
 @dataclass
 class Hangs:
     """Every hang that was told of, as it was told first, and last while it stood. `broke`: the ranks ended before the
-    time given to them, and not because a finding was heard."""
+    time given to them."""
 
     first: dict[str, Finding] = field(default_factory=dict)
     standing: dict[str, Finding] = field(default_factory=dict)

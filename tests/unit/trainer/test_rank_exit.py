@@ -60,7 +60,7 @@ def test_a_worker_thread_that_takes_the_interpreters_lock_does_not_abort_the_pro
         ("raise ValueError('wrong')", 1, "ValueError: wrong\n"),
     ],
 )
-def test_the_exit_code_is_what_it_would_be_without(end: str, code: int, said: str) -> None:
+def test_the_process_ends_with_the_code_that_main_gave(end: str, code: int, said: str) -> None:
     script = (
         f"import sys\nfrom megatronapp.trainer.rank_exit import RankExit\ndef main():\n    {end}\nRankExit().run(main)"
     )

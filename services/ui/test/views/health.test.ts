@@ -17,6 +17,13 @@ describe('the nodes, which stand below the findings', () => {
     expect(page.element.querySelector('[aria-busy=true]')).not.toBeNull()
   })
 
+  it('wait without a second word for a finding that a link names', async () => {
+    const gateway = gatewayOf(1)
+    gateway.condition = 'silent'
+    page = await mountPage(HealthView, gateway, '/health?finding=one')
+    expect(page.element.querySelectorAll('[aria-busy=true]')).toHaveLength(1)
+  })
+
   it('are shown with them', async () => {
     page = await mountPage(HealthView, gatewayOf(1), '/health')
     await page.until(() => page!.element.querySelector('#grid-title'))
