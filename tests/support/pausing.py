@@ -114,6 +114,12 @@ class PausingJob:
         """One rank is in this phase from now on, whatever the others do."""
         self.own[rank] = replace(self.state, phase=phase)
 
+    def wait_for(self, rank: int, phase: trace_pb2.Phase, seconds: float) -> None:
+        """One rank stays in this phase, and the others stand in the next step's all-reduce."""
+        self.leave_behind(rank, phase)
+        self._enter(step=self.state.step + 1, phase=STEP, entered=self.state.entered + 1)
+        self._run(seconds)
+
     def lose(self, rank: int) -> None:
         """Its stream ends without a goodbye, and it is not heard of again."""
         self._gone.add(rank)

@@ -239,6 +239,42 @@ def test_what_a_lost_rank_said_last_explains_nothing() -> None:
     assert [finding.ranks for _, finding in job.hangs()[:1]] == [(5,)]
 
 
+def test_ranks_that_end_after_one_has_died_are_a_failed_attempt_and_no_hang() -> None:
+    job = trained()
+    job.wait_for(5, CHECKPOINT, 20)
+    job.lose(5)
+    for rank in (0, 1, 2, 3, 4, 6, 7):
+        job._run(1.5)
+        job.lose(rank)
+    job._run(20)
+
+    assert job.found == []
+
+
+def test_one_that_dies_while_the_others_stand_is_named_within_ten_seconds() -> None:
+    job = trained()
+    job.wait_for(5, CHECKPOINT, 20)
+    job.lose(5)
+    died = job.now
+    job._run(10)
+
+    ((at, finding),) = job.hangs()[:1]
+    assert (finding.ranks, at - died <= 10) == ((5,), True)
+
+
+def test_a_stream_that_breaks_off_again_and_again_puts_off_nothing() -> None:
+    job = trained()
+    job.wait_for(5, CHECKPOINT, 20)
+    job.lose(5)
+    for _ in range(5):
+        job.lose(3)
+        job._run(1.0)
+        job._gone.discard(3)
+        job._run(1.5)
+
+    assert [finding.ranks for _, finding in job.hangs()[:1]] == [(5,)]
+
+
 def test_what_a_living_rank_is_in_does() -> None:
     job = trained()
     job.leave_behind(5, CHECKPOINT)

@@ -33,6 +33,9 @@ RENEWAL_SECONDS = 1.0
 CERTAIN_SECONDS = 5.0
 """Members that call different operations under one number do so however long the job's pauses are. They are named when
 nothing has moved for so long, as long as the least patience within a step, or when a rank is lost."""
+LEAVING_SECONDS = 5.0
+"""A rank that has died is the end of its attempt in most jobs: a launcher ends the others, or they raise, within
+seconds. It is a hang where no more of them have left for so long."""
 STOPPED = "stopped"
 """Of a process, as its agent tells: by SIGSTOP, or a debugger's."""
 _PHASE_STEP = trace_pb2.PHASE_STEP
@@ -96,6 +99,10 @@ class Progress:
         self._phases: Counter[int] = Counter()
         """Ranks in each phase. Those that have closed are in none, and what a lost one last said explains nothing."""
         self._closed = self._lost = 0
+        self._most_lost = 0
+        """Since something has moved last: one whose stream breaks off again and again has left once."""
+        self._left_seconds = 0.0
+        """Since the newest of them was lost, as stalled_seconds."""
         self._allowed_seconds = math.inf
         """How long nothing may move now."""
         self._stall: Stall | None = None
@@ -134,6 +141,8 @@ class Progress:
         """The rank's stream ended without a goodbye."""
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
+        if self._lost > self._most_lost:
+            self._most_lost, self._left_seconds = self._lost, 0.0
 
     def beat(self, member: Member, heartbeat: trace_pb2.SentHeartbeat, unix_ns: int) -> None:
         """Take the newest heartbeat of a rank's process."""
@@ -172,12 +181,17 @@ class Progress:
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
-        patient = self.stalled_seconds <= self._patience_seconds
+        patient = self.stalled_seconds <= self._patience_seconds or self._leaving
         if self._closed == len(self._ranks) or (patient and not self._differing() and not self._halted()):
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
+
+    @property
+    def _leaving(self) -> bool:
+        """Whether those who are left may be about to end as well. What is told already does not wait for them."""
+        return self._stall is None and self._lost > 0 and self._left_seconds <= LEAVING_SECONDS
 
     def _halted(self) -> bool:
         """Whether the kernel says that somebody's process is stopped: it will not move, however long pauses are."""
@@ -286,11 +300,13 @@ class Progress:
     def _pass_time(self, unix_ns: int, *, moved: bool) -> None:
         since_ns = unix_ns - self._heard_unix_ns if self._heard_unix_ns else 0
         if since_ns > 0:
-            self.stalled_seconds += min(since_ns * NS, LONGEST_BEAT_SECONDS)
+            seconds = min(since_ns * NS, LONGEST_BEAT_SECONDS)
+            self.stalled_seconds += seconds
+            self._left_seconds += seconds
         self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
         if moved:
             self._patience.note(self._phases, self._step, self.stalled_seconds)
-            self.stalled_seconds = 0.0
+            self.stalled_seconds, self._most_lost = 0.0, 0
 
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS
