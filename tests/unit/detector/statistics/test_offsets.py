@@ -71,3 +71,26 @@ def test_what_wanders_from_step_to_step_is_allowed_as_what_lasts() -> None:
     allowed = offsets.allowance(medians, PRIOR, offsets.uncertainty(values))[0]
 
     assert allowed == pytest.approx(offsets.allowance(medians, PRIOR)[0], rel=0.03)
+
+
+@pytest.mark.parametrize("items", [64, 512])
+def test_of_new_items_as_even_as_they_should_be_one_is_extraordinary_in_one_of_many_jobs(items: int) -> None:
+    random = np.random.default_rng(items)
+
+    beyond = sum(bool(offsets.extraordinary(own).any()) for own in random.normal(0, SPREAD, (JOBS, items)))
+
+    assert beyond / JOBS < 8 / offsets.NEW_JOBS
+
+
+def test_a_new_item_far_from_many_others_is_extraordinary_and_of_few_nobody_is() -> None:
+    own = np.random.default_rng(0).normal(0, SPREAD, 64)
+    own[3] = 8 * SPREAD
+
+    assert np.flatnonzero(offsets.extraordinary(own)).tolist() == [3]
+    assert not offsets.extraordinary(own[:16]).any()
+
+
+def test_where_groups_of_items_have_more_work_than_others_no_new_one_is_extraordinary() -> None:
+    of_replicas = np.random.default_rng(0).lognormal(0, 0.4, 128) - 1
+
+    assert not offsets.extraordinary(0.1 * np.repeat(of_replicas, 8)).any()

@@ -44,6 +44,8 @@ RECENT = 64
 """Steps kept for the evidence's series."""
 LASTING = 16
 """Newest values whose median is what an item's offset is: to a third of a step's deviation."""
+NEW_STEPS = 5
+"""Values from which a new item's median tells of its offset: two outliers do not move it."""
 MOST_STEPS = 16
 """Heavier tails than make so many steps in a row necessary are not looked for: so many are expected of any effect."""
 SUSPICIOUS = 0.4
@@ -107,6 +109,10 @@ class Monitor:
         """Offset that is none."""
         self._normal: Floats = np.zeros(0)
         """The largest value at which an alarm is over: the baseline, or the allowance."""
+        self._extraordinary: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        """New ones whose offset is none that healthy items have."""
+        self._new: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        """Items that were never alarmed, or forgotten."""
         self._share: Floats = np.zeros(0)
         """Of the steps that show an alarm's effect."""
         self._recovery: Floats = np.zeros(0)
@@ -213,9 +219,21 @@ class Monitor:
             allowed = offsets.allowance(scale.location(newest), self.noise.allowance, uncertainty)
             self._allowed[:] = np.median(allowed) if len(usual) else self.noise.allowance
             self._allowed[usual] = allowed
+            self._compare_new(usual)
             if not self.ready.all():
                 self.sigma[~self.ready] = max(self.noise.floor, offsets.early_scale(newest, self.noise.prior))
         self._offset.push(self._bounded((x - self._allowed) / self.sigma))
+
+    def _compare_new(self, usual: npt.NDArray[np.intp]) -> None:
+        """What is constant of an item is drawn once, and needs no test for each step: in its first RECENT steps, of all
+        of them."""
+        steps = len(self._steps)
+        self._extraordinary[:] = False
+        if NEW_STEPS <= steps <= LASTING or (LASTING < steps < RECENT and steps % REFRESH == 0):
+            values = self._values.rows[usual, :steps]
+            known = np.count_nonzero(np.isfinite(values), axis=1) >= max(NEW_STEPS, steps // 2)
+            items = usual[known]
+            self._extraordinary[items] = offsets.extraordinary(scale.location(values[known])) & self._new[items]
 
     def _bounded(self, z: Floats, widening: float = 1.0) -> Floats:
         clip = self._clip * widening
@@ -228,8 +246,9 @@ class Monitor:
         change, suspicion = self._evidence_of_change(np.isfinite(x)) if self.noise.changes else (none, none)
         offset = sequential.evidence(sequential.sums(self._offset.rows)) if np.isfinite(self.noise.allowance) else none
         self._suspicion = np.maximum(suspicion, offset)
-        by_change = change >= offset
+        by_change = (change >= offset) & ~(self._extraordinary & (change < self.log_threshold))
         self.log_evidence = np.where(self.alarmed, np.maximum(self.log_evidence, change), np.maximum(change, offset))
+        self.log_evidence[self._extraordinary] = np.maximum(self.log_evidence[self._extraordinary], self.log_threshold)
         alarmed_before = self.alarmed.copy()
         rising = ~self.alarmed & np.isfinite(x) & (self.log_evidence >= self.log_threshold)
         for item in np.flatnonzero(rising):
@@ -264,6 +283,8 @@ class Monitor:
     def _raise(self, item: int, *, by_change: bool) -> None:
         """Alarm if the effect is worth it. What an item has shown that was always slow is no baseline."""
         steps = min(sequential.onset((self._change if by_change else self._offset).rows[item]), len(self._steps))
+        if self._extraordinary[item] and not by_change:
+            steps = len(self._steps)  # all of them have told it
         baseline = self.baseline[item] if by_change else 0.0
         excess = self._values.rows[item, :steps] - baseline
         effect = effects.typical(excess, self.noise.smallest)
@@ -296,6 +317,7 @@ class Monitor:
 
     def _clear(self, item: int) -> None:
         self.alarmed[item], self.log_evidence[item], self._suspicion[item] = False, 0.0, 0.0
+        self._new[item] = False
         self._change.rows[item], self._offset.rows[item] = 0.0, 0.0
 
     @property
@@ -358,6 +380,8 @@ class Monitor:
             return
         self.alarmed = np.concatenate([self.alarmed, np.zeros(more, bool)])
         self.ready = np.concatenate([self.ready, np.zeros(more, bool)])
+        self._extraordinary = np.concatenate([self._extraordinary, np.zeros(more, bool)])
+        self._new = np.concatenate([self._new, np.ones(more, bool)])
         self.since = np.concatenate([self.since, np.zeros(more, np.int64)])
         self._cleaned = np.concatenate([self._cleaned, np.zeros(more, np.int64)])
         self._kinds = np.concatenate([self._kinds, np.zeros(more, np.int64)])

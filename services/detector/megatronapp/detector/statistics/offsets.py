@@ -6,6 +6,7 @@ import math
 from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 
 from megatronapp.detector.statistics import scale, student
 from megatronapp.detector.statistics.widening import MANY, spread_of
@@ -13,6 +14,14 @@ from megatronapp.detector.steps import Floats
 
 SPREADS = 100
 """Jobs of healthy items alone, in one of which the largest offset would reach the allowance."""
+NEW_JOBS = 1000
+"""The same of new items, which are looked at in many of their first steps, and tested by nothing else."""
+SLOWEST = (0.95, 0.99)
+"""Quantiles that tell whether the tail of slow ones is a normal one."""
+SLOWER_STILL = 3
+"""Items beyond such a quantile, so that one or two slow ones do not make it."""
+NORMAL_TAIL = 1.3
+"""A tail that is wider by more is not normal: the least quantile is known to a sixth, of 64 items."""
 SAMPLED = 256
 """Items that are looked at: their steps' noise is then known to a fiftieth."""
 ENOUGH = 8
@@ -41,6 +50,27 @@ def allowance(offsets: Floats, prior: float, uncertainty: float = 0.0) -> Floats
     others = np.sqrt((np.sum(deviation**2) - deviation**2) / freedom)
     allowed: Floats = np.minimum(student.quantile(usual, freedom) * others, prior)
     return allowed
+
+
+def extraordinary(offsets: Floats) -> npt.NDArray[np.bool_]:
+    """Of many items that are all new, those that lie further off than the largest in one of NEW_JOBS whose offsets are
+    normal, and scatter as these do: how few steps they were taken from is in that. Nobody, where they are not normal:
+    where work differs and nobody says so, some ranks have much more of it for a while."""
+    n = len(offsets)
+    spreads = _spreads(np.sort(offsets))
+    if n < MANY or len(spreads) == 1 or max(spreads) > NORMAL_TAIL * spreads[0]:
+        return np.zeros(n, bool)
+    usual = NormalDist().inv_cdf(1 - 1 / (NEW_JOBS * n))
+    beyond: npt.NDArray[np.bool_] = offsets >= usual * max(spreads)
+    return beyond
+
+
+def _spreads(ordered: Floats) -> list[float]:
+    """Standard deviation, by a quantile of all, and by quantiles of the slowest of which enough are slower still."""
+    n = len(ordered)
+    slowest = [level for level in SLOWEST if n * (1 - level) >= SLOWER_STILL]
+    of_all = [float(spread_of(ordered[:, None])[0])] if n else [0.0]
+    return of_all + [float(ordered[int(level * n)]) / NormalDist().inv_cdf(level) for level in slowest]
 
 
 def uncertainty(values: Floats) -> float:
