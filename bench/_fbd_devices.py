@@ -76,7 +76,7 @@ class Devices:
 
 
 @dataclass
-class Watched:
+class Record:
     """Of one rank; in seconds and bytes."""
 
     role: str = ""
@@ -98,7 +98,7 @@ class Watch(Plugin):
 
     def __init__(self, context: PluginContext) -> None:
         self._device, self._rank = context.device, context.identity.rank
-        self._seen = Watched(role=context.placement.role)
+        self._seen = Record(role=context.placement.role)
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self:
@@ -135,7 +135,7 @@ class Profile(SplitCost):
 
     def training_end(self) -> None:
         times = {name: median(seconds) for name, seconds in self.seconds.items()}
-        write(0, Watched(times=times | {LINK: link_bytes_per_second()}))
+        write(0, Record(times=times | {LINK: link_bytes_per_second()}))
 
 
 def link_bytes_per_second() -> float:
@@ -153,13 +153,13 @@ def link_bytes_per_second() -> float:
     return LINK_BYTES * LINK_COPIES / (time.perf_counter() - began)
 
 
-def write(rank: int, seen: Watched) -> None:
+def write(rank: int, seen: Record) -> None:
     (Path(os.environ[FOLDER]) / f"{rank}.json").write_text(json.dumps(vars(seen)))
 
 
 def rows(devices: Devices) -> Iterator[dict[str, Any]]:
     """One for each way to train, then what they come to."""
-    seen: dict[str, list[Watched]] = {}
+    seen: dict[str, list[Record]] = {}
     times = launched(devices, 1, "", PROFILE)[0].times
     for name, (ranks, flags) in devices.ways().items():
         seen[name] = launched(devices, ranks, flags, name)
@@ -167,12 +167,12 @@ def rows(devices: Devices) -> Iterator[dict[str, Any]]:
     yield compared(devices, times, {name: trained(ranks).step_seconds for name, ranks in seen.items()})
 
 
-def trained(ranks: list[Watched]) -> Watched:
+def trained(ranks: list[Record]) -> Record:
     """A rank that trains."""
     return next(each for each in ranks if each.role != Role.FORWARD)
 
 
-def described(name: str, ranks: list[Watched]) -> dict[str, Any]:
+def described(name: str, ranks: list[Record]) -> dict[str, Any]:
     one = trained(ranks)
     peaks = {each.role or "trained": round(each.peak_bytes / 2**30, 1) for each in ranks}
     return {
@@ -224,7 +224,7 @@ def planned(devices: Devices, times: dict[str, float], linears_share: float) -> 
     return PlannedStep(model_of(config), training, beside, mapping, linears_share)
 
 
-def launched(devices: Devices, ranks: int, flags: str, name: str) -> list[Watched]:
+def launched(devices: Devices, ranks: int, flags: str, name: str) -> list[Record]:
     """What the ranks saw. Raises SystemExit with the end of their output where one fails."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
@@ -248,7 +248,7 @@ def launched(devices: Devices, ranks: int, flags: str, name: str) -> list[Watche
         if code != 0:
             said = "\n".join(output.read_text().splitlines()[-60:])
             raise SystemExit(f"{name}: {'no end in time' if code is None else f'exit code {code}'}\n{said}")
-        return [Watched(**json.loads((Path(folder) / f"{rank}.json").read_text())) for rank in range(ranks)]
+        return [Record(**json.loads((Path(folder) / f"{rank}.json").read_text())) for rank in range(ranks)]
 
 
 def steps_of(devices: Devices, name: str) -> str:

@@ -63,7 +63,9 @@ class Link:
         self._timed_out: type[Exception] = module.TransferTimeoutError
         self.twins = tuple(roles.of_replica(other(self.place.role), self.place.replica))
         ranks = [roles.rank(twin) for twin in self.twins]
-        self._engine = connected_engine(config, environment, store, ranks, receive_pool_bytes=receive_bytes)
+        self._engine = connected_engine(
+            config, environment, store, ranks, receive_pool_bytes=receive_bytes * len(ranks)
+        )  # each twin gets an equal share
         self._turn = 0
 
     # ---- messages
