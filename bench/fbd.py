@@ -8,6 +8,10 @@ take more than a tenth of the passes' time says 'not measured'.
 `--only delays`: steps in which passes and messages are late at random, with the fewest slots and more: none hangs or
 differs from megatron-core's gradients.
 
+`--only gpu`: on two GPUs, one forward and one backward, *linears* without a pipeline beside one GPU with no and with
+full recompute, and beside both as replicas. The planner predicts it from the times of one GPU and of the link. Further
+flags are the trainer's.
+
 Prints one JSON object a row, and exits with 1 when a measured row misses what it must show.
 """
 
@@ -18,8 +22,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from bench._fbd_devices import Devices, rows
+from bench._model import PRESETS
 from bench._slept_worlds import Setting, disaggregated, stock
 from megatronapp.core.pipeline.bounds import one_f1b_cost
 from megatronapp.core.pipeline.partition import Mode
@@ -31,17 +38,25 @@ CLUSTERS = ((Mode.INPUT, 3, 1, 1.0), (Mode.INPUT, 4, 2, 1.0), (Mode.LINEARS, 3, 
 MUST = {Mode.INPUT: 1.20, Mode.LINEARS: 1.25}
 GOAL = {Mode.INPUT: 1.28, Mode.LINEARS: 1.40}
 HOST_SHARE_LIMIT = 0.1
+GPUS = 2
+SHORT = ("--seq-length", "1024")
+"""On GPUs: megatron-core's own attention writes its scores to memory, which long sequences are slow by."""
 PREDICTION_ERROR_LIMIT = 0.05
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fbd", description=__doc__)
-    parser.add_argument("--only", choices=("cpu", "delays"), help="default: both")
+    parser.add_argument("--only", choices=("cpu", "delays", "gpu"), help="default: the first two")
     parser.add_argument("--operation-ms", type=float, default=20.0, help="F of one stage (default %(default)s)")
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--steps", type=int, default=5, help="measured ones (default %(default)s)")
     parser.add_argument("--delayed-steps", type=int, default=250, help="of each of the cases (default %(default)s)")
-    options = parser.parse_args()
+    parser.add_argument("--preset", choices=PRESETS, default="1b-wide", help="the model on GPUs (default %(default)s)")
+    parser.add_argument("--micro-batch-size", type=int, default=2, help="on GPUs (default %(default)s)")
+    options, flags = parser.parse_known_args()
+    if flags and options.only != "gpu":
+        parser.error(f"unknown: {' '.join(flags)}")
+    options.flags = flags
     missed = 0
     for row in _rows(options):
         missed += row.get("ok") is False
@@ -50,6 +65,9 @@ def main() -> int:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if options.only == "gpu":
+        yield from _on_gpus(options)
+        return
     if options.only != "delays":
         for mode, stages, devices, speed in CLUSTERS:
             yield _compared(
@@ -85,6 +103,19 @@ def _compared(setting: Setting) -> dict[str, Any]:
         "prediction_error_ratio": round(error, 4),
         "ok": gain >= MUST[setting.mode] and abs(error) <= PREDICTION_ERROR_LIMIT,
     }
+
+
+def _on_gpus(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if len(list(Path("/dev").glob("nvidia[0-9]*"))) < GPUS:
+        yield {"what": "linears on GPUs", "skipped": f"needs {GPUS} GPUs"}
+        return
+    flags = (*SHORT, *options.flags)
+    yield from rows(
+        Devices(
+            preset=options.preset, microbatches=options.microbatches, batch=options.micro_batch_size,
+            steps=options.steps, flags=flags,
+        )
+    )  # fmt: skip
 
 
 def _delayed(name: str, steps: int) -> dict[str, Any]:

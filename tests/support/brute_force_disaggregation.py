@@ -296,7 +296,7 @@ def ways(cluster: Cluster) -> Iterator[Way]:
         divides = max(tensor, cluster.tensor) % min(tensor, cluster.tensor) == 0
         possible = tensor == cluster.tensor if linears else divides and cluster.stages > 1
         if possible and cluster.hidden // 128 % tensor == 0 and tensor * pipeline <= cluster.devices:
-            for slots in sorted({2, cluster.stages + 1, 2 * cluster.stages}, reverse=True):
+            for slots in sorted({2, cluster.stages + 1, cluster.stages + 2, 2 * cluster.stages}, reverse=True):
                 if _way_fits(cluster, Way(linears, tensor, pipeline, slots)):
                     yield Way(linears, tensor, pipeline, slots)
                     break
@@ -308,7 +308,7 @@ def _way_fits(cluster: Cluster, way: Way) -> bool:
     message = 2 * gib + (2 * gib * part * (7 / way.tensor + 2) if way.linears else 0.0)
     run_again = min(2, cluster.microbatches)
     on_backward = _trained_gib(cluster) + run_again * part * gib * (10 + 24 / cluster.tensor)
-    on_backward += (way.slots - run_again) * message
+    on_backward += (way.slots - run_again) * message + way.slots * message
     own = len(_span(cluster, way, 0))
     weights = (own * 12 * cluster.hidden**2 + cluster.vocabulary * cluster.hidden) * WEIGHT_GIB / way.tensor
     on_forward = weights + gib * (10 + 24 / way.tensor) + min(cluster.stages, 1 + own // part) * 2 * message

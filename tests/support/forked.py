@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from typing import Any, TypeVar
 from tests.support.ports import free_port
 
 T = TypeVar("T")
+
+OTHERS_SECONDS = 1.0
 
 PRELOAD = [
     "megatronapp.trainer.launch",
@@ -121,9 +124,23 @@ def _collect(
                 ranks[rank].join(5)
                 raise RankFailedError(f"rank {rank} died with exit code {ranks[rank].exitcode}") from None
             if error is not None:
-                raise RankFailedError(f"rank {rank}:\n{error}{_deaths(ranks)}")
+                del open_ranks[receiver]
+                raise RankFailedError(f"rank {rank}:\n{error}{_more_errors(open_ranks)}{_deaths(ranks)}")
             results[rank] = result
     return [results[rank] for rank in range(len(receivers))]
+
+
+def _more_errors(open_ranks: dict[Connection, int]) -> str:
+    """Of ranks that fail over one another the first to be read need not be the cause: what the others say, too."""
+    said, until = "", time.monotonic() + OTHERS_SECONDS
+    while ready := wait(list(open_ranks), timeout=max(until - time.monotonic(), 0)):
+        for receiver in ready:
+            assert isinstance(receiver, Connection)
+            rank = open_ranks.pop(receiver)
+            with suppress(EOFError):  # a death
+                _, error = receiver.recv()
+                said += f"\nrank {rank}:\n{error}" if error is not None else ""
+    return said
 
 
 def _deaths(ranks: Sequence[BaseProcess]) -> str:

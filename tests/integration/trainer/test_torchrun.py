@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,16 @@ def test_a_missing_plugin_is_refused_with_a_code_and_reason_of_its_own(
 def test_transformer_engine_that_is_not_installed_is_asked_for_in_vain() -> None:
     with pytest.raises(RankFailedError, match="UsageError: --transformer-impl transformer_engine needs Transformer E"):
         run_forked(1, train, f"{TINY} --train-iters 1 --transformer-impl transformer_engine")
+
+
+def fail_over_another() -> None:
+    """Rank 0 fails because rank 1 does, and is the first to say so."""
+    if os.environ["RANK"] == "1":
+        time.sleep(0.3)
+        raise ValueError("the cause")
+    raise RuntimeError("rank 1 is lost")
+
+
+def test_of_ranks_that_fail_over_one_another_all_errors_are_shown() -> None:
+    with pytest.raises(RankFailedError, match=r"(?s)rank 1 is lost.*rank 1:.*ValueError: the cause"):
+        run_forked(2, fail_over_another)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from megatronapp.cli.pipeline import disaggregated, options, report
+from megatronapp.cli.pipeline import disaggregated, options, recorded_run, report
 from megatronapp.cli.pipeline.compiled import compiled_engine
 from megatronapp.cli.pipeline.options import asked, chunk_numbers
 from megatronapp.core.errors import UsageError
@@ -25,6 +26,10 @@ def plan(
     dgrad_ms: options.DgradMs = 13.0,
     wgrad_ms: options.WgradMs = 7.0,
     trace: options.Trace = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(help="a job's folder in --trace-dir: its times, with --forward-devices its model and sizes, too"),
+    ] = None,
     wgrad_share: options.WgradShare = 0.35,
     latency_ms: options.LatencyMs = 0.0,
     transfer_ms: options.TransferMs = 0.0,
@@ -69,7 +74,7 @@ def plan(
 ) -> None:
     """Compare the stock schedules with hints under caps, and say which to run; with --forward-devices, say whether
     MegaFBD pays, and how."""
-    values = dict(locals())
+    values = recorded_run.completed(locals())
     question = asked(values)
     numbers = chunk_numbers(chunks) if chunks else [question.recorded.layout.chunks if question.recorded else 1]
     if question.recorded is not None and numbers != [question.recorded.layout.chunks]:

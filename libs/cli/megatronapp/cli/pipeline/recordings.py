@@ -41,7 +41,7 @@ def read_recording(path: Path) -> Recorded:
     """
     if not path.exists():
         raise NotFoundError(f"{path} is not there; name a trace folder or MegaScan's files")
-    passes = list(_of_trace_folder(path) if _rank_files(path) else _of_megascan(path))
+    passes = list(_of_trace_folder(path) if rank_files(path) else _of_megascan(path))
     if not passes:
         raise DataError(f"{path} holds no forward and backward spans; record with --trace-dir and each step in detail")
     layout = _layout(passes)
@@ -55,7 +55,8 @@ def read_recording(path: Path) -> Recorded:
     return Recorded(layout, begins - zero, ends - zero)
 
 
-def _rank_files(path: Path) -> list[Path]:
+def rank_files(path: Path) -> list[Path]:
+    """Of the newest attempt. Raises UsageError when the folder holds several jobs."""
     if not path.is_dir():
         return [path] if path.suffix == ".pb" else []
     files = sorted(path.rglob("rank-*.pb"))
@@ -67,7 +68,7 @@ def _rank_files(path: Path) -> list[Path]:
 
 
 def _of_trace_folder(path: Path) -> Iterator[_Pass]:
-    for rank_file in _rank_files(path):
+    for rank_file in rank_files(path):
         placement = trace_pb2.Placement()
         for message in file.read(rank_file):
             if message.WhichOneof("body") == "hello":

@@ -194,9 +194,16 @@ def open_engine(
 
 
 def connected_engine(
-    config: ParallelConfig, environment: Environment, store: Any, peers: Sequence[int], lane: str = ""
+    config: ParallelConfig,
+    environment: Environment,
+    store: Any,
+    peers: Sequence[int],
+    lane: str = "",
+    *,
+    receive_pool_bytes: int = 0,
 ) -> rdma.Engine:
-    """An engine that is connected with `peers`, torchrun's ranks. Raises as `open_engine`."""
+    """An engine that is connected with `peers`, torchrun's ranks; it keeps so much GPU memory to receive into, or
+    what it keeps by default where that is more. Raises as `open_engine`."""
     module = rdma_module()
     try:
         settings = module.flags.settings(
@@ -218,6 +225,7 @@ def connected_engine(
             config=module.Config(
                 deadline_seconds=config.distributed_timeout_minutes * 60,
                 require=(lane,) if lane else (),
+                receive_pool_bytes=max(receive_pool_bytes, module.Config.receive_pool_bytes),
                 **({"lanes": (lane,)} if lane in SLOWER_THAN_SHM else {}),
                 **settings,
             ),

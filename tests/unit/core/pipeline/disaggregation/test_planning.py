@@ -37,7 +37,8 @@ TABLE = {
     ),
     "equal devices, one for two, in place of full recompute": Row(
         Cluster(stages=8, microbatches=64, memory_gib=32.0, device_memory_gib=32.0, gigabytes_per_second=450.0),
-        Mode.LINEARS,
+        None,
+        "as replicas that train",
     ),
     "added, slow link, against full recompute": Row(
         Cluster(memory_gib=FULL, gigabytes_per_second=12.0, devices=2), Mode.INPUT

@@ -33,7 +33,8 @@ def mappings(model: Model, training: Training, devices: ForwardDevices) -> Itera
     which one divides the other, and a pipeline."""
     layout = training.layout
     least = least_slots(layout)
-    numbers = sorted({least, *(n for n in (layout.stages, layout.stages + 1, 2 * layout.stages) if n > least)})
+    offered = (layout.stages, layout.stages + 1, layout.stages + 2, 2 * layout.stages)
+    numbers = sorted({least, *(number for number in offered if number > least)})
     for mode in Mode:
         if mode is Mode.INPUT and layout.stages == 1:
             continue

@@ -24,12 +24,15 @@ def training_bytes(model: Model, training: Training, *, recomputes: bool) -> flo
 
 
 def backward_bytes(model: Model, training: Training, mapping: Mapping) -> float:
-    """Of a backward device: what it has run again, which keeps what it was sent, and what waits in other slots."""
+    """Of a backward device: what it has run again, which keeps what it was sent, what waits in other slots, and what
+    all slots are received into."""
     layout = training.layout
     activation = model.layers / layout.parts * model.activation_bytes(training.tensor)
     run_again = peak(recompute_order(layout))
     waiting = max(0, mapping.slots * layout.chunks - run_again)
-    return _trained(model, training) + run_again * activation + waiting * _message(model, training, mapping)
+    message = message_bytes(model, layout.parts, mapping)
+    received_into = mapping.slots * layout.chunks * message  # the engine's, from where it goes to the tensors
+    return _trained(model, training) + run_again * activation + waiting * message + received_into
 
 
 def forward_bytes(model: Model, training: Training, mapping: Mapping) -> float:
@@ -37,15 +40,15 @@ def forward_bytes(model: Model, training: Training, mapping: Mapping) -> float:
     partition = mapping.partition(model, training)
     parameters = partition.stage_layers[0] * model.layer_parameters + model.embedding_parameters
     fed = min(training.layout.parts, 1 + partition.stage_layers[0] // partition.part_layers)
-    sent = fed * ON_THE_WAY * _message(model, training, mapping)
+    sent = fed * ON_THE_WAY * message_bytes(model, training.layout.parts, mapping)
     return VALUE_BYTES * parameters / mapping.tensor + model.activation_bytes(mapping.tensor) + sent
 
 
-def _message(model: Model, training: Training, mapping: Mapping) -> float:
+def message_bytes(model: Model, parts: int, mapping: Mapping) -> float:
     """What one tensor rank sends or takes of a microbatch for one part."""
     if mapping.mode is Mode.INPUT:
         return model.border_bytes
-    return model.border_bytes + model.layers / training.layout.parts * model.linears_bytes(mapping.tensor)
+    return model.border_bytes + model.layers / parts * model.linears_bytes(mapping.tensor)
 
 
 def _trained(model: Model, training: Training) -> float:

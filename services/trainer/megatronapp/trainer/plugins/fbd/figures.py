@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from megatronapp.core.pipeline import placement
 from megatronapp.core.pipeline.disaggregation.cluster import ForwardDevices, Model, Training
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping, mappings
+from megatronapp.core.pipeline.disaggregation.memory import message_bytes
 from megatronapp.core.pipeline.disaggregation.planning import GIB, Plan, make_plan
 from megatronapp.core.pipeline.partition import Mode
 from megatronapp.trainer.config import ModelConfig, TrainerConfig
@@ -47,7 +48,7 @@ def figures(
     config: TrainerConfig, layout: Layout, forward: Grid, devices: Devices, modes: tuple[Mode, ...], slots: int | None
 ) -> Plan:
     """Of these modes on the ranks that the flags ask for. Raises UsageError where the training itself does not fit."""
-    model = _model(config)
+    model = model_of(config)
     training = _training(config, layout, model, devices)
     beside = ForwardDevices(
         count=forward.tensor * forward.pipeline,
@@ -62,7 +63,19 @@ def figures(
     return make_plan(model, training, beside, choices=asked)
 
 
-def _model(config: TrainerConfig) -> Model:
+RECEIVE_ROOM = 1.25
+"""Messages are rounded up to whole blocks."""
+
+
+def receive_bytes(config: TrainerConfig, layout: Layout, mapping: Mapping) -> int:
+    """Of all that a backward rank takes ahead."""
+    value = 1 if config.training.bf16 or config.training.fp16 else 2  # of VALUE_BYTES
+    model, chunks = model_of(config), layout.virtual or 1
+    one = message_bytes(model, layout.pipeline * chunks, mapping)
+    return int(value * mapping.slots * chunks * one * RECEIVE_ROOM)
+
+
+def model_of(config: TrainerConfig) -> Model:
     model = config.model
     width = model.kv_channels or model.hidden_size // model.num_attention_heads
     groups = model.num_query_groups if model.group_query_attention else model.num_attention_heads

@@ -49,8 +49,11 @@ class Go(NamedTuple):
 class Link:
     """This rank's, connected with the other role's ranks of its replica: its twins."""
 
-    def __init__(self, roles: Roles, config: ParallelConfig, environment: Environment, store: Any) -> None:
-        """Raises TrainingError when a twin can't be reached, UsageError without the transport's wheel."""
+    def __init__(
+        self, roles: Roles, config: ParallelConfig, environment: Environment, store: Any, *, receive_bytes: int = 0
+    ) -> None:
+        """receive_bytes: of GPU memory that is received into at once. Raises TrainingError when a twin can't be
+        reached, UsageError without the transport's wheel."""
         self.roles = roles
         self.place = roles.place(environment.rank)
         module = rdma_module()
@@ -59,7 +62,10 @@ class Link:
         self._lost: Any = module.PeerLostError
         self._timed_out: type[Exception] = module.TransferTimeoutError
         self.twins = tuple(roles.of_replica(other(self.place.role), self.place.replica))
-        self._engine = connected_engine(config, environment, store, [roles.rank(twin) for twin in self.twins])
+        ranks = [roles.rank(twin) for twin in self.twins]
+        self._engine = connected_engine(
+            config, environment, store, ranks, receive_pool_bytes=receive_bytes * len(ranks)
+        )  # each twin gets an equal share
         self._turn = 0
 
     # ---- messages

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline import placement
+from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.partition import Mode, Partition
 from megatronapp.core.pipeline.recompute import least_slots
 from megatronapp.trainer.config import CheckpointConfig, TrainerConfig
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.plugins.fbd.figures import Devices, figures
+from megatronapp.trainer.plugins.fbd.figures import Devices, figures, receive_bytes
 from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
 from megatronapp.trainer.plugins.fbd.slices import Sequence
 
@@ -40,6 +41,9 @@ class Plan:
     """How the tensor ranks of a forward and of a backward stage hold one."""
     slots: int
     """Inputs that a backward stage takes ahead for each chunk."""
+    receive_bytes: int
+    """Of what a backward rank takes ahead: so much memory its engine has to keep, or it makes and gives up some for
+    every message."""
 
     @classmethod
     def of(cls, args: argparse.Namespace, world_size: int) -> Plan:
@@ -58,6 +62,8 @@ class Plan:
         partition = Partition.of(config.model.num_layers, pipeline, forward.pipeline, mode)
         tokens = config.training.seq_length // layout.context
         own = _forward_config(config, forward)
+        slots = _slots(args, pipeline, mode)
+        mapping = Mapping(mode, forward.tensor, forward.pipeline, slots)
         return cls(
             roles=roles,
             partition=partition,
@@ -76,7 +82,8 @@ class Plan:
                 Sequence(tokens=tokens, tensor=forward.tensor, split=own.parallel.sequence_parallel),
                 Sequence(tokens=tokens, tensor=backward.tensor, split=config.parallel.sequence_parallel),
             ),
-            slots=_slots(args, pipeline, mode),
+            slots=slots,
+            receive_bytes=receive_bytes(config, layout, mapping),
         )
 
 
@@ -225,10 +232,10 @@ def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
 
 
 def _slots(args: argparse.Namespace, pipeline: placement.Layout, mode: Mode) -> int:
-    """Inputs are small; of linears no more than a full pipeline has on its way."""
+    """Inputs are small; of linears no more than a full pipeline has on its way: two are run again, one comes in."""
     least = least_slots(pipeline)
     if args.fbd_slots is None:
-        return max(least, 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 1)
+        return max(least, 2 * pipeline.stages if mode is Mode.INPUT else pipeline.stages + 2)
     if args.fbd_slots < least:
         raise UsageError(f"{SLOTS} {args.fbd_slots} is too few for this schedule to end: give {least} or more")
     slots: int = args.fbd_slots

@@ -92,7 +92,7 @@ class FbdPlugin(Plugin):
             type=int,
             metavar="N",
             help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
-            "many as there are stages; with linears one more than there are)",
+            "many as there are stages; with linears two more than there are)",
         )
 
     @staticmethod
@@ -150,6 +150,7 @@ class FbdPlugin(Plugin):
             plan.backward.parallel,
             Environment(rank=identity.rank, world_size=world_size, job=identity.job, attempt=identity.attempt),
             PrefixStore("fbd", context.store),
+            receive_bytes=plan.receive_bytes if context.placement.role == Role.BACKWARD else 0,
         )
         drops = args.hidden_dropout > 0 or args.attention_dropout > 0
         self._seed: int | None = args.seed if drops else None

@@ -8,7 +8,7 @@ those that hold a part of what it needs; what is not split over tensor ranks, fr
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,6 +25,8 @@ from megatronapp.trainer.plugins.fbd.slices import nearest
 from megatronapp.trainer.sharding import Shard, pieces
 
 EMBEDDING = 0
+AHEAD_BYTES = 512 << 20
+"""Of weights that a forward rank receives at once: as much as the engine keeps memory for."""
 MOST_OF_LAYER = 1024
 """Parameters of a layer, on one rank."""
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
@@ -98,29 +100,43 @@ class Sending:
 
 
 class Receiving:
-    """The forward rank's side: a layer waits for its own."""
+    """The forward rank's side: a layer waits for its own, and what comes behind it moves up."""
 
     def __init__(self, link: Link, partition: Partition, parameters: Sequence[Parameter]) -> None:
         self._link = link
         self._partition = partition
         self._parameters = parameters
+        self._left: deque[Parameter] = deque()
+        self._ahead_bytes = 0
         self._coming: defaultdict[int, list[tuple[Pending, torch.Tensor, torch.Tensor]]] = defaultdict(list)
 
     def post(self) -> None:
-        """Receive all. Nothing may use the weights before their layer has waited."""
-        for parameter in self._parameters:
-            for twin in self._senders(parameter):
-                for index, rows in enumerate(self._rows(parameter, twin)):
-                    into = rows if rows.is_contiguous() else rows.new_empty(rows.shape)
-                    handle = self._link.receive(into, twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
-                    self._coming[parameter.layer].append((handle, into, rows))
+        """Receive all, in the order of first use. Nothing may use the weights before their layer has waited."""
+        self._left = deque(self._parameters)
+        self._move_up(EMBEDDING)
 
     def wait(self, layer: int) -> None:
         """For a layer's weights; at once when they are there."""
+        self._move_up(layer)
         for handle, received, rows in self._coming.pop(layer, ()):
             self._link.wait_received(handle)
+            self._ahead_bytes -= received.nbytes
             if received is not rows:
                 rows.copy_(received)
+        self._move_up(layer)
+
+    def _move_up(self, layer: int) -> None:
+        """Post this layer's receives, and as many more as may be ahead."""
+        while self._left and (self._left[0].layer <= layer or self._ahead_bytes < AHEAD_BYTES):
+            self._post(self._left.popleft())
+
+    def _post(self, parameter: Parameter) -> None:
+        for twin in self._senders(parameter):
+            for index, rows in enumerate(self._rows(parameter, twin)):
+                into = rows if rows.is_contiguous() else rows.new_empty(rows.shape)
+                handle = self._link.receive(into, twin, Kind.WEIGHTS, microbatch=parameter.number, chunk=index)
+                self._coming[parameter.layer].append((handle, into, rows))
+                self._ahead_bytes += into.nbytes
 
     def _senders(self, parameter: Parameter) -> Sequence[Place]:
         stage, _ = self._partition.backward.place(self._partition.part(max(parameter.layer - 1, 0)))

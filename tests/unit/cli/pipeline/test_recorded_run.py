@@ -1,0 +1,90 @@
+"""What `plan --from-run` takes of a recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatronapp.cli.pipeline.recorded_run import completed
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.trace import file
+from megatronapp.v1 import trace_pb2
+
+ASKED: dict[str, Any] = {
+    "from_run": None, "trace": None, "forward_devices": 1, "layers": None, "hidden_size": None, "ffn_hidden_size": None,
+    "seq_length": None, "micro_batch_size": 1, "vocab_size": 50304, "tensor": 1, "replicas": 1, "swiglu": False,
+    "sequence_parallel": False, "parameter_bytes": 18.0, "num_query_groups": None, "qkv_width": None,
+}  # fmt: skip
+RUN = {
+    "num-layers": "8", "hidden-size": "1024", "ffn-hidden-size": "2816", "num-attention-heads": "16", "swiglu": "on",
+    "group-query-attention": "on", "num-query-groups": "4", "seq-length": "512", "micro-batch-size": "2",
+    "tensor-model-parallel-size": "2", "sequence-parallel": "on", "use-distributed-optimizer": "on",
+}  # fmt: skip
+
+
+def recorded(folder: Path, settings: dict[str, str], *, data: int = 2) -> Path:
+    path = file.path_for(folder, "local/run", 1, 0)
+    path.parent.mkdir(parents=True)
+    message = trace_pb2.TraceMessage()
+    message.hello.placement.sizes.data = data
+    for name, value in settings.items():
+        message.hello.recipe.settings.add(name=name, value=value)
+    with path.open("wb") as written:
+        file.write(written, message)
+    return folder
+
+
+def test_the_model_and_the_sizes_are_the_runs(tmp_path: Path) -> None:
+    values = completed(ASKED | {"from_run": recorded(tmp_path, RUN)})
+
+    assert values["trace"] == tmp_path
+    assert (values["layers"], values["hidden_size"], values["ffn_hidden_size"]) == (8, 1024, 2816)
+    assert (values["num_query_groups"], values["qkv_width"]) == (4, 64 * (16 + 8))
+    assert (values["tensor"], values["replicas"], values["micro_batch_size"]) == (2, 2, 2)
+    assert (values["swiglu"], values["sequence_parallel"], values["parameter_bytes"]) == (True, True, 12.0)
+
+
+def test_what_is_given_counts_more(tmp_path: Path) -> None:
+    given = {"from_run": recorded(tmp_path, RUN), "layers": 16, "replicas": 4, "swiglu": True}
+
+    values = completed(ASKED | given)
+
+    assert (values["layers"], values["replicas"], values["tensor"]) == (16, 4, 2)
+
+
+def test_without_forward_devices_it_gives_times_alone(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, {})
+
+    values = completed(ASKED | {"from_run": folder, "forward_devices": None})
+
+    assert values["trace"] == folder
+    assert values["layers"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recompute-granularity": "full"}, "recomputed its activations"),
+        ({"num-experts": "8"}, "without experts"),
+        ({"model-type": "bert"}, "trained another model"),
+    ],
+)
+def test_a_run_that_can_not_be_planned_with_is_refused(tmp_path: Path, settings: dict[str, str], said: str) -> None:
+    folder = recorded(tmp_path, RUN | settings)
+
+    with pytest.raises(UsageError, match=said):
+        completed(ASKED | {"from_run": folder})
+
+
+def test_a_recording_without_a_recipe_is_refused(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, {})
+
+    with pytest.raises(DataError, match="name the folder of one, or use --trace"):
+        completed(ASKED | {"from_run": folder})
+
+
+def test_times_come_from_one_place(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave --trace out"):
+        completed(ASKED | {"from_run": tmp_path, "trace": tmp_path})

@@ -1,0 +1,65 @@
+"""In what order a forward rank receives weights, and how many at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from megatronapp.core.pipeline.partition import Mode, Partition
+from megatronapp.core.pipeline.placement import Layout
+from megatronapp.trainer.plugins.fbd import weights
+from megatronapp.trainer.plugins.fbd.roles import Grid, Roles
+from megatronapp.trainer.plugins.fbd.weights import EMBEDDING, Parameter, Receiving
+from megatronapp.trainer.sharding import Shard
+
+LAYERS, WIDTH = 3, 4
+
+
+class FakeLink:
+    """Of rank 0, which runs forward; keeps which layers' receives were posted."""
+
+    def __init__(self) -> None:
+        self.roles = Roles.of(2, Grid(tensor=1, pipeline=1), Grid(tensor=1, pipeline=1))
+        self.place, self.twins = self.roles.place(0), (self.roles.place(1),)
+        self.posted: list[int] = []
+
+    def receive(self, tensor: torch.Tensor, twin: Any, kind: Any, **tag: int) -> int:
+        self.posted.append(tag["microbatch"])
+        return len(self.posted)
+
+    def wait_received(self, handle: int) -> None:
+        pass
+
+
+def receiving(link: Any) -> Receiving:
+    partition = Partition.of(LAYERS, Layout(stages=1, microbatches=2), 1, Mode.LINEARS)
+    parameters = [
+        Parameter(layer, layer, f"layer {layer}", torch.zeros(WIDTH), Shard(length=WIDTH), split=False)
+        for layer in range(LAYERS + 1)
+    ]
+    return Receiving(link, partition, parameters)
+
+
+def test_what_fits_is_received_at_once_in_the_order_of_first_use() -> None:
+    link = FakeLink()
+
+    receiving(link).post()
+
+    assert link.posted == [0, 1, 2, 3]
+
+
+def test_no_more_is_on_its_way_than_the_engine_keeps_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "AHEAD_BYTES", 1)
+    link = FakeLink()
+    coming = receiving(link)
+
+    coming.post()
+    begun = list(link.posted)
+    coming.wait(EMBEDDING)
+    moved_up = list(link.posted)
+    coming.wait(2)
+
+    assert (begun, moved_up) == ([0], [0, 1])
+    assert link.posted == [0, 1, 2]  # the first layer's were not waited for
