@@ -8,7 +8,9 @@ taken off.
 `site`: one hook that fires, with the reduction of its value. `frame`: what a step's end takes for it: to finish it, to
 pack it, to hand it to the ring; of statistics also to make them of counts, which is the device's work. `operations`:
 what torch is asked for at a site that makes or writes a tensor, on a GPU a kernel or a fill each; views are free.
-`copies` of these may bring something from the host, which waits for the device there.
+`copies` of these may bring something from the host, also a number that is made a tensor, which waits for the device
+there. `border_operations` and `border_copies` are those of a
+step's end, for all sites.
 Goal: 30 µs a site.
 """
 
@@ -27,6 +29,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.scope_overhead import HEATMAPS, STATISTICS
+from megatronapp.core.scope.operations import Stats
 from megatronapp.core.scope.sites import Coordinates, Model, standard_sites
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.scope import patterns
@@ -159,18 +162,27 @@ def measure(name: str, expressions: Sequence[str], rounds: int) -> dict[str, Any
     inside = min(_forward(subject) for _ in range(rounds)) - min(_forward(nothing) for _ in range(rounds))
     counting = min(_counting(subject) for _ in range(rounds)) if "stats" in expressions[0] else 0.0
     frame = min(_border(subject) for _ in range(rounds))
+    operations, border = Operations(), Operations()
     subject.begin()
-    with Operations() as operations:
+    with operations:
         subject.forward()
+    with border:
+        subject.end()
     return {
         "demand": name,
         "sites": subject.sites,
         "site_us": round((inside / subject.sites - counting) * 1e6, 1),
         "counting_us": round(counting * 1e6, 1),
         "frame_us": round(frame / subject.sites * 1e6, 1),
-        "operations": round(sum(operations.counts.values()) / subject.sites, 1),
-        "copies": round(operations.counts["_to_copy"] / subject.sites, 1),
+        "operations": round(sum(operations.counts.values()) / subject.sites, 2),
+        "copies": round(copies(operations) / subject.sites, 1),
+        "border_operations": sum(border.counts.values()),
+        "border_copies": copies(border),
     }
+
+
+def copies(operations: Operations) -> int:
+    return operations.counts["_to_copy"] + operations.counts["scalar_tensor"]
 
 
 def _forward(subject: Subject) -> float:
@@ -184,7 +196,8 @@ def _forward(subject: Subject) -> float:
 
 
 def _counting(subject: Subject) -> float:
-    return _timed(lambda: [patterns.counted(subject.hidden) for _ in range(STEPS)]) / STEPS
+    wanted = patterns.Wanted(Stats(("mean",)), partial=False)
+    return _timed(lambda: [patterns.counted(subject.hidden, wanted) for _ in range(STEPS)]) / STEPS
 
 
 def _border(subject: Subject) -> float:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatronapp.core.scope import reduce as reference
 from megatronapp.core.scope.layout import piece_index, pieces
@@ -27,8 +28,9 @@ from megatronapp.core.scope.operations import (
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Counts, Partial, Result, Top
 from megatronapp.core.scope.sites import Axis, Rule, Split
+from megatronapp.trainer.plugins.scope import patterns
 from megatronapp.trainer.plugins.scope.frames import split
-from megatronapp.trainer.plugins.scope.reduce import completed, reduce_attention, reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import Completed, completed, reduce_attention, reduce_shard
 
 SIZES = {"batch": 2, "token": 12, "head": 4, "chan": 6}
 SPLITS = {
@@ -114,22 +116,92 @@ def test_statistics_of_counted_patterns_equal_those_of_the_values(
 
     assert all(each is not None and each.counted is not None for each in reduced)
     together = completed([each for each in reduced if each is not None])
-    for values, each, tensors in zip(sites, reduced, together, strict=True):
+    arrays = together.of([tensor.numpy() for tensor in together.tensors])
+    assert len(together.tensors) == 1
+    for values, each, found in zip(sites, reduced, arrays, strict=True):
         assert each is not None
         expected = reference.reduce_shard(Values(values.float().numpy()), axes, [STATISTICS], partial=partial)
         assert expected is not None
-        _assert_same(each.finish([tensor.numpy() for tensor in tensors]), expected)
+        _assert_same(each.finish(found), expected)
+
+
+def test_more_values_than_a_tally_holds_are_counted() -> None:
+    axes = (Axis("token", 4),)
+    reduced = [
+        reduce_shard(torch.full((4,), float(number)).bfloat16(), None, axes, [Stats(("mean",))])
+        for number in range(patterns.VALUES + 2)
+    ]
+
+    together = completed([each for each in reduced if each is not None])
+
+    found = together.of([tensor.numpy() for tensor in together.tensors])
+    assert [float(array[0]) for [array] in found] == list(range(patterns.VALUES + 2))
+
+
+def test_results_of_several_kinds_are_told_apart() -> None:
+    axes = (Axis("token", 16), Axis("chan", 8))
+    values = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    wishes: list[list[Operation]] = [
+        [Stats(("mean",))],
+        [Pool("token", 4, Reducer.MAX)],
+        [Stats(("p50", "max"))],
+        [Stats(("mean",))],
+    ]
+    reduced = [reduce_shard(values * 2**number, None, axes, wish) for number, wish in enumerate(wishes)]
+
+    together = completed([each for each in reduced if each is not None])
+
+    arrays = together.of([tensor.numpy() for tensor in together.tensors])
+    for number, (wish, each, found) in enumerate(zip(wishes, reduced, arrays, strict=True)):
+        assert each is not None
+        expected = reference.reduce_shard(Values((values * 2**number).float().numpy()), axes, wish)
+        assert expected is not None
+        _assert_same(each.finish(found), expected)
+
+
+class NumbersMadeTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A GPU is brought each of them, and the host waits until it has done all before."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ == "scalar_tensor"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(
+    "operation", [STATISTICS, Hist(8), TopK(3), *(Reduce(how, "chan") for how in Reducer)], ids=str
+)
+def test_nothing_is_brought_to_the_device_while_it_reduces(
+    operation: Operation, hidden: bool, dtype: torch.dtype
+) -> None:
+    values, axes = torch.ones(4, 8, dtype=dtype), (Axis("token", 4), Axis("chan", 8))
+    masked = torch.zeros(4, 8, dtype=torch.bool) if hidden else None
+
+    def reduce() -> Completed:
+        reduced = reduce_shard(values, masked, axes, [operation])
+        assert reduced is not None
+        return completed([reduced])
+
+    reduce()  # tables are made once
+    with NumbersMadeTensors() as numbers:
+        reduce()
+
+    assert numbers.count == 0
 
 
 def test_arrays_of_one_copy_are_those_of_their_tensors() -> None:
-    several = [(torch.arange(3.0),), (torch.tensor([True]), torch.arange(4).view(2, 2)), (torch.tensor(2.5).double(),)]
-    joined = b"".join(tensor.numpy().tobytes() for tensors in several for tensor in tensors)
+    tensors = [torch.arange(3.0), torch.tensor([True]), torch.arange(4).view(2, 2), torch.tensor(2.5).double()]
+    joined = b"".join(tensor.numpy().tobytes() for tensor in tensors)
 
-    found = split(np.frombuffer(joined, np.uint8), several)
+    found = split(np.frombuffer(joined, np.uint8), tensors)
 
-    for arrays, tensors in zip(found, several, strict=True):
-        for array, tensor in zip(arrays, tensors, strict=True):
-            np.testing.assert_array_equal(array, tensor.numpy(), strict=True)
+    for array, tensor in zip(found, tensors, strict=True):
+        np.testing.assert_array_equal(array, tensor.numpy(), strict=True)
 
 
 def _assert_same(found: Result, expected: Result) -> None:

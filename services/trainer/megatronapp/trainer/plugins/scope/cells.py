@@ -48,7 +48,10 @@ class Chosen:
         if self.stretch:
             first, count = int(self.indexes[0]), len(self.indexes)
             return values if count == values.shape[at] else values.narrow(at, first, count)
-        return values.index_select(at, on_device(self._on_device, self.indexes, values.device))
+        return values.index_select(at, self.numbers(values.device))
+
+    def numbers(self, device: torch.device) -> torch.Tensor:
+        return on_device(self._on_device, self.indexes, device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +87,11 @@ def on_device(kept: dict[torch.device, torch.Tensor], values: Positions, device:
 def of_axes(axes: tuple[Axis, ...]) -> tuple[Cells, ...]:
     """This rank's part of each."""
     return tuple(Cells(axis.name, axis.size, pieces(axis)[piece_index(axis)]) for axis in axes)
+
+
+@lru_cache(maxsize=KEPT)
+def chosen(indexes: tuple[int, ...]) -> Chosen:
+    return Chosen.of(np.array(indexes, np.int64))
 
 
 @lru_cache(maxsize=KEPT)

@@ -15,11 +15,12 @@ def statistics(stats: Stats, rows: torch.Tensor, valid: torch.Tensor) -> torch.T
     rows = rows if rows.dtype is torch.float64 else rows.float()
     finite = valid & rows.isfinite()
     counts = finite.sum(-1).double()
-    known = torch.where(finite, rows, 0.0)
+    no = ~finite
+    known = rows.masked_fill(no, 0.0)
     means = known.sum(-1, dtype=torch.float64) / counts.clamp(min=1)
-    away = torch.where(finite, rows - means.unsqueeze(-1), 0.0)
-    least = torch.where(finite, rows, math.inf).amin(-1)
-    largest = torch.where(finite, rows, -math.inf).amax(-1)
+    away = (rows - means.unsqueeze(-1)).masked_fill_(no, 0.0)
+    least = rows.masked_fill(no, math.inf).amin(-1)
+    largest = rows.masked_fill(no, -math.inf).amax(-1)
     zeros = (finite & (rows == 0)).sum(-1).double()
     squares = away.square_().sum(-1)
     nonfinite = (valid & ~finite).sum(-1).double()
@@ -38,7 +39,7 @@ def _sketch(known: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
 
 def histogram(hist: Hist, rows: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     finite = valid & rows.isfinite()
-    known = torch.where(finite, rows, 0.0)
+    known = rows.masked_fill(~finite, 0.0)
     if hist.low is None or hist.high is None:
         place = (torch.asinh(known / reducers.HIST_UNIT) / reducers.HIST_REACH + 1) / 2
     else:

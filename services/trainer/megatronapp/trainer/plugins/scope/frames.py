@@ -8,6 +8,7 @@ overwritten, a frame that is too large for it is left out and counted.
 from __future__ import annotations
 
 import math
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ class FrameQueue:
             self.dropped += 1
             return
         self._gathered.append((address, reduced))
-        self._gathered_bytes += sum(tensor.nbytes for tensor in reduced.tensors)
+        self._gathered_bytes += reduced.nbytes
         if self._gathered_bytes > MAX_GATHERED_BYTES:
             self._copy()
 
@@ -102,9 +103,9 @@ class FrameQueue:
         if not self._gathered:
             return
         results, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        tensors = completed([reduced for _, reduced in results])
-        arrays, event = _on_host(tensors)
-        self._copied.append(_Batch(results, arrays, event))
+        done = completed([reduced for _, reduced in results])
+        arrays, event = _on_host(done.tensors)
+        self._copied.append(_Batch(results, done.of(arrays), event))
 
     def _write_one(self, address: Address, reduced: Reduced, arrays: Sequence[npt.NDArray[Any]]) -> None:
         try:
@@ -120,39 +121,33 @@ class FrameQueue:
             self.dropped += 1
 
 
-def _on_host(
-    several: Sequence[Sequence[torch.Tensor]],
-) -> tuple[list[list[npt.NDArray[Any]]], torch.cuda.Event | None]:
+def _on_host(tensors: Sequence[torch.Tensor]) -> tuple[list[npt.NDArray[Any]], torch.cuda.Event | None]:
     """As arrays, in one copy, which is there when the event has happened. Tensors of the host's memory themselves."""
-    flat = [tensor for tensors in several for tensor in tensors]
-    if not any(tensor.is_cuda for tensor in flat):
-        return [[tensor.numpy() for tensor in tensors] for tensors in several], None
-    joined = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in flat])
+    if not any(tensor.is_cuda for tensor in tensors):
+        return [tensor.numpy() for tensor in tensors], None
+    joined = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
     copy = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True).copy_(joined, non_blocking=True)
     event = torch.cuda.Event()
     event.record()
-    return split(copy.numpy(), several), event
+    return split(copy.numpy(), tensors), event
 
 
-def split(joined: npt.NDArray[np.uint8], several: Sequence[Sequence[torch.Tensor]]) -> list[list[npt.NDArray[Any]]]:
+def split(joined: npt.NDArray[np.uint8], tensors: Sequence[torch.Tensor]) -> list[npt.NDArray[Any]]:
     """The bytes of all tensors, one behind the other, as arrays of their types and shapes."""
     found, at = [], 0
-    for tensors in several:
-        arrays = []
-        for tensor in tensors:
-            end = at + tensor.nbytes
-            kind = torch.empty((), dtype=tensor.dtype).numpy().dtype
-            arrays.append(joined[at:end].view(kind).reshape(tuple(tensor.shape)))
-            at = end
-        found.append(arrays)
+    for tensor in tensors:
+        end = at + tensor.nbytes
+        kind = torch.empty((), dtype=tensor.dtype).numpy().dtype
+        found.append(joined[at:end].view(kind).reshape(tuple(tensor.shape)))
+        at = end
     return found
 
 
 def _addressed(frame: Frame, address: Address, number: int) -> Frame:
     sections = {
         **frame.sections,
-        Section.EXTENT: np.array(address.extents, "<u4").tobytes(),
-        Section.ORIGIN: np.array(address.origins, "<u4").tobytes(),
+        Section.EXTENT: struct.pack(f"<{len(address.extents)}I", *address.extents),
+        Section.ORIGIN: struct.pack(f"<{len(address.origins)}I", *address.origins),
     }
     if address.request:
         sections[Section.REQUEST] = address.request.encode(errors="replace")

@@ -2,7 +2,7 @@
 
 One pass over the values counts patterns; mean, deviation, extremes, zeros, numbers that are none and the sketch of
 percentiles follow from the counts alone, exactly as from the values, for all sites of a step at once. Nothing waits for
-the device.
+the device: so no `torch.where` with a number, which is brought there as a tensor.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from megatronapp.core.scope.operations import Stats
 PATTERNS = 1 << 16
 STRIPES = 16
 """A GPU adds to one place one after the other, and values lie in few places: neighbours count apart."""
+VALUES = 8
+"""That are counted in one tally: on a GPU 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,63 @@ class Wanted:
     partial: bool
 
 
-def counted(values: torch.Tensor) -> torch.Tensor:
-    """How often each pattern comes in a bfloat16 tensor: int32 [65536], by the pattern as a signed number, the least
-    first."""
+class Tally:
+    """How often each pattern comes in several values of which the same is wanted. Their places are zeroed together, and
+    stripes added together: of that, a value costs two operations of its own."""
+
+    def __init__(self, wanted: Wanted, stripes: int, device: torch.device) -> None:
+        self.wanted, self.stripes = wanted, stripes
+        self.rows = 0
+        self._striped: torch.Tensor | None = torch.zeros(VALUES, stripes * PATTERNS, dtype=torch.int32, device=device)
+        self._counts: torch.Tensor | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._striped is not None
+
+    def add(self, patterns: torch.Tensor) -> int:
+        """Count these, of an open tally; the row that they are counted in. The last one closes it."""
+        assert self._striped is not None  # noqa: S101
+        row, self.rows = self.rows, self.rows + 1
+        firsts, one = _stripes(patterns.device, self.stripes)
+        places = torch.add(patterns.view(-1, self.stripes), firsts).view(-1)
+        self._striped[row].index_add_(0, places, one.expand_as(places))
+        if self.rows == VALUES:
+            self.counts()
+        return row
+
+    def counts(self) -> torch.Tensor:
+        """Of all rows so far, int32 [rows, 65536], by the pattern as a signed number, the least first. Closes
+        it."""
+        if self._striped is not None:
+            striped, self._striped = self._striped[: self.rows].view(self.rows, self.stripes, PATTERNS), None
+            self._counts = striped[:, 0] if self.stripes == 1 else striped.sum(1, dtype=torch.int32)
+        assert self._counts is not None  # noqa: S101
+        return self._counts
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    tally: Tally
+    row: int
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * PATTERNS
+
+
+_open: dict[torch.device, Tally] = {}
+"""Of each device the one that is counted in."""
+
+
+def counted(values: torch.Tensor, wanted: Wanted) -> Counted:
+    """How often each pattern comes in a bfloat16 tensor, which is read at once."""
     patterns = values.reshape(-1).view(torch.int16)
     stripes = STRIPES if values.is_cuda and patterns.numel() % STRIPES == 0 else 1
-    firsts, one = _stripes(values.device, stripes)
-    places = torch.add(patterns.view(-1, stripes), firsts).view(-1)
-    counts = torch.zeros(stripes * PATTERNS, dtype=torch.int32, device=values.device)
-    counts.index_add_(0, places, one.expand_as(places))
-    return counts if stripes == 1 else counts.view(stripes, PATTERNS).sum(0, dtype=torch.int32)
+    tally = _open.get(values.device)
+    if tally is None or not tally.open or tally.stripes != stripes or tally.wanted != wanted:
+        tally = _open[values.device] = Tally(wanted, stripes, values.device)
+    return Counted(tally, tally.add(patterns))
 
 
 @lru_cache(maxsize=16)
@@ -63,12 +112,12 @@ def statistics(stats: Stats, counts: torch.Tensor) -> torch.Tensor:
     every = known.sum(-1)
     means = known @ values / every.clamp(min=1)
     away = values - means.unsqueeze(-1)
-    there = known > 0
+    absent = known == 0
     parts = [
         means,
         (known * away.square()).sum(-1),
-        torch.where(there, values, math.inf).amin(-1),
-        torch.where(there, values, -math.inf).amax(-1),
+        values.masked_fill(absent, math.inf).amin(-1),
+        values.masked_fill(absent, -math.inf).amax(-1),
         known[:, 0] + known[:, PATTERNS >> 1],  # of both signs
         (counts - known).sum(-1),
     ]
@@ -83,30 +132,44 @@ def _finished(stats: Stats, merged: torch.Tensor) -> torch.Tensor:
     """`reducers.finish_statistics`, on the device."""
     means, m2, least, largest, zeros, nonfinite = merged[:, :6].unbind(-1)
     counts = merged[:, -1]
+    quantiles, everywhere = _columns(stats, merged.device)
+    percentiles = _percentiles(quantiles, merged, least, largest).unbind(-1) if len(quantiles) else ()
     named = {
-        "mean": means,
-        "std": (m2 / counts).sqrt(),
-        "min": least,
-        "max": largest,
-        "absmax": torch.maximum(least.abs(), largest.abs()),
+        "mean": lambda: means,
+        "std": lambda: (m2 / counts).sqrt(),
+        "min": lambda: least,
+        "max": lambda: largest,
+        "absmax": lambda: torch.maximum(least.abs(), largest.abs()),
+        "l2": lambda: (m2 + counts * means * means).sqrt(),
+        "zero": lambda: zeros,
+        "nonfinite": lambda: nonfinite,
+        "count": lambda: counts,
     }
-    found = {name: torch.where(counts > 0, value, math.nan) for name, value in named.items()}
-    found |= {"l2": (m2 + counts * means * means).sqrt(), "zero": zeros, "nonfinite": nonfinite, "count": counts}
+    left = iter(percentiles)
+    found = torch.stack([named[name]() if name in named else next(left) for name in stats.names], -1)
+    return found.masked_fill_((counts == 0).unsqueeze(-1) & ~everywhere, math.nan)
+
+
+def _percentiles(
+    quantiles: torch.Tensor, merged: torch.Tensor, least: torch.Tensor, largest: torch.Tensor
+) -> torch.Tensor:
+    """[sites, quantiles]"""
     below = merged[:, 6:-1].cumsum(-1)
-    for name in stats.names:
-        if name not in found:
-            found[name] = _percentile(int(name[1:]) / 100, below, least, largest)
-    return torch.stack([found[name] for name in stats.names], -1)
-
-
-def _percentile(quantile: float, below: torch.Tensor, least: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    every = below[:, -1:]
-    index = (below > (quantile * (every - 1).clamp(min=0)).floor()).to(torch.uint8).argmax(-1)
+    wanted = (quantiles * (below[:, -1:] - 1).clamp(min=0)).floor()
+    index = torch.searchsorted(below, wanted, right=True)
     level = (index - reducers.SKETCH_BINS).abs()
     size = 2 * reducers.SKETCH_LEAST * reducers.GAMMA ** level.double() / (1 + reducers.GAMMA)
-    size = torch.where(level == 0, 0.0, size)
-    value = torch.where(index < reducers.SKETCH_BINS, -size, size).clamp(least, largest)
-    return torch.where(every[:, 0] > 0, value, math.nan)
+    size = size.masked_fill_(level == 0, 0.0)
+    value = torch.where(index < reducers.SKETCH_BINS, -size, size)
+    return value.clamp(least.unsqueeze(-1), largest.unsqueeze(-1))
+
+
+@lru_cache(maxsize=16)
+def _columns(stats: Stats, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The quantiles that are asked for; of each statistic whether there is one of no values, too."""
+    quantiles = [int(name[1:]) / 100 for name in stats.names if name.startswith("p")]
+    everywhere = [name in {"l2", "zero", "nonfinite", "count"} for name in stats.names]
+    return torch.tensor(quantiles, dtype=torch.float64, device=device), torch.tensor(everywhere, device=device)
 
 
 @lru_cache(maxsize=8)

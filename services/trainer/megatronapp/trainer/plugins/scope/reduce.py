@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from megatronapp.core.errors import DataError
@@ -33,7 +35,7 @@ from megatronapp.core.scope.reduce import finished_statistics, padded
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope import distributions, patterns
-from megatronapp.trainer.plugins.scope.cells import Cells, Chosen, Groups, grouped, of_axes, sliced
+from megatronapp.trainer.plugins.scope.cells import Cells, Groups, chosen, grouped, of_axes, sliced
 
 MAX_RESULTS = 1 << 24
 Arrays = Sequence[Any]
@@ -46,24 +48,59 @@ class Reduced:
 
     tensors: tuple[torch.Tensor, ...]
     finish: Callable[[Arrays], Result]
-    counted: patterns.Wanted | None = None
-    """The tensor is how often each pattern came, of which `completed` makes this."""
+    counted: patterns.Counted | None = None
+    """In place of tensors: how often each pattern came, of which `completed` makes one."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors) if self.counted is None else self.counted.nbytes
 
     def on_host(self) -> Result:
         """Waits for the device."""
-        [tensors] = completed([self])
-        return self.finish([tensor.cpu().numpy() for tensor in tensors])
+        done = completed([self])
+        [arrays] = done.of([tensor.cpu().numpy() for tensor in done.tensors])
+        return self.finish(arrays)
 
 
-def completed(several: Sequence[Reduced]) -> list[tuple[torch.Tensor, ...]]:
-    """What each `finish` takes, still on the device. Statistics are made of all that was counted, at once."""
-    found = [each.tensors for each in several]
-    for wanted in {each.counted for each in several if each.counted is not None}:
-        places = [place for place, each in enumerate(several) if each.counted == wanted]
-        rows = patterns.made(wanted, torch.stack([several[place].tensors[0] for place in places]))
-        for place, row in zip(places, rows.unbind(), strict=True):
-            found[place] = (row,)
-    return found
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Results in as few tensors as there can be, still on the device."""
+
+    tensors: list[torch.Tensor]
+    places: list[list[tuple[int, int | None]]]
+    """Of each result's tensors: which one it is, or in which row of one."""
+
+    def of(self, arrays: Sequence[npt.NDArray[Any]]) -> list[list[npt.NDArray[Any]]]:
+        """What each `finish` takes; `arrays` are those of the tensors."""
+        return [
+            [arrays[number] if row is None else arrays[number][row, ...] for number, row in places]
+            for places in self.places
+        ]
+
+
+def completed(several: Sequence[Reduced]) -> Completed:
+    """Statistics are made of all that was counted, at once."""
+    tensors: list[torch.Tensor] = []
+    tallies: dict[patterns.Wanted, dict[patterns.Tally, int]] = {}
+    for each in several:
+        if each.counted is not None:
+            tallies.setdefault(each.counted.tally.wanted, {})[each.counted.tally] = 0
+    numbers = {}
+    for wanted, firsts in tallies.items():
+        counts = [tally.counts() for tally in firsts]
+        for tally, first in zip(firsts, accumulate(map(len, counts), initial=0), strict=False):
+            firsts[tally] = first
+        numbers[wanted] = len(tensors)
+        tensors.append(patterns.made(wanted, counts[0] if len(counts) == 1 else torch.cat(counts)))
+    places: list[list[tuple[int, int | None]]] = []
+    for each in several:
+        if (counted := each.counted) is not None:
+            wanted = counted.tally.wanted
+            places.append([(numbers[wanted], tallies[wanted][counted.tally] + counted.row)])
+        else:
+            places.append([(len(tensors) + at, None) for at in range(len(each.tensors))])
+            tensors += each.tensors
+    return Completed(tensors, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +175,11 @@ def reduce_attention(
     if not asked.array.numel():
         return None
     groups = heads // (query.shape[1] // key.shape[1])
-    chosen = Chosen.of(groups).take(Chosen.of(entries).take(key, 0), 1)
-    scores = asked.array.float() @ chosen.float().transpose(-1, -2) * scale
+    keys = chosen(tuple(groups)).take(chosen(tuple(entries)).take(key, 0), 1)
+    scores = asked.array.float() @ keys.float().transpose(-1, -2) * scale
     first = key.shape[2] - rows.size  # with a cache the keys begin before the queries
-    last_seen = torch.from_numpy(queries + first).to(query.device)
-    future = torch.arange(key.shape[2], device=query.device) > last_seen.unsqueeze(-1)
+    last_seen = chosen(tuple(queries)).numbers(query.device).unsqueeze(-1) + first
+    future = torch.arange(key.shape[2], device=query.device) > last_seen
     values = scores.masked_fill(future, -math.inf).softmax(-1) if softmax else scores
     return _reduced(_Shard(values, (*asked.axes[:3], columns), future.expand(values.shape)), left, partial=partial)
 
@@ -172,7 +209,7 @@ def reduce_head_results(
         return None
     if values > MAX_RESULTS:
         raise DataError(f"{values} values of heads; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
-    result = torch.einsum("bthc,dhc->bthd", asked.array.float(), Chosen.of(heads).take(weight, 1).float())
+    result = torch.einsum("bthc,dhc->bthd", asked.array.float(), chosen(tuple(heads)).take(weight, 1).float())
     return _reduced(_Shard(result, (*asked.axes[:3], hidden), own=True), left, partial=partial)
 
 
@@ -181,13 +218,8 @@ def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -
         if not shard.array.numel():
             return None
         merges = partial and at == len(operations) - 1
-        if (
-            isinstance(operation, Stats)
-            and not operation.over
-            and shard.masked is None
-            and shard.array.dtype is torch.bfloat16
-        ):
-            return _counted_patterns(shard.array, operation, partial=merges)
+        if counts_patterns(operation, shard.array, shard.masked):
+            return reduce_by_patterns(shard.array, operation, partial=merges)
         step = _step(shard, operation, partial=merges)
         if not isinstance(step, _Shard):
             return step
@@ -195,18 +227,30 @@ def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -
     return _values(shard) if shard.array.numel() else None
 
 
-def _counted_patterns(values: torch.Tensor, stats: Stats, *, partial: bool) -> Reduced:
-    def finish(arrays: Arrays) -> Result:
-        return Partial(arrays[0]) if partial else Values(arrays[0])
+def counts_patterns(operation: Operation, values: torch.Tensor, masked: torch.Tensor | None) -> TypeGuard[Stats]:
+    """Whether `reduce_by_patterns` does this."""
+    return isinstance(operation, Stats) and not operation.over and masked is None and values.dtype is torch.bfloat16
 
-    return Reduced((patterns.counted(values),), finish, patterns.Wanted(stats, partial))
+
+def reduce_by_patterns(values: torch.Tensor, stats: Stats, *, partial: bool) -> Reduced:
+    """Values in any order."""
+    finish = _finish_partial if partial else _finish_values
+    return Reduced((), finish, patterns.counted(values, patterns.Wanted(stats, partial)))
+
+
+def _finish_partial(arrays: Arrays) -> Result:
+    return Partial(arrays[0])
+
+
+def _finish_values(arrays: Arrays) -> Result:
+    return Values(arrays[0])
 
 
 def _values(shard: _Shard) -> Reduced:
     if shard.masked is None:  # a copy: the model's own tensor is soon another one
         array = shard.squeezed(shard.array.to(torch.float32, copy=not shard.own))
-        return Reduced((array,), lambda arrays: Values(arrays[0]))
-    array = shard.squeezed(torch.where(shard.masked, math.nan, shard.array).float())
+        return Reduced((array,), _finish_values)
+    array = shard.squeezed(shard.array.float().masked_fill(shard.masked, math.nan))
 
     def finish(arrays: Arrays) -> Values:
         absent = arrays[1]
@@ -240,9 +284,9 @@ def _step(shard: _Shard, operation: Operation, *, partial: bool) -> _Shard | Red
 
 def _take(shard: _Shard, take: Take) -> _Shard:
     at = shard.index(take.axis)
-    chosen, cells = sliced(shard.axes[at], take)
-    masked = None if shard.masked is None else chosen.take(shard.masked, at)
-    return _Shard(chosen.take(shard.array, at), shard.with_axis(at, cells), masked, shard.own)
+    picked, cells = sliced(shard.axes[at], take)
+    masked = None if shard.masked is None else picked.take(shard.masked, at)
+    return _Shard(picked.take(shard.array, at), shard.with_axis(at, cells), masked, shard.own)
 
 
 def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, drop: bool = False) -> _Shard | Reduced:
@@ -261,7 +305,7 @@ def _pool(shard: _Shard, name: str, bins: int, how: Reducer, *, partial: bool, d
         found = _components(how, array.double(), groups.order.take(shard.valid, at), groups, at)
     if partial:
         parts = _Shard(found, axes).squeezed(found, 1)
-        return Reduced((parts,), lambda arrays: Partial(arrays[0]))
+        return Reduced((parts,), _finish_partial)
     result, empty = _finished(how, found)
     return _Shard(result, axes, empty, own=True)
 
@@ -309,24 +353,26 @@ def _components(how: Reducer, array: torch.Tensor, valid: torch.Tensor, groups: 
         return _reduced_groups(values, groups, dim, how)
 
     counts = reduced(valid.double(), "sum")
-    known = torch.where(valid, array, 0.0)
+    no = ~valid
+    known = array.masked_fill(no, 0.0)
     match how:
         case Reducer.MEAN | Reducer.SUM:
             found = reduced(known, "sum")
         case Reducer.L2:
             found = reduced(known * known, "sum")
         case Reducer.ENTROPY:
-            terms = -known * torch.log(torch.where(known > 0, known, 1.0))
-            found = reduced(torch.where((known > 0) | known.isnan(), terms, 0.0), "sum")
+            nothing = known <= 0  # not of a NaN
+            terms = -known * torch.log(known.masked_fill(nothing, 1.0))
+            found = reduced(terms.masked_fill_(nothing, 0.0), "sum")
         case Reducer.MIN:
-            found = reduced(torch.where(valid, array, math.inf), "amin")
+            found = reduced(array.masked_fill(no, math.inf), "amin")
         case Reducer.MAX:
-            found = reduced(torch.where(valid, array, -math.inf), "amax")
+            found = reduced(array.masked_fill(no, -math.inf), "amax")
         case Reducer.ABSMAX:
-            found = reduced(torch.where(valid, array.abs(), -math.inf), "amax")
+            found = reduced(array.abs().masked_fill(no, -math.inf), "amax")
         case Reducer.STD:
             means = reduced(known, "sum") / counts.clamp(min=1)
-            away = torch.where(valid, array - means.index_select(dim, groups.numbers(means.device)), 0.0)
+            away = (array - means.index_select(dim, groups.numbers(means.device))).masked_fill_(no, 0.0)
             return torch.stack([means, reduced(away * away, "sum"), counts])
     return torch.stack([found, counts])
 
@@ -356,7 +402,7 @@ def _distribution(shard: _Shard, operation: Stats | Hist, *, partial: bool) -> R
 
 def _finish_statistics(stats: Stats, *, partial: bool) -> Callable[[Arrays], Result]:
     if partial:
-        return lambda arrays: Partial(arrays[0])
+        return _finish_partial
     return lambda arrays: finished_statistics(stats, arrays[0])
 
 
@@ -370,15 +416,16 @@ def _rows(shard: _Shard, array: torch.Tensor, over: str) -> torch.Tensor:
 
 def _top(shard: _Shard, k: int) -> Reduced:
     last = shard.axes[-1]
-    rows = shard.squeezed(torch.where(shard.valid, shard.array.double(), -math.inf))
+    rows = shard.squeezed(shard.array.double().masked_fill(~shard.valid, -math.inf))
     # As NumPy's: a row that holds NaN or +Inf has NaN or +Inf, one without values −Inf.
-    sums = torch.where(rows.isnan().any(-1), math.nan, torch.logsumexp(rows, -1))
-    ranked = torch.where(rows.isnan(), -math.inf, rows)
+    wrong = rows.isnan()
+    sums = torch.logsumexp(rows, -1).masked_fill_(wrong.any(-1), math.nan)
+    ranked = rows.masked_fill(wrong, -math.inf)
     count = min(k, rows.shape[-1])
     order = ranked.sort(stable=True, dim=-1, descending=True)[1][..., :count]
-    chosen = ranked.gather(-1, order)
+    best = ranked.gather(-1, order)
     positions = last.positions
     return Reduced(
-        (order, chosen, sums),
+        (order, best, sums),
         lambda arrays: padded(positions[arrays[0]].astype(np.uint32), arrays[1], np.asarray(arrays[2]), k),
     )

@@ -149,9 +149,8 @@ class _Tap:
             request=position.request,
             key=key.detach(),
         )
-        with torch.no_grad():
-            for reader in self._demand.readers:
-                reader(capture)
+        for reader in self._demand.readers:
+            reader(capture)
 
     def _changed(self, value: torch.Tensor) -> torch.Tensor:
         part = self._part(value)
@@ -192,15 +191,16 @@ class _Tap:
             gradient,
             position.request,
         )
-        with torch.no_grad():
-            for reader in readers:
-                reader(capture)
+        for reader in readers:  # of a detached value: autograd has nothing to note
+            reader(capture)
 
     def _first_row(self, value: torch.Tensor) -> int:
         """The position of its first token: a generation may ask for the logits of the last one alone."""
+        if not self._position.end:
+            return 0
         dims = self._spot.place.dims
         rows = next(value.shape[at] for at, names in enumerate(dims) if names[0] in ("token", "query"))
-        return self._position.end - rows if self._position.end else 0
+        return self._position.end - rows
 
     def _on_gradient(self, microbatch: int) -> Callable[[torch.Tensor], None]:
         datas = self._shard_of_training.at.data[1]

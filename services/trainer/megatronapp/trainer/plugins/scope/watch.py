@@ -18,7 +18,15 @@ from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
-from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_attention, reduce_head_results, reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import (
+    Reduced,
+    counts_patterns,
+    reduce_attention,
+    reduce_by_patterns,
+    reduce_head_results,
+    reduce_shard,
+)
+from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
 
@@ -27,6 +35,9 @@ UNFIT = (DataError, LookupError, ValueError, TypeError, RuntimeError)
 MAX_TAPS = 256
 NOTHING = torch.empty(0)
 GRADIENT = "grad."
+MASKED = frozenset({"attn.scores", "attn.probs"})
+MAX_SHAPES = 64
+"""Known of a tap; a generation's grow with each token."""
 MERGEABLE = Pool | Reduce | Stats
 
 
@@ -135,6 +146,7 @@ class TapReader:
         self.alerts: list[tuple[Capture, Alert]] = []
         """That have come since somebody asked; without the values."""
         self._queue = queue
+        self._shapes: dict[tuple[str, Shard, torch.Size], tuple[tuple[Axis, ...], list[Operation]]] = {}
 
     def read(self, capture: Capture) -> None:
         """A `taps.Reader`."""
@@ -148,15 +160,34 @@ class TapReader:
         self.seconds += time.perf_counter() - begin
 
     def _reduce(self, capture: Capture) -> None:
+        spot = capture.spot
         if capture.key is not None:
-            of = self._results if capture.spot.site == RESULT else self._attention
+            of = self._results if spot.site == RESULT else self._attention
             axes, operations, reduced = of(capture, capture.key)
         else:
-            values, axes = in_axes(capture)
-            operations = resolved(self.tap.operations, axes)
-            reduced = reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
+            axes, operations = self._known(capture)
+            reduced = self._reduced(capture, axes, operations)
         if reduced is not None:
             self._queue.put(self._address(capture, axes, operations), reduced)
+
+    def _known(self, capture: Capture) -> tuple[tuple[Axis, ...], list[Operation]]:
+        """Of values of this shape: worked out once, as a training has the same in each step."""
+        key = (capture.spot.site, capture.shard, capture.value.shape)
+        known = self._shapes.get(key)
+        if known is None:
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            axes = sizes(capture)
+            known = self._shapes[key] = axes, resolved(self.tap.operations, axes)
+        return known
+
+    def _reduced(self, capture: Capture, axes: tuple[Axis, ...], operations: Sequence[Operation]) -> Reduced | None:
+        if len(operations) == 1 and capture.spot.site not in MASKED and capture.value.numel():
+            stats = operations[0]
+            if counts_patterns(stats, capture.value, None):  # in whatever order
+                return reduce_by_patterns(capture.value, stats, partial=self.tap.partial)
+        values = ordered(capture, axes)
+        return reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
 
     def _attention(self, capture: Capture, key: torch.Tensor) -> _Of:
         """Scores or probabilities of a fused attention, given [token, batch, head, chan]."""
@@ -193,13 +224,14 @@ class TapReader:
         return axes, operations, reduced
 
     def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
-        about = Capture(
-            capture.spot, NOTHING, capture.shard, capture.step, capture.microbatch, gradient=capture.gradient
-        )
+        spot, shard, step = capture.spot, capture.shard, capture.step
+        microbatch, gradient = capture.microbatch, capture.gradient  # not the capture, which holds the values
 
         def inspect(result: Result) -> None:
-            names = [axis.name for axis in axes]
-            self.alerts += [(about, alert) for alert in alerts(capture.spot.site, names, operations, result)]
+            found = alerts(spot.site, [axis.name for axis in axes], operations, result)
+            if found:
+                about = Capture(spot, NOTHING, shard, step, microbatch, gradient=gradient)
+                self.alerts += [(about, alert) for alert in found]
 
         return address_of(self.tap, capture, axes, inspect)
 
@@ -222,12 +254,20 @@ def address_of(
 
 def in_axes(capture: Capture) -> tuple[torch.Tensor, tuple[Axis, ...]]:
     """The value in the order of its site's axes, which have the sizes that they have over all shards; a view."""
-    spot, shard, value = capture.spot, capture.shard, capture.value
-    dims = spot.place.dims
-    axes = shard.axis_sizes(spot.site, dims, value.shape)
+    axes = sizes(capture)
+    return ordered(capture, axes), axes
+
+
+def sizes(capture: Capture) -> tuple[Axis, ...]:
+    return capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, capture.value.shape)
+
+
+def ordered(capture: Capture, axes: tuple[Axis, ...]) -> torch.Tensor:
+    dims, value = capture.spot.place.dims, capture.value
     if len(axes) != len(dims):  # heads and their channels are one dimension
-        value = value.reshape([n for dim, size in zip(dims, value.shape, strict=True) for n in shard.counts(dim, size)])
-    return value.permute(_order(dims, axes)), axes
+        counts = capture.shard.counts
+        value = value.reshape([n for dim, size in zip(dims, value.shape, strict=True) for n in counts(dim, size)])
+    return value.permute(_order(dims, axes))
 
 
 @lru_cache(maxsize=512)
@@ -238,7 +278,7 @@ def _order(dims: Dims, axes: tuple[Axis, ...]) -> tuple[int, ...]:
 
 def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
     """Of scores and probabilities: a key after the query has none."""
-    if capture.spot.site not in {"attn.scores", "attn.probs"}:
+    if capture.spot.site not in MASKED:
         return None
     queries, keys = values.shape[-2:]
     rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)
