@@ -22,6 +22,7 @@ STEP_SECONDS = 60
 GROUP = Group("dp:0-1-2-3", "dp", tuple(range(WORLD)))
 DP = trace_pb2.Communicator(index=1, id=GROUP.id, kind="dp", ranks=range(WORLD))
 OPERATION = OPERATIONS[3]
+NODE = "node-0"
 
 
 def step(seconds: float) -> StepTable:
@@ -49,11 +50,15 @@ def heartbeat(number: int, enqueued: int, completed: int, phase: trace_pb2.Phase
 class LongSteps:
     """A job of long steps, second by second."""
 
-    def __init__(self, times: OperationTimes) -> None:
+    def __init__(self, times: OperationTimes, node: str = NODE) -> None:
+        """node: the culprit's."""
         self.progress = Progress()
         self.progress.operation_times = times
         processes = [
-            Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1))
+            Process(
+                trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1),
+                placement=trace_pb2.Placement(node=node if rank == CULPRIT else NODE),
+            )
             for rank in range(WORLD)
         ]
         self._members = [Member(process, {}) for process in processes]
@@ -64,12 +69,20 @@ class LongSteps:
             self.pass_time(STEP_SECONDS, number)
 
     def pass_time(
-        self, seconds: int, number: int, *, entered: bool = False, phase: trace_pb2.Phase = trace_pb2.PHASE_STEP
+        self,
+        seconds: int,
+        number: int,
+        *,
+        entered: bool = False,
+        phase: trace_pb2.Phase = trace_pb2.PHASE_STEP,
+        gone: tuple[int, ...] = (),
     ) -> None:
         """entered: all but one have entered the step's collective."""
         for _ in range(seconds):
             self._second += 1
             for rank, member in enumerate(self._members):
+                if rank in gone:
+                    continue
                 enqueued = number if entered and rank != CULPRIT else number - 1
                 beat = heartbeat(number, enqueued, number - 1, phase)
                 self.progress.beat(member, beat, self._second * NS)
@@ -102,6 +115,29 @@ def test_it_is_waited_for_as_long_as_the_jobs_pauses_allow_where(times: Operatio
     watched.pass_time(20, 5, entered=True, phase=phase)
 
     assert watched.progress.stall() is None
+
+
+def test_who_has_died_is_named_within_seconds_also_before_anything_is_known() -> None:
+    job = LongSteps(OperationTimes())
+    job.pass_time(1, 5, entered=True)
+
+    job.progress.lose(CULPRIT)
+    job.pass_time(6, 5, entered=True, gone=(CULPRIT,))
+
+    stall = job.progress.stall()
+    assert stall is not None
+    assert [each.rank for each in stall.blamed] == [CULPRIT]
+    assert stall.silences[CULPRIT] == "ended"
+
+
+def test_who_is_not_heard_of_with_all_of_its_node_may_go_on() -> None:
+    job = LongSteps(OperationTimes(), node="a node of its own")
+    job.pass_time(1, 5, entered=True)
+
+    job.progress.lose(CULPRIT)
+    job.pass_time(6, 5, entered=True, gone=(CULPRIT,))
+
+    assert job.progress.stall() is None
 
 
 def test_steps_with_something_else_in_them_teach_nothing() -> None:

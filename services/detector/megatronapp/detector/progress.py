@@ -192,8 +192,8 @@ class Progress:
         return any(s.stack is not None and s.stack.state == STOPPED for s in self._ranks.values())
 
     def _overdue(self) -> bool:
-        """Whether somebody has been waited for in collectives for longer than these have ever taken, with as much again
-        and more. Nothing moves meanwhile: that is looked at once."""
+        """Whether somebody who has died is waited for, or anybody in collectives for longer than these have ever taken,
+        with as much again and more. Nothing moves meanwhile: that is looked at once."""
         if self.stalled_seconds <= CERTAIN_SECONDS or self._closed or set(self._phases) != {patience.STEP}:
             return False
         if self._waited_seconds is None:
@@ -202,8 +202,18 @@ class Progress:
         return self.stalled_seconds > self._waited_seconds
 
     def _may_wait(self, blame: Blame) -> float:
+        if self._died(blame.rank):
+            return CERTAIN_SECONDS
         missing = blame.side in (Side.HOST, Side.DEVICE) and blame.message is None
         return self.operation_times.patience(blame.communicator, blame.operation) if missing else math.inf
+
+    def _died(self, rank: int) -> bool:
+        """Its stream broke off, and not that of others of its node: its process has ended without a goodbye."""
+        state = self._ranks.get(rank)
+        if state is None or not state.lost or not state.node:
+            return False
+        others = [other for other in self._ranks.values() if other is not state and other.node == state.node]
+        return any(not (other.lost or other.closing or self._silent(other)) for other in others)
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
