@@ -130,6 +130,7 @@ class Engine:
                 self._begin_again(unix_ns)
             self._arrivals.append((table.step, table.received_unix_ns or unix_ns))
             self.newest = table
+            self.progress.operation_times.note(table)
             for source, suspicions in self.judge.observe(table, self.progress.telemetry).items():
                 self._judged[source] += 1
                 changed += self.ledger.update(source, suspicions, table.ranks, self._cost, self._moment(unix_ns))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from megatronapp.core.trace.span_names import PASSES
 from megatronapp.detector import everyone, patience, profiles
 from megatronapp.detector.members import Member
+from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
@@ -113,6 +114,9 @@ class Progress:
         """Who calls something else than the others."""
         self._program_unix_ns = 0
         """When that was looked at."""
+        self.operation_times = OperationTimes()
+        self._waited_seconds: float | None = None
+        """How long those who wait now may do so, by what they wait in; None: not looked at since something moved."""
 
     @property
     def telemetry(self) -> dict[int, trace_pb2.GpuTelemetry]:
@@ -141,6 +145,7 @@ class Progress:
         """The rank's stream ended without a goodbye."""
         state = self._known(rank)
         self._stands(state, state.phase, closing=state.closing, lost=True)
+        self._waited_seconds = None
         if self._lost > self._most_lost:
             self._most_lost, self._left_seconds = self._lost, 0.0
 
@@ -181,8 +186,9 @@ class Progress:
 
     def stall(self) -> Stall | None:
         """Who hangs, once nothing has moved for longer than the job's usual pauses explain, or it is certain."""
-        patient = self.stalled_seconds <= self._patience_seconds or self._leaving
-        if self._closed == len(self._ranks) or (patient and not self._differing() and not self._halted()):
+        late = self.stalled_seconds > self._patience_seconds or self._overdue()
+        certain = (late and not self._leaving) or self._differing() or self._halted()
+        if self._closed == len(self._ranks) or not certain:
             self._stall = None
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
@@ -198,6 +204,30 @@ class Progress:
         if self.stalled_seconds <= CERTAIN_SECONDS:
             return False
         return any(s.stack is not None and s.stack.state == STOPPED for s in self._ranks.values())
+
+    def _overdue(self) -> bool:
+        """Whether somebody who has died is waited for, or anybody in collectives for longer than these have ever taken,
+        with as much again and more. Nothing moves meanwhile: that is looked at once."""
+        if self.stalled_seconds <= CERTAIN_SECONDS or self._closed or set(self._phases) != {patience.STEP}:
+            return False
+        if self._waited_seconds is None:
+            blamed = self._locate_stall().blamed
+            self._waited_seconds = max((self._may_wait(b) for b in blamed), default=math.inf)
+        return self.stalled_seconds > self._waited_seconds
+
+    def _may_wait(self, blame: Blame) -> float:
+        if self._died(blame.rank):
+            return CERTAIN_SECONDS
+        missing = blame.side in (Side.HOST, Side.DEVICE) and blame.message is None
+        return self.operation_times.patience(blame.communicator, blame.operation) if missing else math.inf
+
+    def _died(self, rank: int) -> bool:
+        """Its stream broke off, and not that of others of its node: its process has ended without a goodbye."""
+        state = self._ranks.get(rank)
+        if state is None or not state.lost or not state.node:
+            return False
+        others = [other for other in self._ranks.values() if other is not state and other.node == state.node]
+        return any(not (other.lost or other.closing or self._silent(other)) for other in others)
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
@@ -306,7 +336,7 @@ class Progress:
         self._heard_unix_ns = max(unix_ns, self._heard_unix_ns)
         if moved:
             self._patience.note(self._phases, self._step, self.stalled_seconds)
-            self.stalled_seconds, self._most_lost = 0.0, 0
+            self.stalled_seconds, self._most_lost, self._waited_seconds = 0.0, 0, None
 
     def _silent(self, state: _Rank) -> bool:
         return (self._heard_unix_ns - state.heard_unix_ns) * NS > SILENT_SECONDS

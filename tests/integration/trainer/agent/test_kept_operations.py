@@ -15,10 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from megatronapp.core.trace.columns import span_columns
+from megatronapp.core.trace.file import read as read_trace
+from megatronapp.core.trace.values import Communicator
 from megatronapp.trainer.agent.access import Access
 from megatronapp.trainer.agent.app import Agent
 from megatronapp.trainer.agent.kept_operations import KeptOperations
+from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.rendezvous import listen
+from megatronapp.trainer.plugins.scan.operations import Operation
 from tests.support.rank_writer import RankWriter
 from tests.unit.nccl.stand_in import Nccl
 
@@ -90,6 +95,46 @@ def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, mon
     assert "rank_died_in" in said
     assert "AllReduce 101 (rank 1 of 2 in data): enqueued, begun on the device, not ended" in said
     assert "Send 1 with rank 0 (rank 1 of 2 in data): enqueued, not begun on the device, not ended" in said
+
+
+def train_a_step(path: Path, folder: Path) -> None:
+    """A traced step: an all-reduce that a hook has called, and one that none has seen, whose ends NCCL tells late."""
+    segment = nccl.open_segment(1 << 16, 8)
+    nccl.ask_for(nccl.Level.TIMES)
+    group = Communicator(index=1, id="dp:0-1", kind="dp", ranks=(0, 1))
+    writer = RankWriter(path, folder=folder, operations_fd=segment, communicators=[group])
+    own = Nccl(nccl.LIBRARY, 5).communicator(77, ranks=2, rank=0)
+    start_ns = time.monotonic_ns()
+    writer.recorder.set_step(1)
+    writer.recorder.begin(Operation.ALL_REDUCE)
+    hooked = own.enqueue(b"AllReduce", 1024)
+    writer.recorder.end_operation(1, -1, 5, 2048, 0)
+    unseen = own.enqueue(b"Broadcast", 16)
+    duration_ns = time.monotonic_ns() - start_ns
+    writer.recorder.end_step(StepEnd(1, start_ns=start_ns, duration_ns=duration_ns, cpu_ns=1, traced=1))
+    time.sleep(0.4)
+    for event in (hooked, unseen):
+        at_ns = time.monotonic_ns()
+        own.run(event, at_ns - 1000, at_ns)
+    writer.close()
+
+
+def test_a_traced_step_waits_for_nccls_times_and_has_each_operation_once(tmp_path):
+    path, folder = tmp_path / "agent.sock", tmp_path / "traces"
+    listener = listen(path)
+    assert listener is not None
+    with agent(listener, path):
+        process = fork.Process(target=train_a_step, args=(path, folder))
+        process.start()
+        process.join(20)
+
+    (file,) = folder.rglob("rank-0.pb")
+    (batch,) = [each.batch for each in read_trace(file) if each.HasField("batch")]
+    columns = span_columns(batch)
+    assert [batch.names[name] for name in columns["name"]] == ["all_reduce", "broadcast"]
+    assert columns["sequence"].tolist() == [5, 0]
+    assert columns["communicator"].tolist() == [1, 1]
+    assert columns["bytes"].tolist() == [2048, 32]
 
 
 def test_of_a_rank_that_ends_in_good_order_nothing_is_told(tmp_path, capsys):

@@ -50,6 +50,12 @@ class SpanName(StrEnum):
     OUTPUT_LAYER = "output_layer"
     ROUTER = "router"
     EXPERTS = "experts"
+    # Only where NCCL itself tells of what no hook has seen, and never in a summary.
+    SEND = "send"
+    RECV = "recv"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
 
 
 PASSES = (SpanName.FORWARD, SpanName.BACKWARD)
@@ -74,10 +80,14 @@ _HOST = frozenset({SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, SpanNam
 _PHASES = frozenset({SpanName.STEP, SpanName.GRAD_SYNC, SpanName.EVALUATE})
 
 
+_NCCL_MESSAGES = frozenset({SpanName.SEND, SpanName.RECV})
+_NCCL_COLLECTIVES = frozenset({SpanName.REDUCE, SpanName.GATHER, SpanName.SCATTER})
+
+
 def kind_of(name: SpanName) -> SpanKind:
-    if name in SENDS or name in RECEIVES:
+    if name in SENDS or name in RECEIVES or name in _NCCL_MESSAGES:
         return SpanKind.P2P
-    if name in COLLECTIVES:
+    if name in COLLECTIVES | _NCCL_COLLECTIVES:
         return SpanKind.COLLECTIVE
     if name in _HOST:
         return SpanKind.HOST

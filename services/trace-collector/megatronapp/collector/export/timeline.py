@@ -18,7 +18,7 @@ from megatronapp.v1 import trace_pb2
 
 Ints = npt.NDArray[np.int64]
 
-HOST_STREAM, COMPUTE_STREAM = 0, 1
+HOST_STREAM, COMPUTE_STREAM, NCCL_STREAM = 0, 1, 5
 _ARGUMENTS = ("microbatch", "chunk", "layer", "peer", "sequence", "bytes", "tokens", "length_squares")
 _ABSENT = {"microbatch": -1, "chunk": -1, "layer": -1, "peer": -1}
 
@@ -51,7 +51,7 @@ def process_name(placement: trace_pb2.Placement | None) -> str:
 
 
 def track_name(stream: int) -> str:
-    return {HOST_STREAM: "host", COMPUTE_STREAM: "compute"}.get(stream, f"stream {stream}")
+    return {HOST_STREAM: "host", COMPUTE_STREAM: "compute", NCCL_STREAM: "nccl"}.get(stream, f"stream {stream}")
 
 
 def steps(spans: Iterable[RankSpans]) -> Iterator[list[Track]]:

@@ -116,7 +116,10 @@ def _batches(
     traced = [at for at, step in enumerate(steps) if step.end.traced]
     if not traced:
         return messages
-    spans = spans if len(traced) == len(steps) else spans.of(traced)
+    if any(steps[at].detail is not None for at in traced):
+        spans = _detailed([steps[at] for at in traced], names, [reasons[at] for at in traced])
+    elif len(traced) < len(steps):
+        spans = spans.of(traced)
     ends, of_step = [0], list[int]()
     for at, begin, end in zip(traced, spans.bounds.tolist(), spans.bounds[1:].tolist(), strict=False):
         for part in range(begin, max(end, begin + 1), MAX_BATCH_ROWS):
@@ -127,6 +130,15 @@ def _batches(
     columns.fill_batches([message.batch for at in traced for message in messages[at]], table, bounds, extents)
     _add_reasons(reasons, of_step, implausible_columns(extents))
     return messages
+
+
+def _detailed(steps: Sequence[Step], names: SpanNames, reasons: Sequence[str]) -> Spans:
+    """With NCCL's own times where they are known. What can't be true has no rows."""
+    tables = [
+        step.table[:, :0] if reason else step.table if step.detail is None else step.detail
+        for step, reason in zip(steps, reasons, strict=True)
+    ]
+    return joined(tables, len(names.names))[0]
 
 
 def _add_reasons(reasons: list[str], steps: Sequence[int], implausible: Flags) -> None:

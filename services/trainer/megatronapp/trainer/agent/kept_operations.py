@@ -7,6 +7,7 @@ import time
 
 from megatronapp.trainer.agent.megatrace_log import MegatraceLog
 from megatronapp.trainer.agent.nccl_frontiers import frontiers_of
+from megatronapp.trainer.agent.nccl_times import RecordedOperations
 from megatronapp.trainer.agent.operations import Direction, Enqueued, Lane, OperationsReader, open_operations
 from megatronapp.trainer.agent.segment import Segment
 from megatronapp.v1 import trace_pb2
@@ -22,6 +23,8 @@ class KeptOperations:
         self._segment = segment
         self._megatrace = megatrace
         self._reader = OperationsReader(segment)
+        self.recorded = RecordedOperations()
+        """Of steps that have not left yet."""
         self.enqueued = self.completed = 0
         """How many have been read."""
 
@@ -33,6 +36,7 @@ class KeptOperations:
     def read(self) -> None:
         """Take what was recorded since the last call. Raises SegmentError."""
         while records := self._reader.records():
+            self.recorded.note(records)
             enqueued = [record for record in records if isinstance(record, Enqueued)]
             self.enqueued += len(enqueued)
             self.completed += len(records) - len(enqueued)
@@ -40,6 +44,10 @@ class KeptOperations:
                 self._megatrace.note(enqueued, self._reader.lanes(), time.monotonic())
         if self._megatrace is not None:
             self._megatrace.tick(time.monotonic())
+
+    def lanes(self) -> dict[int, Lane]:
+        """Communicators and pairs, by the number that their operations have."""
+        return self._reader.lanes()
 
     def frontiers(self) -> list[trace_pb2.Frontier]:
         """How far each communicator has come, for the rank's heartbeat."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from megatronapp.trainer.agent.control import ControlRelay
 from megatronapp.trainer.agent.encode import StepMessages, encode_all, memory_of
 from megatronapp.trainer.agent.files import TraceFile
 from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
+from megatronapp.trainer.agent.held_steps import HeldSteps
 from megatronapp.trainer.agent.hello import RankHello
 from megatronapp.trainer.agent.kept_operations import KeptOperations
 from megatronapp.trainer.agent.outbox import Outbox, Outgoing, Sink
@@ -66,6 +68,8 @@ class Rank:
         self._operations = operations
         self._names = hello.names
         self._steps = Steps()
+        rank = hello.message.identity.rank
+        self._held = None if operations is None else HeldSteps(operations, rank, hello.names)
         self._process = RankProcess(connection.pid, segment.thread)
         self._resident_bytes = self._process.resident_bytes()
         self._control = ControlRelay(segment, hello.control)
@@ -112,7 +116,7 @@ class Rank:
 
     def unread(self, until: int) -> bool:
         """Whether something up to there was not made into messages."""
-        return self._segment.ring.position < until
+        return self._segment.ring.position < until or bool(self._held)
 
     def read(self, until: int) -> list[Step]:
         """The steps that end in what was written up to there, or in a part of it, as `unread` tells. Raises
@@ -120,7 +124,12 @@ class Rank:
         steps: list[Step] = []
         for record in self._segment.ring.records(until):
             self._guarded(self._take_record, record, steps)
-        return steps
+        return steps if self._held is None else self._release(self._held, steps, time.monotonic())
+
+    def _release(self, held: HeldSteps, steps: list[Step], now_seconds: float) -> list[Step]:
+        """Those that go now: with what NCCL has told of them, where they are traced."""
+        held.add(steps, now_seconds)
+        return held.release(self._communicators, now_seconds)
 
     def send(self, messages: StepMessages) -> None:
         """A step's, in which what this rank knows beside it is written down."""
@@ -154,9 +163,10 @@ class Rank:
         FLUSH_SECONDS. Returns the thread that does."""
         try:
             until = self.head()
-            while self.unread(until):
-                for messages in encode_all([(self._names, step) for step in self.read(until)]):
-                    self.send(messages)
+            while self._segment.ring.position < until:
+                self._encode(self.read(until))
+            if self._held is not None:
+                self._encode(self._release(self._held, [], math.inf))
             self._count_lost()
             self._scope.drain()
         except IMPLAUSIBLE as error:
@@ -172,6 +182,10 @@ class Rank:
         flushing = threading.Thread(target=self._flush, name="agent-flush", daemon=True)
         flushing.start()
         return flushing
+
+    def _encode(self, steps: Sequence[Step]) -> None:
+        for messages in encode_all([(self._names, step) for step in steps]):
+            self.send(messages)
 
     def _end_operations(self, *, died: bool) -> None:
         """NCCL's; of a rank that has died what it was in."""

@@ -20,6 +20,8 @@ class Step:
     end: StepEnd
     table: Ints
     """Its rows in the order of layout.COLUMNS, (columns, rows). Their values were not checked."""
+    detail: Ints | None = None
+    """The same with NCCL's own times, for the timeline; None: there are none."""
 
 
 class Steps:

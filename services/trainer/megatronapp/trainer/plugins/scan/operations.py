@@ -48,6 +48,12 @@ class Operation(IntEnum):
     OUTPUT_LAYER = auto()
     ROUTER = auto()
     EXPERTS = auto()
+    # Of NCCL's own records (agent/nccl_spans.py): what no hook has called.
+    SEND = auto()
+    RECV = auto()
+    REDUCE = auto()
+    GATHER = auto()
+    SCATTER = auto()
 
 
 FIRST_OF_FULL = Operation.LAYER_FORWARD
@@ -77,9 +83,9 @@ _PHASES = frozenset({Operation.STEP, Operation.GRAD_SYNC, Operation.EVALUATE})
 
 
 def _kind(operation: Operation) -> SpanKind:
-    if operation in P2P:
+    if operation in P2P | {Operation.SEND, Operation.RECV}:
         return SpanKind.P2P
-    if operation in COLLECTIVES:
+    if operation in COLLECTIVES | {Operation.REDUCE, Operation.GATHER, Operation.SCATTER}:
         return SpanKind.COLLECTIVE
     if operation in _HOST:
         return SpanKind.HOST
