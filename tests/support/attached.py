@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SCRIPTS = Path(__file__).parents[1] / "integration" / "trainer" / "attach" / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
@@ -33,31 +34,39 @@ class Ended:
         return [line for line in self.output.splitlines() if line.startswith(words)]
 
 
-def run(
+def start(
     script: Path,
     *arguments: object,
     ranks: int = 2,
     attach: list[str] | None = None,
     environment: Mapping[str, str] | None = None,
-    timeout: float = 240.0,
     python: str | Path = sys.executable,
-) -> Ended:
-    """`attach`: the command's flags; None: without it. `python`: the training environment's. What takes longer than
-    `timeout` seconds gets SIGTERM. Raises AbortedByTorchError."""
+) -> subprocess.Popen[str]:
+    """`attach`: the command's flags; None: without it. `python`: the training environment's."""
     command = [str(python), *TORCHRUN, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    with subprocess.Popen(
+    return subprocess.Popen(
         command if attach is None else [*ATTACH, *attach, "--", *command],
         env={**clean, "OMP_NUM_THREADS": "1", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            output, errors = process.communicate(timeout=60)
+    )
+
+
+def end(process: subprocess.Popen[str], timeout: float) -> tuple[str, str]:
+    """What it wrote, until it ends; what takes longer than `timeout` seconds gets SIGTERM."""
+    try:
+        return process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.communicate(timeout=60)
+
+
+def run(script: Path, *arguments: object, timeout: float = 240.0, **options: Any) -> Ended:
+    """To its end. Options are those of `start`. Raises AbortedByTorchError."""
+    with start(script, *arguments, **options) as process:
+        output, errors = end(process, timeout)
     if process.returncode and ABORTED in errors:
         raise AbortedByTorchError(output + errors)
     said = [line for line in errors.splitlines() if line.startswith("megatronapp: ")]

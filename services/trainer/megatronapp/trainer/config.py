@@ -10,10 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from megatronapp.core.errors import UsageError
+from megatronapp.core.str_enum import StrEnum
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Effect(StrEnum):

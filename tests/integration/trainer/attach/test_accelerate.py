@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from megatronapp.core.trace import file as trace_file
 from tests.integration.trainer.plugins.scan.traced import read
+from tests.support import accelerate
 from tests.support.attached import SCRIPTS, every_step, run
-
-PACKAGES = ("accelerate==1.15.0", "huggingface_hub", "safetensors", "tqdm", "pyyaml")
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    folder = tmp_path / "packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"Accelerate can't be installed: {done.stderr.strip()[-200:]}")
-    return {"PYTHONPATH": str(folder), "ACCELERATE_USE_CPU": "true"}
+    return accelerate.install(tmp_path / "packages")
 
 
 @pytest.mark.long

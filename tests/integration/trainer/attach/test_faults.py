@@ -2,28 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from megatronapp.cli.local_stack import LocalStack, Options, local_stack
+from megatronapp.core.bus import Topic
+from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.detector.analyze import analyze
-from tests.support.attached import SCRIPTS, run
+from megatronapp.v1 import findings_pb2
+from tests.support import accelerate
+from tests.support.attached import SCRIPTS, end, run, start
 
-SLOW = "faults:\n  - {kind: slow_compute, ranks: [2], from_step: 31, effect_ratio: 3}\n"
+CULPRIT, WORLD, STEPS = 2, 4, 120
+SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [{CULPRIT}], from_step: 31, effect_ratio: 3}}\n"
+HANG = f"faults:\n  - {{kind: hang, side: host, ranks: [{CULPRIT}], from_step: 31}}\n"
+LOOPS = {
+    "ddp": ["ddp.py", STEPS],
+    "fsdp2": ["fsdp2.py", STEPS, 384],
+    "accelerate-loop": ["accelerate_loop.py", STEPS, 512],
+    "megatron-core-loop": ["megatron_core_loop.py", STEPS, 1],
+}
+"""Script and arguments, by the name that the command gives the job."""
+PATIENCE_SECONDS = 240.0
 
 
-def flags(folder: Path, scenario: str) -> list[str]:
+def scenario(folder: Path, text: str) -> list[str]:
     file = folder / "scenario.yaml"
-    file.write_text(scenario)
-    return ["--trace-dir", str(folder), "--fault-scenario", str(file)]
+    file.write_text(text)
+    return ["--fault-scenario", str(file)]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
-def test_the_slow_rank_of_a_ddp_loop_is_named(tmp_path: Path) -> None:
-    ended = run(SCRIPTS / "ddp.py", 120, ranks=4, attach=flags(tmp_path, SLOW))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("job", LOOPS)
+def test_the_slow_rank_of_a_loop_is_named(tmp_path: Path, job: str) -> None:
+    environment = accelerate.install(tmp_path / "packages") if job == "accelerate-loop" else {}
+    script, *arguments = LOOPS[job]
+    attach = ["--trace-dir", str(tmp_path), *scenario(tmp_path, SLOW)]
+
+    ended = run(SCRIPTS / str(script), *arguments, ranks=WORLD, attach=attach, environment=environment, timeout=400)
 
     assert ended.code == 0, ended.output
-    report = analyze(tmp_path / "local" / "ddp" / "attempt-1")
+    report = analyze(tmp_path / "local" / job / "attempt-1")
     paged = [finding for finding in report.findings if finding.page]
-    assert [(str(finding.kind), list(finding.ranks)) for finding in paged] == [("slow_gpu", [2])]
+    assert [(str(finding.kind), list(finding.ranks)) for finding in paged] == [("slow_gpu", [CULPRIT])]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("job", "named"), [("fsdp2", [CULPRIT]), ("ddp", [])])
+async def test_a_hang_is_told_and_its_rank_where_collectives_are_seen(
+    tmp_path: Path, job: str, named: list[int]
+) -> None:
+    """DDP's are called from C++: who waits for whom is unknown."""
+    script, *arguments = LOOPS[job]
+    async with local_stack(Options(tmp_path, page_port=None)) as running:
+        told = asyncio.create_task(first_hang(running))
+        platform = ["--collector-address", running.collector_address, "--token-file", str(running.token_file)]
+        attach = [*platform, *scenario(tmp_path, HANG)]
+        with start(SCRIPTS / str(script), *arguments, ranks=WORLD, attach=attach) as training:
+            ending = asyncio.create_task(asyncio.to_thread(end, training, PATIENCE_SECONDS))
+            await asyncio.wait([told, ending], return_when=asyncio.FIRST_COMPLETED)
+            training.terminate()
+            output, errors = await ending
+        found = told.result() if told.done() else None
+        told.cancel()
+
+    assert found is not None, output + errors
+    assert list(found.ranks) == named
+    assert (found.cause is Cause.UNKNOWN) == (named == [])
+
+
+async def first_hang(running: LocalStack) -> Finding:
+    async for message in running.bus.subscribe(Topic.FINDINGS, group="test", consumer="test"):
+        finding = Finding.from_proto(findings_pb2.Finding.FromString(message.value))
+        if finding.kind is Kind.HANG:
+            return finding
+    raise AssertionError("the bus has ended")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from megatronapp.core.trace import file as trace_file
 from megatronapp.v1 import trace_pb2
 from tests.integration.trainer.plugins.scan.traced import RankTrace, read
 from tests.support.attached import Ended, every_step, run
+from tests.support.pretrain import FLAGS, logged, same_bits, saving, weights
 
 ON_CPU = Path(__file__).parents[3] / "support" / "megatron_lm_on_cpu.py"
 STEPS, MICROBATCHES = 6, {"pipeline": 4, "tensor": 4, "data": 2}
@@ -19,34 +19,27 @@ LAYOUTS = {
     "tensor": "--tensor-model-parallel-size 2",
     "data": "--use-distributed-optimizer",
 }
-FLAGS = (
-    "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion "
-    "--no-bias-swiglu-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion "
-    "--attention-backend unfused --mock-data --tokenizer-type NullTokenizer --vocab-size 255 --num-layers 4 "
-    "--hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 --micro-batch-size 2 "
-    "--global-batch-size 8 --lr 1e-3 --lr-decay-style constant --eval-iters 1 --eval-interval 4 --log-interval 1 "
-    "--distributed-backend gloo --num-workers 0"
+MODEL = (
+    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
+    "--micro-batch-size 2 --global-batch-size 8 --eval-interval 4 --distributed-backend gloo"
 )
-LOGGED = re.compile(r"iteration +(\d+)/.*lm loss: (\S+) .*grad norm: (\S+) |(validation loss .*) \|")
 
 
 def pretrain(
     data: Path, folder: Path, layout: str, *, attach: list[str] | None = None, steps: int = STEPS, **options: float
 ) -> Ended:
     megatron_lm = data / "megatron_lm"
-    flags = f"{FLAGS} {LAYOUTS[layout]} --train-iters {steps} --data-cache-path {folder / 'cache'}".split()
+    flags = f"{FLAGS} {MODEL} {LAYOUTS[layout]} --train-iters {steps}".split()
     return run(
         ON_CPU,
         megatron_lm / "pretrain_gpt.py",
         *flags,
+        *saving(folder),
+        f"--data-cache-path={folder / 'cache'}",
         attach=attach,
         environment={"PYTHONPATH": str(megatron_lm), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         timeout=options.get("timeout", 240.0),
     )
-
-
-def logged(ended: Ended) -> list[tuple[str, ...]]:
-    return LOGGED.findall(ended.output)
 
 
 def traces(folder: Path) -> list[RankTrace]:
@@ -57,16 +50,20 @@ def traces(folder: Path) -> list[RankTrace]:
 @pytest.mark.parametrize("layout", ["pipeline", "tensor", "data"])
 @pytest.mark.timeout(600)
 def test_every_step_and_microbatch_is_seen_and_the_losses_are_the_same(
-    shared_data: Path, tmp_path: Path, layout: str
+    shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = pretrain(shared_data, tmp_path, layout)
+    monkeypatch.syspath_prepend(shared_data / "megatron_lm")
+    plain = pretrain(shared_data, tmp_path / "plain", layout)
     assert plain.code == 0, f"the script alone died with exit code {plain.code}: {plain.output}"
 
-    attached = pretrain(shared_data, tmp_path, layout, attach=["--job", "team/gpt", *every_step(tmp_path)])
+    attach = ["--job", "team/gpt", *every_step(tmp_path)]
+    attached = pretrain(shared_data, tmp_path / "attached", layout, attach=attach)
 
     assert attached.code == 0, attached.output
     assert len(logged(plain)) == STEPS + 3  # an evaluation between two steps, and two at the end
     assert logged(attached) == logged(plain)
+    assert len(weights(tmp_path / "plain")) > 20
+    assert same_bits(weights(tmp_path / "attached"), weights(tmp_path / "plain"))
     [line] = attached.said
     assert "messages between stages" in line
     for trace in traces(tmp_path):

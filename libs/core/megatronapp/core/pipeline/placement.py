@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.str_enum import StrEnum
 
 
 class Placement(StrEnum):

@@ -3,7 +3,7 @@ has a series."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from megatronapp.core.str_enum import StrEnum
 
 
 class GroupKind(StrEnum):

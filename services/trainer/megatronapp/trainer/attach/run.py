@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from megatronapp.trainer.attach import arguments
 from megatronapp.trainer.attach.attachment import Attachment
 from megatronapp.trainer.attach.process import attachment_of_process
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Run:

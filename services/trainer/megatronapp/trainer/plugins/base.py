@@ -25,11 +25,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from megatronapp.core.errors import PluginMissingError
+from megatronapp.core.str_enum import StrEnum
 from megatronapp.core.trace.values import Attached, Evaluation, Identity, Phase, Placement, Progress, Recipe, Schedule
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.environment import Environment
@@ -39,6 +39,8 @@ from megatronapp.trainer.plugins.generating import MakeResident, TextGenerator
 from megatronapp.trainer.worlds import World
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
     from torch._C._distributed_c10d import Store

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+STEPS, WIDTH = map(int, sys.argv[1:] or (4, 32))
+BATCH, ACCUMULATED = 4, 2
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED)
 torch.manual_seed(1)
-model = torch.nn.Linear(32, 32)
+model = torch.nn.Linear(WIDTH, WIDTH)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-loader = DataLoader(TensorDataset(torch.randn(64, 32), torch.randn(64, 32)), batch_size=4)
+samples = STEPS * ACCUMULATED * BATCH * accelerator.num_processes
+x, y = torch.randn(samples, WIDTH), torch.randn(samples, WIDTH)
+loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for x, y in loader:
     with accelerator.accumulate(model):

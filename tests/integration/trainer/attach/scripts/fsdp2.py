@@ -10,11 +10,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 
-def main(steps: int) -> None:
+def main(steps: int, width: int) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -22,7 +22,7 @@ def main(steps: int) -> None:
     torch.manual_seed(dist.get_rank())
     for _ in range(steps):
         for _ in range(2):
-            x = torch.randn(8, 64)
+            x = torch.randn(8, width)
             loss = torch.nn.functional.mse_loss(model(x), x.roll(1))
             loss.backward()
         optimizer.step()
@@ -35,5 +35,5 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 64)
     dist.destroy_process_group()  # after what uses it is gone: gloo aborts a process at its end otherwise

@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 VARIABLE = "MEGATRONAPP_ATTACH"
-OLDEST = (3, 11)
+OLDEST = (3, 10)
 HERE = os.path.realpath(os.path.join(__file__, os.pardir))  # noqa: PTH118  (pathlib takes milliseconds to load)
 
 
@@ -45,7 +45,7 @@ def attach() -> None:
         return
     if sys.version_info < OLDEST:
         os.environ[VARIABLE] = ""
-        sys.stderr.write(f"megatronapp: not attached: {sys.executable} is older than Python 3.11\n")
+        sys.stderr.write(f"megatronapp: not attached: {sys.executable} is older than Python 3.10\n")
         return
     try:
         find_ours()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from megatronapp.trainer.plugins.faults.injection import Injection
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
@@ -48,6 +48,9 @@ from megatronapp.trainer.plugins.scan.recorder import Recorder
 from megatronapp.trainer.plugins.scan.recorders import make_recorder
 from megatronapp.trainer.plugins.scan.stacks import StackFile
 from megatronapp.trainer.plugins.scan.window import Window
+
+if TYPE_CHECKING:
+    from typing import Self
 
 log = get_logger(__name__)
 

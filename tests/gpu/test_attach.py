@@ -1,0 +1,167 @@
+"""`megatronapp attach` on Megatron-LM's own pretrain_gpt.py on two GPUs, in bf16: it computes what it computes without
+us, to the bit, and a GPU that is slow, or that a neighbour occupies, is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting devices must not start CUDA
+
+import torch
+
+from megatronapp.core.trace import file as trace_file
+from megatronapp.detector.analyze import analyze
+from megatronapp.v1 import trace_pb2
+from tests.integration.trainer.plugins.scan.traced import RankTrace, read
+from tests.support.attached import Ended, every_step, run
+from tests.support.cluster import wait_until
+from tests.support.pretrain import FLAGS, logged, same_bits, saving, weights
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+
+STEPS, LAYERS, JOB = 12, 8, "team/gpt"
+SMALL = f"--num-layers {LAYERS} --hidden-size 512 --seq-length 256 --max-position-embeddings 256 --micro-batch-size 2"
+WIDE = f"--num-layers {LAYERS} --hidden-size 2048 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 2"
+PIPELINE = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
+DATA = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+LAYOUTS = {"pipeline": (PIPELINE, 8), "data": (DATA, 4)}
+"""Flags, and microbatches of a step; 16 samples."""
+LONG_RUN, FAULT_FROM = 160, 61
+SLOW = f"faults:\n  - {{kind: slow_compute, ranks: [1], from_step: {FAULT_FROM}, effect_ratio: 1.5}}\n"
+
+
+def pretrain(data: Path, folder: Path, flags: str, steps: int, attach: list[str] | None = None) -> Ended:
+    folder.mkdir(parents=True, exist_ok=True)
+    megatron_lm, tools = data / "megatron_lm", stand_in_tools(folder)
+    given = f"{FLAGS} {flags} --bf16 --num-attention-heads 8 --global-batch-size 16 --train-iters {steps}".split()
+    return run(
+        megatron_lm / "pretrain_gpt.py",
+        *given,
+        *saving(folder),
+        "--eval-interval=1000",
+        f"--data-cache-path={folder / 'cache'}",
+        attach=attach,
+        environment={
+            "PYTHONPATH": os.pathsep.join([str(megatron_lm), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PATH": os.pathsep.join([str(tools / "bin"), os.environ["PATH"]]),
+            "CUDA_HOME": str(tools),
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+        },
+        timeout=300.0,
+    )
+
+
+def stand_in_tools(folder: Path) -> Path:
+    """Megatron-LM calls `make` for what the wheel of megatron-core has built, and asks for nvcc's version; it compiles
+    nothing else at its start, but for kernels that the flags leave out."""
+    tools = folder / "tools"
+    (tools / "bin").mkdir(parents=True, exist_ok=True)
+    for name, says in (("make", ""), ("nvcc", "Cuda compilation tools, release 13.0, V13.0.0")):
+        program = tools / "bin" / name
+        program.write_text(f"#!/bin/sh\necho '{says}'\n")
+        program.chmod(0o755)
+    return tools
+
+
+def trace_of(folder: Path, rank: int) -> RankTrace:
+    return read(trace_file.path_for(folder, JOB, 1, rank))
+
+
+@pytest.mark.parametrize("layout", ["pipeline", "data"])
+def test_the_weights_are_the_same_to_the_bit_and_every_microbatch_is_seen(
+    shared_data: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(shared_data / "megatron_lm")
+    flags, microbatches = LAYOUTS[layout]
+    runs = [pretrain(shared_data, tmp_path / f"plain-{n}", f"{SMALL} {flags}", STEPS) for n in range(2)]
+    assert [each.code for each in runs] == [0, 0], f"the script alone died: {runs[0].output[-5000:]}"
+    plain, again = (weights(tmp_path / f"plain-{n}") for n in range(2))
+    assert len(plain) > LAYERS
+    assert same_bits(again, plain), "the script alone does not compute the same twice: nothing can be compared"
+
+    attach = ["--job", JOB, *every_step(tmp_path)]
+    attached = pretrain(shared_data, tmp_path / "attached", f"{SMALL} {flags}", STEPS, attach)
+
+    assert attached.code == 0, attached.output[-5000:]
+    assert logged(attached) == logged(runs[0])
+    assert len(logged(attached)) >= STEPS
+    assert same_bits(weights(tmp_path / "attached"), plain)
+    for rank in range(2):
+        check(trace_of(tmp_path, rank), layout, microbatches)
+
+
+def check(trace: RankTrace, layout: str, microbatches: int) -> None:
+    assert trace.hello.attached == trace_pb2.ATTACHED_SCHEDULES
+    assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
+    chunks = 2 if layout == "pipeline" else 1
+    for step in range(1, STEPS + 1):
+        for name in ("forward", "backward"):
+            seen = sorted((span.chunk, span.microbatch) for span in trace.of(name, step=step))
+            assert seen == [(chunk, n) for chunk in range(chunks) for n in range(microbatches)], (name, step)
+        assert len(trace.of("optimizer", step=step)) == 1
+    if layout == "pipeline":
+        assert trace.of("forward_send", "forward_recv", step=3)
+
+
+def found(folder: Path) -> list[tuple[str, list[int], str]]:
+    report = analyze(folder / JOB / "attempt-1")
+    return [(str(f.kind), list(f.ranks), str(f.cause)) for f in report.findings if f.page]
+
+
+def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(SLOW)
+    attach = ["--job", JOB, "--trace-dir", str(tmp_path), "--fault-scenario", str(scenario)]
+
+    ended = pretrain(shared_data, tmp_path / "run", f"{WIDE} {DATA}", LONG_RUN, attach)
+
+    assert ended.code == 0, ended.output[-5000:]
+    [(kind, ranks, _)] = found(tmp_path)
+    assert (kind, ranks) == ("slow_gpu", [1])
+
+
+def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path: Path) -> None:
+    attach = ["--job", JOB, "--trace-dir", str(tmp_path)]
+    with ThreadPoolExecutor(1) as background:
+        training = background.submit(pretrain, shared_data, tmp_path / "run", f"{WIDE} {DATA}", LONG_RUN, attach)
+        wait_until("steps that nobody disturbs", lambda: steps(tmp_path, training) >= FAULT_FROM - 1, 240, 0.5)
+        with neighbour():
+            ended = training.result()
+
+    assert ended.code == 0, ended.output[-5000:]
+    [(kind, ranks, cause)] = found(tmp_path)
+    assert (kind, ranks) == ("slow_gpu", [1])
+    assert cause in ("interference", "compute"), cause
+
+
+def steps(folder: Path, training: Future[Ended]) -> int:
+    """That the first rank has finished."""
+    assert not training.done(), training.result().output[-5000:]
+    file = trace_file.path_for(folder, JOB, 1, 0)
+    messages = trace_file.read(file) if file.exists() else ()
+    return sum(message.WhichOneof("body") == "summary" for message in messages)
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """`megatronapp interfere` on the second GPU."""
+    flags = ["--device=1", "--duration=300", "--matrix-size=4096", "--dtype=bfloat16", "--streams=2"]
+    with subprocess.Popen([sys.executable, "-m", "megatronapp.trainer.interfere", *flags]) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)

@@ -1,0 +1,57 @@
+"""Megatron-LM's `pretrain_gpt.py`, of which no line is changed: its flags, and what it leaves.
+
+Without Apex and Transformer Engine, on made-up data.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.attached import Ended
+
+FLAGS = (
+    "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion "
+    "--no-bias-swiglu-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion "
+    "--attention-backend unfused --mock-data --tokenizer-type NullTokenizer --vocab-size 255 --lr 1e-3 "
+    "--lr-decay-style constant --eval-iters 1 --log-interval 1 --num-workers 0"
+)
+LOGGED = re.compile(r"iteration +(\d+)/.*lm loss: (\S+) .*grad norm: (\S+) |(validation loss .*) \|")
+
+
+def logged(ended: Ended) -> list[tuple[str, ...]]:
+    """(step, loss, norm of the gradient, evaluation), as it prints them."""
+    return LOGGED.findall(ended.output)
+
+
+def saving(folder: Path) -> list[str]:
+    """Flags that leave the weights, exactly, when it ends."""
+    return [f"--save={folder}", "--save-interval=1000000", "--ckpt-format=torch", "--no-save-optim", "--no-save-rng"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """By file, model chunk and name. Megatron-LM's modules must be importable: the file has its arguments."""
+    return {
+        f"{file.parent.name} {chunk} {name}": value
+        for file in sorted(folder.glob("iter_*/mp_rank_*/model_optim_rng.pt"))
+        for chunk, state in _saved(file).items()
+        if chunk.startswith("model")
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
+    return saved
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    same = one.keys() == other.keys() and all(value.dtype == other[name].dtype for name, value in one.items())
+    return same and all(
+        torch.equal(value.contiguous().view(torch.uint8), other[name].contiguous().view(torch.uint8))
+        for name, value in one.items()
+    )
