@@ -3,23 +3,23 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { AXE, launch, SIZES, THEMES } from './browser.mjs'
-import { PAGES, servePages } from './pages.mjs'
+import { openPage, PAGES, servePages } from './pages.mjs'
 
 const PATIENCE = { timeout: 30_000 }
 const LAPTOP = { width: 1280, height: 800 }
 const PHONE = { width: 390, height: 844 }
 
-let browser, url, close, page
+let browser, served, page
 const problems = []
 before(async () => {
   browser = await launch()
-  ;({ url, close } = await servePages())
+  served = await servePages()
   page = await browser.newPage({ viewport: SIZES.large, locale: 'en-GB', reducedMotion: 'reduce' })
   page.on('pageerror', (error) => problems.push(`${page.url()}: ${error.message}`))
 })
 after(async () => {
   await browser.close()
-  close()
+  served.close()
 })
 
 /** What reaches beyond the right edge of the screen and can't be scrolled to. */
@@ -32,25 +32,25 @@ const cut = () =>
 /** The list of health beside one of its findings is the same page. */
 const { finding: _, ...CHECKED } = PAGES
 const LOOKS = THEMES.flatMap((colorScheme) => [LAPTOP, PHONE].map((viewport) => ({ colorScheme, viewport })))
-for (const [name, path] of Object.entries(CHECKED)) {
+for (const name of Object.keys(CHECKED)) {
   test(`${name}: no serious finding of axe in either theme, nothing cut`, async () => {
     for (const { colorScheme, viewport } of LOOKS) {
       await page.emulateMedia({ colorScheme })
       await page.setViewportSize(viewport)
-      await page.goto(url + path)
-      await page.locator('h1').first().waitFor({ state: 'attached', ...PATIENCE })
+      const { leave } = await openPage(page, name, served)
       await page.waitForTimeout(300)
       assert.deepEqual(await cut(), [], `${viewport.width}`)
       await page.evaluate(AXE)
       const found = await page.evaluate(async () => (await window.axe.run()).violations.filter(({ impact }) => impact === 'serious' || impact === 'critical').map(({ id, nodes }) => `${id} ${nodes[0].html}`))
       assert.deepEqual(found, [], `${viewport.width} ${colorScheme}`)
+      leave()
     }
   })
 }
 
 test('from the alert to the slow rank among 512 and to its trace', async () => {
   await page.setViewportSize(SIZES.large)
-  await page.goto(`${url}/health?finding=7f3a90c2-finding-0`)
+  await page.goto(`${served.url}/health?finding=7f3a90c2-finding-0`)
   const finding = page.getByRole('article')
   await finding.getByRole('heading', { name: 'Rank 312: slow GPU' }).waitFor(PATIENCE)
   assert.ok((await finding.boundingBox()).y < SIZES.large.height / 2, 'a finding stands above the nodes, however many there are')
