@@ -89,6 +89,7 @@ function record(scope) {
 
 /** Plans in force, and who has put them there. */
 function disturb(scope) {
+  scope.audit.length = 0
   const { hear, leave } = scope.connect(() => undefined, () => undefined)
   hear(JSON.stringify({ join: { client: 'made-up', run: large.run } }))
   hear(JSON.stringify({ command: { id: 'plan', reason: 'Does the loss survive a hot GPU?', perturb: { plan: 'hot-gpu', seed: 7, perturbations: [{ place: 'calculation', site: 'mlp.out', kind: 'noise2', coefficient: 0.1, layers: '2' }] } } }))

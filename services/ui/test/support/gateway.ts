@@ -56,6 +56,7 @@ export class FakeGateway {
     for (const [below, status] of this.failing) if (path.startsWith(below)) return failure(status)
     if (path === '/api/v1/session') return json({ authenticated: this.signedIn, role: this.signedIn ? 'operator' : null, name: this.signedIn ? 'ann' : '', can_silence: this.canSilence, expires_unix_seconds: null })
     if (path === '/api/v1/jobs') return json(this.listed().map((world) => world.job(this.now())))
+    if (path === '/api/v1/ranks') return json(this.listed().flatMap((world) => (world.unheard ? [] : Array.from({ length: world.ranks }, (_, rank) => world.rankStatus(rank)))))
     if (path === '/api/v1/findings') {
       const run = url.searchParams.get('run')
       return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))

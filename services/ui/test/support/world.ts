@@ -1,4 +1,4 @@
-import type { Clock, Finding, Job, JobState, Metrics, Rank, Recipe, Timeline } from '@/api/types'
+import type { Clock, Finding, Job, JobState, Metrics, Rank, RankStatus, Recipe, Timeline } from '@/api/types'
 
 /** What goes wrong in a made-up run. */
 export interface Fault {
@@ -194,6 +194,11 @@ export class World {
       gpu: null,
       memory: null,
     }
+  }
+
+  rankStatus(rank: number): RankStatus {
+    const { node, device, local_rank, connected, ended, heartbeat_age_seconds } = this.rank(rank)
+    return { run: this.run, rank, node, device, local_rank, connected, ended, heartbeat_age_seconds }
   }
 
   clock(rank: number): Clock {
