@@ -52,7 +52,7 @@ test('a killed platform is told of on every page, and nothing stays green', asyn
   platform.kill('SIGKILL')
   await page.getByRole('alert').getByText(/has not been heard since \d\d:\d\d:\d\d/).waitFor(PATIENCE)
   assert.ok((await cells.count()) > 1, 'the ranks stay')
-  assert.equal(await page.locator('.nodes .mark.ok').count(), 0)
+  assert.equal(await page.locator('.nodes .health-mark.ok').count(), 0)
   assert.equal(await page.getByText('No job is running').count(), 0)
   await shoot('health-lost')
   await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Jobs' }).click()

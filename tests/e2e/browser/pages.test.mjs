@@ -1,25 +1,28 @@
-// Every page over a made-up gateway, in both themes, on a laptop and on a phone: nothing serious for axe, nothing beyond the edge.
+// Every page over a made-up gateway, in both themes, on a laptop and on a phone: nothing serious for axe, nothing beyond the edge,
+// and it looks as it is known to look.
 // Then: the slow rank among 512, from its alert's link to its trace in Perfetto.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { AXE, launch, SIZES, THEMES } from './browser.mjs'
-import { PAGES, servePages } from './pages.mjs'
+import { Looks, MOST_CELLS } from './looks.mjs'
+import { openPage, PAGES, servePages } from './pages.mjs'
 
 const PATIENCE = { timeout: 30_000 }
 const LAPTOP = { width: 1280, height: 800 }
 const PHONE = { width: 390, height: 844 }
 
-let browser, url, close, page
+let browser, served, page, looks
 const problems = []
 before(async () => {
   browser = await launch()
-  ;({ url, close } = await servePages())
+  served = await servePages()
+  looks = await Looks.open(browser)
   page = await browser.newPage({ viewport: SIZES.large, locale: 'en-GB', reducedMotion: 'reduce' })
   page.on('pageerror', (error) => problems.push(`${page.url()}: ${error.message}`))
 })
 after(async () => {
   await browser.close()
-  close()
+  served.close()
 })
 
 /** What reaches beyond the right edge of the screen and can't be scrolled to. */
@@ -32,25 +35,43 @@ const cut = () =>
 /** The list of health beside one of its findings is the same page. */
 const { finding: _, ...CHECKED } = PAGES
 const LOOKS = THEMES.flatMap((colorScheme) => [LAPTOP, PHONE].map((viewport) => ({ colorScheme, viewport })))
-for (const [name, path] of Object.entries(CHECKED)) {
-  test(`${name}: no serious finding of axe in either theme, nothing cut`, async () => {
+for (const name of Object.keys(CHECKED)) {
+  test(`${name}: no serious finding of axe in either theme, nothing cut, looks as known`, async () => {
+    const changed = []
     for (const { colorScheme, viewport } of LOOKS) {
       await page.emulateMedia({ colorScheme })
       await page.setViewportSize(viewport)
-      await page.goto(url + path)
-      await page.locator('h1').first().waitFor({ state: 'attached', ...PATIENCE })
+      const { leave } = await openPage(page, name, served)
+      await page.locator('main [aria-busy=true]').first().waitFor({ state: 'detached', ...PATIENCE }).catch(() => undefined)
       await page.waitForTimeout(300)
+      changed.push(await looks.judge(page, `${name}-${viewport.width}-${colorScheme}`))
       assert.deepEqual(await cut(), [], `${viewport.width}`)
       await page.evaluate(AXE)
       const found = await page.evaluate(async () => (await window.axe.run()).violations.filter(({ impact }) => impact === 'serious' || impact === 'critical').map(({ id, nodes }) => `${id} ${nodes[0].html}`))
       assert.deepEqual(found, [], `${viewport.width} ${colorScheme}`)
+      leave()
     }
+    assert.deepEqual(changed.filter(Boolean), [])
   })
 }
 
+test('another font is no other look, a panel that is gone is one', async () => {
+  await page.emulateMedia({ colorScheme: 'light' })
+  await page.setViewportSize(LAPTOP)
+  await openPage(page, 'finding', served)
+  await page.locator('article').first().waitFor(PATIENCE)
+  await page.waitForTimeout(500)
+  const look = await looks.of(page)
+  const style = await page.addStyleTag({ content: ":root[data-theme] { --font: 'DejaVu Sans', sans-serif !important }" })
+  assert.ok((await looks.difference(look, await looks.of(page))) < MOST_CELLS)
+  await style.evaluate((element) => element.remove())
+  await page.addStyleTag({ content: 'article dl { display: none !important }' })
+  assert.ok((await looks.difference(look, await looks.of(page))) > MOST_CELLS)
+})
+
 test('from the alert to the slow rank among 512 and to its trace', async () => {
   await page.setViewportSize(SIZES.large)
-  await page.goto(`${url}/health?finding=7f3a90c2-finding-0`)
+  await page.goto(`${served.url}/health?finding=7f3a90c2-finding-0`)
   const finding = page.getByRole('article')
   await finding.getByRole('heading', { name: 'Rank 312: slow GPU' }).waitFor(PATIENCE)
   assert.ok((await finding.boundingBox()).y < SIZES.large.height / 2, 'a finding stands above the nodes, however many there are')

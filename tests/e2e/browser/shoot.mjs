@@ -3,7 +3,7 @@
 import { mkdir, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { launch, THEMES } from './browser.mjs'
-import { PAGES, servePages } from './pages.mjs'
+import { openPage, PAGES, servePages } from './pages.mjs'
 
 const HEIGHTS = { 390: 844, 1280: 800, 1920: 1080 }
 const [folder = 'pictures'] = process.argv.slice(2)
@@ -12,7 +12,7 @@ const [names, widths] = [chosen('PAGES', Object.keys(PAGES)), chosen('WIDTHS', O
 const [themes, locales] = [chosen('THEMES', THEMES), chosen('LOCALES', ['en', 'zh'])]
 
 await mkdir(folder, { recursive: true })
-const { url, close } = await servePages()
+const served = await servePages()
 const browser = await launch()
 const shots = new Map(names.map((name) => [name, []]))
 for (const theme of themes) {
@@ -23,12 +23,12 @@ for (const theme of themes) {
       const page = await context.newPage()
       page.on('pageerror', (error) => console.error(`${page.url()}: ${error.message}`))
       for (const name of names) {
-        await page.goto(url + PAGES[name])
-        await page.locator('h1, h2').first().waitFor()
+        const { leave } = await openPage(page, name, served)
         await page.waitForTimeout(900)
         const file = `${name}-${width}-${theme}-${locale}.png`
         await page.screenshot({ path: join(folder, file) })
         shots.get(name).push(file)
+        leave()
       }
       await context.close()
     }
@@ -45,5 +45,5 @@ for (const [name, files] of shots) {
   await sheet.screenshot({ path: join(folder, `sheet-${name}.png`), fullPage: true })
 }
 await browser.close()
-close()
+served.close()
 process.exit(0)

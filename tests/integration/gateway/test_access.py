@@ -14,6 +14,7 @@ CONTROL = f"/api/v1/jobs/{RUN}/trace-control"
 WISH = {"enabled": True, "interval": 5, "continuous_iterations": 2, "granularity": "base"}
 READS = [
     "/api/v1/jobs",
+    "/api/v1/ranks",
     f"/api/v1/jobs/{RUN}",
     f"/api/v1/jobs/{RUN}/ranks",
     f"/api/v1/jobs/{RUN}/metrics",

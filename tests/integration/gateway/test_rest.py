@@ -76,6 +76,20 @@ async def test_a_rank_that_said_that_it_ends_is_told_from_one_that_is_silent(ser
     assert [rank["ended"] for rank in ranks] == [False, True, False, False]
 
 
+async def test_the_ranks_of_all_jobs_that_go_on_are_one_answer(served: Served) -> None:
+    await publish_job(served)
+    await served.publish(message(heartbeat(closing=True), identity(1)))
+
+    ranks = await served.until("/api/v1/ranks", lambda ranks: any(rank["ended"] for rank in ranks))
+
+    assert [(rank["run"], rank["rank"], rank["ended"]) for rank in ranks] == [
+        (RUN, 0, False),
+        (RUN, 1, True),
+        (RUN, 2, False),
+        (RUN, 3, False),
+    ]
+
+
 async def test_ranks_tell_placement_activity_and_telemetry(served: Served) -> None:
     await publish_job(served)
     beat = heartbeat(

@@ -237,6 +237,19 @@ class Rank(Model):
     memory: Memory | None
 
 
+class RankStatus(Model):
+    """Where a rank of any job is, and whether it is heard."""
+
+    run: str
+    rank: int
+    node: str
+    device: Literal["cpu", "cuda", "unknown"]
+    local_rank: int
+    connected: bool
+    ended: bool = Field(description="it has said that it ends; one that is not connected and has not is silent")
+    heartbeat_age_seconds: float | None
+
+
 class Metrics(Model):
     """Series over the newest steps; all arrays have one length and are ordered by step."""
 

@@ -199,6 +199,19 @@ def rank_view(rank: Process, now_ns: int) -> models.Rank:
     )
 
 
+def rank_status(run: str, rank: Process, now_ns: int) -> models.RankStatus:
+    return models.RankStatus(
+        run=run,
+        rank=rank.rank,
+        node=rank.placement.node,
+        device=DEVICES.get(rank.device, "unknown"),
+        local_rank=rank.placement.local_rank,
+        connected=connected(rank, now_ns),
+        ended=rank.closed,
+        heartbeat_age_seconds=_seconds(max(0, now_ns - rank.heartbeat_unix_ns)) if rank.heartbeat else None,
+    )
+
+
 def step_row(step: TrackedStep) -> models.StepRow:
     return models.StepRow(
         step=step.step,

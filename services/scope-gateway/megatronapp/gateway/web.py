@@ -24,6 +24,7 @@ from megatronapp.gateway.routes import (
     jobs,
     page,
     phases,
+    rank_status,
     recordings,
     scope,
     session,
@@ -99,7 +100,7 @@ def _api() -> APIRouter:
     api.include_router(session.router)
     api.include_router(alerts.router)
     api.include_router(phases.router)
-    for module in (jobs, history, timeline, traces, findings, incidents, scope, experiments, recordings):
+    for module in (jobs, rank_status, history, timeline, traces, findings, incidents, scope, experiments, recordings):
         api.include_router(module.router, dependencies=[Depends(caller)])
     api.include_router(events.router)
     api.include_router(scope.socket_router)

@@ -3,7 +3,7 @@ import type { GridColumns } from '@/draw/timeline/grid'
 import { writeRanks } from '@/lib/selection'
 import { COLUMNS_TYPE, decodeColumns } from './columns'
 import type { paths } from './schema'
-import type { Clock, Finding, Metrics, Rank, Report, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
+import type { Clock, Finding, Metrics, Rank, RankStatus, Report, Session, Timeline, TraceControl, TraceControlStatus, TraceFormat } from './types'
 
 /** An answer that is not the one asked for; `hint` says what to do about it. */
 export class ApiError extends Error {
@@ -78,6 +78,8 @@ export const getTimelineGrid = async (run: string, asked: GridQuery, signal?: Ab
   const answer = client.GET('/api/v1/jobs/{run}/timeline/grid', { params: { ...of(run), query }, headers: { Accept: COLUMNS_TYPE }, parseAs: 'arrayBuffer', signal })
   return decodeColumns(await expect<ArrayBuffer>(answer as Promise<{ data?: ArrayBuffer; error?: unknown; response: Response }>)) as unknown as GridColumns
 }
+
+export const getRankStatus = (signal?: AbortSignal): Promise<RankStatus[]> => expect(client.GET('/api/v1/ranks', { signal }))
 
 export const getTraceControl = (run: string, signal?: AbortSignal): Promise<TraceControlStatus> =>
   expect(client.GET('/api/v1/jobs/{run}/trace-control', { params: of(run), signal }))

@@ -215,6 +215,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/ranks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Rank Status
+         * @description Where the ranks of all jobs that go on, or were lost, are and whether they are heard.
+         */
+        get: operations["list_rank_status"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/history": {
         parameters: {
             query?: never;
@@ -2290,6 +2310,34 @@ export interface components {
             expert: number;
         };
         /**
+         * RankStatus
+         * @description Where a rank of any job is, and whether it is heard.
+         */
+        RankStatus: {
+            /** Run */
+            run: string;
+            /** Rank */
+            rank: number;
+            /** Node */
+            node: string;
+            /**
+             * Device
+             * @enum {string}
+             */
+            device: "cpu" | "cuda" | "unknown";
+            /** Local Rank */
+            local_rank: number;
+            /** Connected */
+            connected: boolean;
+            /**
+             * Ended
+             * @description it has said that it ends; one that is not connected and has not is silent
+             */
+            ended: boolean;
+            /** Heartbeat Age Seconds */
+            heartbeat_age_seconds: number | null;
+        };
+        /**
          * Recipe
          * @description What the run was started with, by name: enough to compare two runs.
          */
@@ -3417,6 +3465,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TraceControlStatus"];
+                };
+            };
+            /** @description what went wrong, and what to do */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    list_rank_status: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RankStatus"][];
                 };
             };
             /** @description what went wrong, and what to do */

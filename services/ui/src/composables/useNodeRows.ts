@@ -1,8 +1,7 @@
 import type { ShallowRef } from 'vue'
 import { computed, onScopeDispose, shallowRef, watch } from 'vue'
 import { useLive } from '@/api/live'
-import type { Finding } from '@/api/types'
-import type { RunRank } from '@/composables/useAllRanks'
+import type { Finding, RankStatus } from '@/api/types'
 import { useFindingText } from '@/composables/useFindingText'
 import { useText } from '@/composables/useText'
 import type { Health, NodeRanks } from '@/lib/health'
@@ -34,7 +33,7 @@ export interface NodeRow {
 }
 
 /** Nodes and their devices as rows. A cluster has thousands: rows are made in turns, and come as they are made; later ones keep what has not changed. */
-export function useNodeRows(ranks: () => readonly RunRank[], findings: () => readonly Finding[], worstFirst: () => boolean): ShallowRef<readonly NodeRow[]> {
+export function useNodeRows(ranks: () => readonly RankStatus[], findings: () => readonly Finding[], worstFirst: () => boolean): ShallowRef<readonly NodeRow[]> {
   const t = useText()
   const words = useFindingText()
   const live = useLive()
@@ -51,16 +50,16 @@ export function useNodeRows(ranks: () => readonly RunRank[], findings: () => rea
     }
     return found
   })
-  const label = (rank: RunRank, finding: Finding | undefined, health: Health): string =>
+  const label = (rank: RankStatus, finding: Finding | undefined, health: Health): string =>
     `${t(rank.device === 'cpu' ? 'grid.process' : 'grid.gpu')} ${rank.local_rank}, ${t('finding.rank', { ranks: rank.rank })}: ${finding ? words.short(finding) : t(`mark.${health}`)}`
-  function cellOf(rank: RunRank): DeviceCell {
+  function cellOf(rank: RankStatus): DeviceCell {
     const key = `${rank.run}/${rank.rank}`
     const finding = findingsOf.value.get(key)
     const health = rankHealth(rank, finding, live.lostSince.value !== null)
     return { key, run: rank.run, rank: rank.rank, localRank: rank.local_rank, health, label: label(rank, finding, health) }
   }
   function rowOf({ node, ranks: members }: NodeRanks, before: NodeRow | undefined): NodeRow {
-    const cells = (members as RunRank[]).map(cellOf)
+    const cells = members.map(cellOf)
     const said = cells.map(({ key, label: text }) => `${key} ${text}`).join()
     return before?.said === said ? before : { node, cells, said, worst: Math.min(...cells.map(({ health }) => WORST.indexOf(health))) }
   }
@@ -71,7 +70,7 @@ export function useNodeRows(ranks: () => readonly RunRank[], findings: () => rea
     const before = new Map(rows.value.map((row) => [row.node, row]))
     const growing = !before.size
     const made: NodeRow[] = []
-    await inTurns(groupByNode(ranks()) as NodeRanks[], (node) => made.push(rowOf(node, before.get(node.node))), () => growing && (rows.value = [...made]), { signal, most: growing ? DRAWN_AT_ONCE : undefined })
+    await inTurns(groupByNode(ranks()), (node) => made.push(rowOf(node, before.get(node.node))), () => growing && (rows.value = [...made]), { signal, most: growing ? DRAWN_AT_ONCE : undefined })
     if (signal.aborted) return
     const ordered = worstFirst() ? made.sort((a, b) => a.worst - b.worst) : made
     if (ordered.length !== rows.value.length || ordered.some((row, i) => row !== rows.value[i])) rows.value = ordered

@@ -87,6 +87,12 @@ export function formatPercent(share: Maybe): string {
   return share > 0.99 && share < 1 ? '> 99 %' : `${Math.round(share * 100)} %`
 }
 
+/** What is a cost, mostly a small one: 0.0062 → "0.6 %", 0.23 → "23 %". */
+export function formatShare(share: Maybe): string {
+  if (!known(share)) return UNKNOWN
+  return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`
+}
+
 /** 1.2 → "1.20×". */
 export function formatRatio(ratio: Maybe): string {
   return known(ratio) ? `${ratio.toFixed(2)}×` : UNKNOWN

@@ -1,4 +1,4 @@
-import type { Finding, Rank } from '@/api/types'
+import type { Finding, RankStatus } from '@/api/types'
 import { wasOpenAtEnd } from '@/lib/jobs'
 
 export type Health = 'ok' | 'warn' | 'bad' | 'stale' | 'over'
@@ -6,12 +6,12 @@ export type Health = 'ok' | 'warn' | 'bad' | 'stale' | 'over'
 /** Heartbeats come once a second. */
 const SILENT_SECONDS = 3
 
-export function isSilent(rank: Pick<Rank, 'connected' | 'heartbeat_age_seconds'>): boolean {
+export function isSilent(rank: Pick<RankStatus, 'connected' | 'heartbeat_age_seconds'>): boolean {
   return !rank.connected || (rank.heartbeat_age_seconds ?? 0) > SILENT_SECONDS
 }
 
 /** A paging finding is bad, advice is a warning, silence is no health at all; `lost`: nor is that of the platform. */
-export function rankHealth(rank: Pick<Rank, 'connected' | 'ended' | 'heartbeat_age_seconds'>, finding: Finding | undefined, lost = false): Health {
+export function rankHealth(rank: Pick<RankStatus, 'connected' | 'ended' | 'heartbeat_age_seconds'>, finding: Finding | undefined, lost = false): Health {
   if (finding?.page) return 'bad'
   if (rank.ended) return 'over'
   if (lost || isSilent(rank)) return 'stale'
@@ -26,15 +26,15 @@ export function findingHealth(finding: Finding): Health {
 
 export interface NodeRanks {
   readonly node: string
-  readonly ranks: readonly Rank[]
+  readonly ranks: readonly RankStatus[]
 }
 
 // Made once: localeCompare makes one each time, which of a thousand nodes takes a quarter of a second.
 const inOrder = new Intl.Collator(undefined, { numeric: true }).compare
 
 /** Ranks by the machine they run on, in the order of their local ranks. */
-export function groupByNode(ranks: readonly Rank[]): NodeRanks[] {
-  const nodes = new Map<string, Rank[]>()
+export function groupByNode(ranks: readonly RankStatus[]): NodeRanks[] {
+  const nodes = new Map<string, RankStatus[]>()
   for (const rank of ranks) {
     const members = nodes.get(rank.node)
     if (members) members.push(rank)

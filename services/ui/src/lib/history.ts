@@ -76,6 +76,12 @@ export function positionOf(marker: Marker, run: RunHistory, axis: Axis): number 
   return marker.unix_seconds === null ? null : marker.unix_seconds - startOf(run)
 }
 
+/** How far a run has come on the axis; null: it has not begun. */
+export function endOf(run: RunHistory, axis: Axis): number | null {
+  const ends = run.attempts.flatMap(({ last_step: step, unix_seconds: time }) => (axis === 'step' ? step.slice(-1) : time.slice(-1).map((one) => one - startOf(run))))
+  return ends.length ? Math.max(...ends) : null
+}
+
 /**
  * An average that forgets: `weight` of the value before, the rest of the new one, without the pull of the first value
  * (as in TensorBoard). A value that is not known stays so.

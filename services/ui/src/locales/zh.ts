@@ -33,7 +33,7 @@ export const zh: Messages = {
   'live.collector': '自 {time} 起追踪收集器没有回应。',
   'live.collectorText': '恢复之前不会有新数据，恢复后页面会自动继续。训练不受影响，其追踪数据稍后补传。',
   'live.quiet': '{age}没有消息',
-  'live.age': '{age}前更新',
+  'live.age': '{age} 前更新',
   'live.loading': '加载中',
   'live.lost': '自 {time} 起平台没有回应。',
   'live.lostText': '页面显示的是当时的状态。页面会继续重试；没有平台训练也会继续。',

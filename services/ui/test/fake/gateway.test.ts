@@ -41,6 +41,7 @@ describe('the fake gateway answers as openapi.json says', () => {
     ['/api/v1/jobs', 'Job', 1],
     ['/api/v1/findings', 'Finding', 1],
     ['/api/v1/jobs/run-fake/ranks', 'Rank', 6],
+    ['/api/v1/ranks', 'RankStatus', 6],
     ['/api/v1/jobs/run-fake/clocks', 'Clock', 6],
   ])('%s as a list of %s', (path, schema, count) => {
     const listed = ask(path) as unknown[]

@@ -25,6 +25,16 @@ describe('formatExcess', () => {
   ])('writes the ratio %s as %s', (ratio, text) => expect(format.formatExcess(ratio)).toBe(text))
 })
 
+describe('formatShare', () => {
+  it.each([
+    [0.0062, '0.6 %'],
+    [0.099, '9.9 %'],
+    [0.0999, '10 %'],
+    [0.23, '23 %'],
+    [null, '–'],
+  ])('writes %s as %s', (share, text) => expect(format.formatShare(share)).toBe(text))
+})
+
 describe('formatPercent', () => {
   it('never calls certain what is not', () => {
     expect(format.formatPercent(0.998)).toBe('> 99 %')

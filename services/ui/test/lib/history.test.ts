@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { RunHistory } from '@/api/types'
-import { aligned, broken, curveOf, evaluationsOf, smoothed } from '@/lib/history'
+import { aligned, broken, curveOf, endOf, evaluationsOf, smoothed } from '@/lib/history'
 import { toCsv } from '@/lib/export'
 
 const attempt = (number: number, first: number, loss: (number | null)[], kept: number | null = null): RunHistory['attempts'][number] => ({
@@ -33,6 +33,14 @@ describe('evaluationsOf', () => {
     expect(evaluationsOf(run, 'step')).toEqual([{ x: 2, y: 1 }, { x: 4, y: 2 }])
     expect(evaluationsOf(run, 'time').map(({ x }) => x)).toEqual([20, 1020])
   })
+})
+
+describe('endOf', () => {
+  it('is how far a run has come, in steps or in time', () => {
+    expect(endOf(run, 'step')).toBe(5)
+    expect(endOf(run, 'time')).toBe(1030)
+  })
+  it('is not there before the first step', () => expect(endOf({ ...run, attempts: [] }, 'step')).toBeNull())
 })
 
 describe('smoothed', () => {

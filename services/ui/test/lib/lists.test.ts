@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Finding, Job, Rank } from '@/api/types'
+import type { Finding, Job, RankStatus } from '@/api/types'
 import { backoffMs } from '@/lib/backoff'
 import { findingHealth, groupByNode, rankHealth } from '@/lib/health'
 import { byStart, byUrgency, lasts, layoutText, shortRun, wasOpenAtEnd } from '@/lib/jobs'
@@ -9,7 +9,7 @@ import { median, quantile } from '@/lib/statistics'
 const finding = (fields: Partial<Finding>): Finding =>
   ({ id: '', state: 'open', page: true, cost_ratio: 1, opened_unix_ns: 0, ranks: [], ...fields }) as Finding
 const job = (fields: Partial<Job>): Job => ({ run: '', state: 'running', attempt: 1, started_unix_seconds: 0, ...fields }) as Job
-const rank = (fields: Partial<Rank>): Rank => ({ connected: true, ended: false, ...fields }) as Rank
+const rank = (fields: Partial<RankStatus>): RankStatus => ({ connected: true, ended: false, ...fields }) as RankStatus
 
 describe('byUrgency', () => {
   it('puts open before resolved, paging before advice, a hang before what is dear', () => {

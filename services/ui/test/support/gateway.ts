@@ -27,6 +27,8 @@ export class FakeGateway {
   condition: 'up' | 'silent' | 'down' = 'up'
   collectorLost: number | null = null
   canSilence = true
+  /** Whether the session that asks has signed in. */
+  signedIn = true
   /** That the report counts. */
   incidents = 0
   /** Findings that only the store still has. */
@@ -52,8 +54,9 @@ export class FakeGateway {
     const path = url.pathname
     this.asked.push(`${method} ${path}${url.search}`)
     for (const [below, status] of this.failing) if (path.startsWith(below)) return failure(status)
-    if (path === '/api/v1/session') return json({ authenticated: true, role: 'operator', name: 'ann', can_silence: this.canSilence, expires_unix_seconds: null })
+    if (path === '/api/v1/session') return json({ authenticated: this.signedIn, role: this.signedIn ? 'operator' : null, name: this.signedIn ? 'ann' : '', can_silence: this.canSilence, expires_unix_seconds: null })
     if (path === '/api/v1/jobs') return json(this.listed().map((world) => world.job(this.now())))
+    if (path === '/api/v1/ranks') return json(this.listed().flatMap((world) => (world.unheard ? [] : Array.from({ length: world.ranks }, (_, rank) => world.rankStatus(rank)))))
     if (path === '/api/v1/findings') {
       const run = url.searchParams.get('run')
       return json(run ? [...this.worlds.flatMap((world) => world.findings(this.now())), ...this.archived].filter((one) => one.run === run) : this.findings(this.now()))
@@ -208,6 +211,7 @@ export class FakeGateway {
   /** Turns MegaScope on for a run. */
   scope(run: string, model?: ConstructorParameters<typeof FakeScope>[1]): FakeScope {
     const scope = new FakeScope(run, model)
+    scope.job = this.worlds.find((world) => world.run === run)?.name ?? scope.job
     this.scopes.set(run, scope)
     return scope
   }
@@ -246,7 +250,8 @@ const reportOf = (incidents: number): Report => ({
   from_unix_seconds: 1_789_000_000, to_unix_seconds: 1_790_000_000, incidents, open: 0, mean_seconds_to_resolve: incidents ? 600 : null,
   levels: incidents ? [{ level: 'P1', incidents, open: 0, mean_seconds_to_resolve: 600 }] : [],
   causes: incidents ? [{ cause: 'compute', incidents }] : [],
-  repeat_offenders: [], trend: [],
+  repeat_offenders: incidents > 1 ? [{ kind: 'node', name: 'node-3', incidents, alerts: ['SlowGpu', 'SlowLink'] }, { kind: 'gpu', name: 'GPU-00000003', incidents: incidents - 1, alerts: ['SlowGpu'] }, { kind: 'job', name: 'research/moe-ablation', incidents: 2, alerts: ['Hang'] }] : [],
+  trend: [],
 })
 
 const json = (body: unknown): Answer => ({ status: 200, type: 'application/json', body: JSON.stringify(body) })

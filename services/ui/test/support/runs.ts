@@ -1,6 +1,8 @@
 import type { Marker, Recipe, RunHistory, SeriesName, TimeSpent } from '@/api/types'
 import { noise, STEP_SECONDS } from './world'
-import type { World } from './world'
+import type { Curves, World } from './world'
+
+const CURVES: readonly (readonly [name: keyof Curves, spread: number])[] = [['loss', 0.02], ['step_seconds', 0.08], ['tokens_per_second', 0.05], ['tflops_per_gpu', 0.05], ['grad_norm', 0.3], ['learning_rate', 0]]
 
 /** What the gateway tells of a made-up run as a whole. */
 export interface HistoryQuestion {
@@ -33,7 +35,6 @@ function attemptOf(world: World, attempt: number, first: number, last: number, p
     max: thinned ? starts.map((step) => value(step) * (1 + spread)) : null,
     non_finite: [],
   })
-  const slow = (step: number): number => Math.max(1, ...world.faults.map(({ since, until, effect }) => (step >= since && step <= (until ?? Infinity) ? effect : 1)))
   return {
     attempt,
     started_unix_seconds: world.startOf(first),
@@ -44,12 +45,7 @@ function attemptOf(world: World, attempt: number, first: number, last: number, p
     last_step: ends,
     unix_seconds: ends.map((step) => world.startOf(step + (attempt > 1 ? 300 : 0))),
     series: [
-      series('loss', world.lossOf, 0.02),
-      series('step_seconds', (step) => STEP_SECONDS * slow(step) * (1 + 0.02 * noise(step)), 0.08),
-      series('tokens_per_second', (step) => 16_384 / slow(step), 0.05),
-      series('tflops_per_gpu', (step) => 410 / slow(step), 0.05),
-      series('grad_norm', (step) => 0.9 + 0.1 * noise(step) + 2 * Math.exp(-step / 200), 0.3),
-      series('learning_rate', (step) => 3e-4 * Math.min(1, step / 100) * (0.55 + 0.45 * Math.cos(step / 4000)), 0),
+      ...CURVES.map(([name, spread]) => series(name, (step) => world.curves(step)[name], spread)),
       ...(world.pipeline > 1 ? [series('bubble_ratio', (step) => 0.11 + 0.01 * noise(step), 0.1)] : []),
       series('device_memory_bytes', () => 61e9, 0),
     ],

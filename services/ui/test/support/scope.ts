@@ -38,6 +38,7 @@ export class FakeScope {
   broken: readonly number[] = []
   late = 0
   connected = true
+  job = 'team/fake'
   roles = ['train', 'perturb', 'generate']
   readonly commands: Record<string, unknown>[] = []
   readonly recordings: FakeRecording[] = []
@@ -92,7 +93,7 @@ export class FakeScope {
   description(): Description {
     const { layers, heads, channels, tokens } = this.model
     return {
-      run: this.run, job: 'team/fake',
+      run: this.run, job: this.job,
       model: { name: 'fake', layers, heads, queryGroups: Math.max(1, heads / 2), hidden: channels, headChannels: channels / heads, vocabulary: 256, sequenceLength: tokens, dtype: 'bf16' },
       sizes: { world: 2, tensor: 2, pipeline: 1, data: 1 },
       sites: this.connected ? sitesOf(this.model) : [],
@@ -352,7 +353,7 @@ function frameOf(planned: Planned, layer: number | undefined, step: number, brok
   const probabilities = site === 'attn.probs'
   const absent = site.startsWith('attn.probs') || site === 'attn.scores' ? Uint8Array.from({ length: size }, (_, i) => (i % columns > (planned.from ?? 0) + (Math.floor(i / columns) % (shape.at(-2) ?? 1)) ? 2 : 0)) : undefined
   const values = Float32Array.from({ length: size }, (_, i) => {
-    const [row, column] = [(planned.from ?? 0) + Math.floor(i / columns), i % columns]
+    const [row, column] = [(planned.from ?? 0) + (Math.floor(i / columns) % (shape.at(-2) ?? 1)), i % columns]
     if (broken.includes(layer ?? -1) && i % 97 === 5) return i % 2 ? NaN : Infinity
     if (probabilities) return Math.exp(-Math.abs(row - column - 1) * 0.8 - hash(seed) * column * 0.05) + (column === 0 ? 0.4 : 0)
     const outlier = column === Math.floor(columns / 3) ? 8 : 1

@@ -14,6 +14,8 @@ const POLICY = "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-
 export async function serve(gateway: FakeGateway, folder: string, port = 0): Promise<{ readonly server: Server; readonly url: string }> {
   const server = createServer((request, response) => {
     const url = new URL(request.url ?? '/', 'http://fake')
+    if (gateway.condition === 'down') return void request.socket.destroy()
+    if (gateway.condition === 'silent') return
     if (url.pathname.startsWith('/api/')) {
       void bodyOf(request).then((sent) => {
         const { status, type, body } = gateway.answer(request.method ?? 'GET', url, sent)
@@ -30,6 +32,7 @@ export async function serve(gateway: FakeGateway, folder: string, port = 0): Pro
   const sockets = new WebSocketServer({ noServer: true })
   const viewers = new WebSocketServer({ noServer: true, handleProtocols: () => 'mscope.v1' })
   server.on('upgrade', (request, socket, head) => {
+    if (gateway.condition !== 'up') return void socket.destroy()
     const chosen = request.url?.startsWith('/api/v1/scope') ? viewers : sockets
     chosen.handleUpgrade(request, socket, head, (made) => chosen.emit('connection', made, request))
   })
@@ -42,9 +45,11 @@ export async function serve(gateway: FakeGateway, folder: string, port = 0): Pro
     const say = (event: object): void => socket.send(JSON.stringify(event))
     for (const event of gateway.greeting()) say(event)
     const stop = gateway.listen(say)
-    const pings = setInterval(() => say(gateway.ping()), PING_MS)
+    const pings = setInterval(() => gateway.condition === 'up' && say(gateway.ping()), PING_MS)
+    const kept = gateway.connected(() => socket.terminate())
     socket.on('close', () => {
       stop()
+      kept()
       clearInterval(pings)
     })
   })

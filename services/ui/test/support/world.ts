@@ -1,4 +1,4 @@
-import type { Clock, Finding, Job, JobState, Metrics, Rank, Recipe, Timeline } from '@/api/types'
+import type { Clock, Finding, Job, JobState, Metrics, Rank, RankStatus, Recipe, Timeline } from '@/api/types'
 
 /** What goes wrong in a made-up run. */
 export interface Fault {
@@ -48,6 +48,8 @@ export interface StepValues {
   readonly host: number
   readonly duration: number
 }
+
+export type Curves = Readonly<Record<'loss' | 'learning_rate' | 'grad_norm' | 'step_seconds' | 'tokens_per_second' | 'tflops_per_gpu', number>>
 
 /**
  * A run with any number of ranks and steps, made up as it is asked for: the same question has the same answer. Ranks
@@ -116,6 +118,19 @@ export class World {
     return { compute, wait, host, duration: compute + wait + host }
   }
 
+  /** What the run tells of itself at a step, as curves and as its newest numbers. */
+  curves(step: number): Curves {
+    const slow = Math.max(1, ...this.faults.map(({ since, until, effect }) => (step >= since && step <= (until ?? Infinity) ? effect : 1)))
+    return {
+      loss: this.lossOf(step),
+      learning_rate: 3e-4 * Math.min(1, step / 100) * (0.55 + 0.45 * Math.cos(step / 4000)),
+      grad_norm: 0.9 + 0.1 * noise(step) + 2 * Math.exp(-step / 200),
+      step_seconds: STEP_SECONDS * slow * (1 + 0.02 * noise(step)),
+      tokens_per_second: 16_384 / slow,
+      tflops_per_gpu: 410 / slow,
+    }
+  }
+
   readonly lossOf = (step: number): number => loss(step) + this.worse
 
   startOf(step: number): number {
@@ -125,6 +140,7 @@ export class World {
   job(now: number): Job {
     const slow = this.findings(now).flatMap((finding) => finding.ranks)
     const known = (value: number): number | null => (this.unheard ? null : value)
+    const newest = this.curves(this.newestStep)
     return {
       run: this.run,
       job: this.name,
@@ -138,13 +154,13 @@ export class World {
       sizes: this.unheard ? UNKNOWN_SIZES : { world: this.ranks, tensor: 1, pipeline: this.pipeline, data: Math.ceil(this.ranks / this.pipeline), context: 1, expert: 1, virtual_pipeline: 1 },
       step: this.unheard ? 0 : this.newestStep,
       total_steps: this.unheard ? 0 : Math.max(50_000, this.newestStep),
-      step_seconds: known(STEP_SECONDS),
-      loss: known(this.lossOf(this.newestStep)),
+      step_seconds: known(newest.step_seconds),
+      loss: known(newest.loss),
       loss_trend: this.unheard ? [] : Array.from({ length: 24 }, (_, i) => this.lossOf(1 + i * Math.floor(this.newestStep / 24))),
-      learning_rate: known(3e-4),
-      grad_norm: known(0.9),
-      tokens_per_second: known(16_384),
-      tflops_per_gpu: known(410),
+      learning_rate: known(newest.learning_rate),
+      grad_norm: known(newest.grad_norm),
+      tokens_per_second: known(newest.tokens_per_second),
+      tflops_per_gpu: known(newest.tflops_per_gpu),
       non_finite: [],
       eta_seconds: ['running', 'stalled'].includes(this.state) ? 3600 : null,
       ranks_connected: ['starting', 'running', 'stalled'].includes(this.state) && !this.unheard ? this.ranks : 0,
@@ -180,6 +196,11 @@ export class World {
     }
   }
 
+  rankStatus(rank: number): RankStatus {
+    const { node, device, local_rank, connected, ended, heartbeat_age_seconds } = this.rank(rank)
+    return { run: this.run, rank, node, device, local_rank, connected, ended, heartbeat_age_seconds }
+  }
+
   clock(rank: number): Clock {
     return {
       rank, node: `node-${Math.floor(rank / this.perNode)}`, offset_ns: 100 * rank, drift_ppm: 0.1, error_ns: 800,
@@ -190,15 +211,16 @@ export class World {
   metrics(limit: number): Metrics {
     const first = Math.max(this.oldestStep, this.newestStep - limit + 1)
     const step = Array.from({ length: this.newestStep - first + 1 }, (_, i) => first + i)
+    const curves = step.map((one) => this.curves(one))
     return {
       step,
       unix_seconds: step.map((one) => this.startOf(one)),
-      step_seconds: step.map(() => STEP_SECONDS),
-      loss: step.map(loss),
-      learning_rate: step.map(() => 3e-4),
-      grad_norm: step.map((one) => 0.9 + 0.1 * noise(one)),
-      tokens_per_second: step.map(() => 16_384),
-      tflops_per_gpu: step.map(() => 410),
+      step_seconds: curves.map((one) => one.step_seconds),
+      loss: curves.map((one) => one.loss),
+      learning_rate: curves.map((one) => one.learning_rate),
+      grad_norm: curves.map((one) => one.grad_norm),
+      tokens_per_second: curves.map((one) => one.tokens_per_second),
+      tflops_per_gpu: curves.map((one) => one.tflops_per_gpu),
     }
   }
 

@@ -29,4 +29,12 @@ describe('the nodes, which stand below the findings', () => {
     await page.until(() => page!.element.querySelector('#grid-title'))
     expect(page.element.querySelector('.lists a')).not.toBeNull()
   })
+
+  it('are asked for once, however many jobs there are', async () => {
+    const gateway = gatewayOf(40)
+    page = await mountPage(HealthView, gateway, '/health')
+    await page.until(() => page!.element.querySelectorAll('.nodes .cell').length === 40 * 8)
+    expect(page.element.querySelectorAll('.nodes .cell')).toHaveLength(40 * 8)
+    expect(gateway.asked.filter((asked) => /ranks/.test(asked))).toEqual(['GET /api/v1/ranks'])
+  })
 })

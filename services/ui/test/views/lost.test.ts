@@ -5,7 +5,7 @@ import { mountApp } from '../support/mount'
 import { gatewayOf, VIEWS } from '../support/pages'
 
 /** Whatever is drawn in the colour of what is well. */
-const GREEN = '.running, .mark.ok, .badge.live svg, .state.live svg, .fine svg, .none svg'
+const GREEN = '.running, .health-mark.ok, .badge.live svg, .state.live svg, .fine svg, .none svg'
 const SHOWN_MS = 5000
 /** Longer than the longest pause between two attempts to connect. */
 const BACK_MS = 40_000
