@@ -3,6 +3,10 @@
 The same inputs as tests/attack, made of a seed: messages, requests, objects, files, tokens. It prints what came of
 them, and ends with 1 when anything crashed, hung, grew or harmed the innocent job beside it. What failed is saved;
 `--replay FILE` executes it again.
+
+`--processes 32` shares the same inputs among that many processes, each with an innocent of its own, and sums up.
+`--share 3/32` executes the third of 32 parts of what `--executions` and `--seed` name, as on several machines. Neither
+needs a network; where there is no redis-server, the target redis is left out.
 """
 
 from __future__ import annotations
@@ -11,15 +15,18 @@ import argparse
 import asyncio
 import faulthandler
 import json
+import shutil
 import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+from bench._attack_parts import Share, Tally, in_processes
 from megatronapp.core.logging import configure
 from tests.attack.session import HANG_SECONDS, Target, attack, resident_bytes
-from tests.attack.targets import TARGETS
+from tests.attack.targets import PROGRAMS, TARGETS
 
 CHECK_EVERY = 500
 """Inputs from one look at the innocent to the next."""
@@ -28,7 +35,6 @@ MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
 MAX_HARMS = 1_000
 """So is one that was harmed so often."""
-MAX_SHOWN = 20
 WARM_UP = 1_000
 """Inputs after which memory is measured for the first time: caches and buffers are filled by then."""
 
@@ -40,6 +46,8 @@ class Run:
         self.name = name
         self.failures = failures
         self.harms: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        """What came of the inputs."""
         self.executions = 0
         self._began = self._reported = time.monotonic()
         self._warm_bytes = 0
@@ -61,9 +69,11 @@ class Run:
                 faulthandler.cancel_dump_traceback_later()
                 await target.stop()
         self._report()
-        for result, number in sorted(getattr(target, "seen", Counter()).items()):
-            print(f"    {number:9,} {result}")
+        self.seen += getattr(target, "seen", Counter())
         return not self.harms
+
+    def tally(self) -> Tally:
+        return Tally(self.name, self.executions, self.harms, self.seen)
 
     async def _execute(self, target: Target, seed: int) -> None:
         try:
@@ -111,33 +121,56 @@ class Run:
         )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.attack", description=__doc__)
     parser.add_argument("--executions", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--targets", nargs="*", choices=list(TARGETS), help="default: all that can be had here")
+    parser.add_argument("--share", type=Share.parse, default=Share(1, 1), metavar="I/N")
+    parser.add_argument("--processes", type=int, default=1, metavar="N")
     parser.add_argument("--failures", type=Path, default=Path("attack-failures.jsonl"))
     parser.add_argument("--replay", type=Path, help="a file of failures")
-    given = parser.parse_args()
+    parser.add_argument("--tallies", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.processes > 1 and (given.replay or given.share.of > 1):
+        parser.error("--processes makes shares of its own: leave out --share and --replay")
+    given.targets = given.targets or _targets_here()
+    if not given.replay and not given.tallies:
+        print(f"seed {given.seed}", flush=True)
+    tallies = in_processes(given) if given.processes > 1 else _here(given)
+    if given.tallies:
+        given.tallies.write_text(json.dumps([tally.as_json() for tally in tallies]))
+    for tally in tallies:
+        print(tally.text())
+    return 1 if any(tally.harms for tally in tallies) else 0
+
+
+def _targets_here() -> list[str]:
+    """All of which the programs are there."""
+    missing = {name: program for name, program in PROGRAMS.items() if shutil.which(program) is None}
+    for name, program in missing.items():
+        print(f"{name} is left out: there is no {program} here")
+    return [name for name in TARGETS if name not in missing]
+
+
+def _here(given: argparse.Namespace) -> list[Tally]:
     configure("critical")
     warnings.simplefilter("ignore")
-    plan = _replayed(given.replay) if given.replay else _planned(given.targets, given.executions, given.seed)
-    if not given.replay:
-        print(f"seed {given.seed}")
-    good = True
-    for name, seeds in plan.items():
-        run = Run(name, given.failures if not given.replay else given.replay.with_suffix(".again.jsonl"))
-        good &= asyncio.run(run.attack(seeds))
-        for harm, number in run.harms.most_common(MAX_SHOWN):
-            print(f"  HARM {number} x {harm}")
-    return 0 if good else 1
+    if given.replay:
+        plan, failures = _replayed(given.replay), given.replay.with_suffix(".again.jsonl")
+    else:
+        plan, failures = _planned(given.targets, given.executions, given.seed, given.share), given.failures
+    runs = [(Run(name, failures), seeds) for name, seeds in plan.items()]
+    for run, seeds in runs:
+        asyncio.run(run.attack(seeds))
+    return [run.tally() for run, _ in runs]
 
 
-def _planned(names: list[str], executions: int, seed: int) -> dict[str, range | list[int]]:
-    """Each target's share."""
+def _planned(names: list[str], executions: int, seed: int, share: Share) -> dict[str, range | list[int]]:
+    """Each target's part of the inputs."""
     whole = sum(TARGETS[name][1] for name in names)
     first = seed * 10**9
-    return {name: range(first, first + round(executions * TARGETS[name][1] / whole)) for name in names}
+    return {name: share.part(range(first, first + round(executions * TARGETS[name][1] / whole))) for name in names}
 
 
 def _replayed(file: Path) -> dict[str, range | list[int]]:

@@ -24,3 +24,5 @@ TARGETS: Mapping[str, tuple[Callable[[], Target], float]] = {
     "redis": (Redis, 0.07),
     "agent": (Agent, 0.03),
 }
+PROGRAMS: Mapping[str, str] = {"redis": "redis-server"}
+"""What a target needs beside Python."""

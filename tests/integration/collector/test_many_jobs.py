@@ -78,7 +78,7 @@ async def test_a_job_too_many_is_refused_with_what_to_do_and_the_others_go_on(st
 
     assert error is not None
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert "2 jobs of namespace team" in (error.details() or "")
+    assert "2 runs of jobs of namespace team" in (error.details() or "")
     assert "max_jobs_per_namespace" in (error.details() or "")
     assert running.value("megatronapp_trace_refused_total", reason="too_many_jobs") == 1
     assert lines_of(running, "3") == []
@@ -86,3 +86,18 @@ async def test_a_job_too_many_is_refused_with_what_to_do_and_the_others_go_on(st
     again = await run_job(running, "team/1")
     for rank in (*ranks, again):
         await rank.close()
+
+
+async def test_ever_new_runs_of_one_job_are_refused_as_jobs_are(start: Start) -> None:
+    running = await start(max_jobs_per_namespace=2)
+    ranks = [RankStream(running.address) for _ in range(3)]
+
+    for number, rank in enumerate(ranks):
+        run = trace_pb2.Identity(run=f"run-{number}", job="team/x", attempt=1, rank=0, incarnation=1)
+        await rank.send(hello(run), summary(1, 1))
+
+    error = await ranks[2].status()
+    assert error is not None
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    for rank in ranks:
+        await rank.channel.close(None)

@@ -17,7 +17,12 @@ from scripts import package_chart
 ROOT = Path(__file__).resolve().parents[3]
 TRAINER = (ROOT / "services/trainer/Dockerfile").read_text().replace("\\\n", " ")
 
+BASE = f"sha256:{8:064d}"
 BUILDER = """#!/bin/sh
+if [ "$1 $2" = "image inspect" ]; then
+  [ "$3" != --format ] || echo "docker.io/library/base@$BASE"
+  exit
+fi
 printf '%s|' "$@" >> "$LOG"
 echo >> "$LOG"
 while [ $# -gt 1 ]; do
@@ -35,6 +40,10 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("scripts/images", "pyproject.toml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "podman").write_text(BUILDER)
+    for dockerfile in ROOT.glob("services/*/Dockerfile"):
+        copy = tmp_path / dockerfile.relative_to(ROOT)
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(dockerfile.read_bytes())
     for name in ("scripts/images", "podman"):
         (tmp_path / name).chmod(0o755)
     return tmp_path
@@ -46,6 +55,7 @@ def build(checkout: Path, *images: str, **environment: str) -> list[list[str]]:
         "BUILDER": str(checkout / "podman"),
         "LOG": str(checkout / "log"),
         "REGISTRY": "r/megatronapp",
+        "BASE": BASE,
         **environment,
     }
     subprocess.run([checkout / "scripts/images", *images], env=os.environ | own, check=True, capture_output=True)
@@ -88,6 +98,58 @@ def test_images_pushed_one_by_one_make_one_release(checkout: Path) -> None:
     assert images.registry == "r/megatronapp"
     assert images.digests == dict.fromkeys(package_chart.IMAGES, f"sha256:{7:064d}")
     assert json.loads((checkout / "dist/digests/trainer-cuda.json").read_text())["version"] == "1.2.3"
+
+
+def test_a_pushed_image_is_built_on_the_digests_of_its_bases_and_names_them(checkout: Path) -> None:
+    (call, *_) = build(checkout, "scope-gateway", PUSH="1")
+
+    pinned = [value for flag, value in pairwise(call) if flag == "--build-arg"]
+    labels = [value for flag, value in pairwise(call) if flag == "--label"]
+    assert pinned == [f"PYTHON_IMAGE=docker.io/library/python@{BASE}", f"NODE_IMAGE=docker.io/library/node@{BASE}"]
+    assert labels == [
+        "org.opencontainers.image.base.name=docker.io/library/python:3.11-slim",
+        f"org.opencontainers.image.base.digest={BASE}",
+    ]
+    assert json.loads((checkout / "dist/digests/scope-gateway.json").read_text())["bases"] == [
+        f"docker.io/library/python:3.11-slim@{BASE}",
+        f"docker.io/library/node:20-slim@{BASE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (f"mirror:5000/python@sha256:{9:064d}", f"mirror:5000/python@sha256:{9:064d}"),
+        ("mirror:5000/python:3.12", f"mirror:5000/python@{BASE}"),
+        ("mirror:5000/python", f"mirror:5000/python@{BASE}"),
+    ],
+)
+def test_a_base_that_was_named_is_taken_and_pinned(checkout: Path, given: str, taken: str) -> None:
+    (call, *_) = build(checkout, "detector", PUSH="1", BUILD_ARGS=f"--build-arg PYTHON_IMAGE={given}")
+
+    pinned = [value for flag, value in pairwise(call) if flag == "--build-arg"]
+    assert pinned[-1] == f"PYTHON_IMAGE={taken}"
+
+
+def test_what_has_no_digest_is_not_built_on_and_not_pushed(checkout: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build(checkout, "detector", PUSH="1", BASE="none")
+
+    said = failed.value.stderr.decode().splitlines()
+    assert said == [
+        "images: no digest of docker.io/library/python:3.11-slim; "
+        'give one: BUILD_ARGS="--build-arg PYTHON_IMAGE=IMAGE@sha256:…"'
+    ]
+    assert not (checkout / "log").exists()
+
+
+@pytest.mark.parametrize("dockerfile", sorted(ROOT.glob("services/*/Dockerfile")), ids=lambda file: file.parent.name)
+def test_every_stage_begins_with_an_image_that_is_pinned(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
+
+    begins = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+
+    assert set(begins) <= {f"${{{name}}}" for name in re.findall(r"^ARG ([A-Z_]+_IMAGE)=", text, re.MULTILINE)}
 
 
 def test_a_release_builds_every_image_that_its_chart_names() -> None:

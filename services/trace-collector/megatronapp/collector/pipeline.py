@@ -90,14 +90,14 @@ class Pipeline:
 
     def admit(self, identity: trace_pb2.Identity, *, may_open_run: bool) -> None:
         """Raises ForbiddenError when the run is another job's, or is nobody's yet and the rank may not open it, and
-        TooManyJobsError when there is no room for its job."""
+        TooManyJobsError when there is no room for it."""
         self._jobs.check_owner(identity)
         if not may_open_run and self._jobs.owner(identity.run) is None:
             raise ForbiddenError(
                 f"the token does not name run {identity.run!r}, which is new: only pods that an earlier version "
                 "started may go on with a run; start the job again"
             )
-        self._job_limit.admit(identity.job)
+        self._job_limit.admit(identity.job, identity.run)
 
     def knows(self, identity: trace_pb2.Identity) -> bool:
         """Whether the rank's Hello has been taken in."""
@@ -287,7 +287,7 @@ class Pipeline:
             received = item.received
             with self._aside.unless_applied(received.record):
                 self._take(first + number, received, publish=True)
-            self._job_limit.heard(received.identity.job)
+            self._job_limit.heard(received.identity.job, received.identity.run)
             lag_seconds = max(0, now - received.received_unix_ns) / 1e9
             self._metrics.of(received.identity.job).lag.observe(lag_seconds)
         self._applied = first + len(group)

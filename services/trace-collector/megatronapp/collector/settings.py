@@ -39,8 +39,8 @@ class CollectorSettings(ServiceSettings):
     max_pending_bytes: int = Field(
         default=256 << 20, ge=1 << 20, description="intake waits while more than this is neither journalled nor stored"
     )
-    max_jobs: int = Field(default=2_000, ge=1, description="jobs traced at once, at most; more are refused")
-    max_jobs_per_namespace: int = Field(default=1_000, ge=1, description="the same for the jobs of one namespace")
+    max_jobs: int = Field(default=2_000, ge=1, description="runs of jobs traced at once, at most; more are refused")
+    max_jobs_per_namespace: int = Field(default=1_000, ge=1, description="the same of one namespace")
 
     fsync: bool = Field(
         default=True, description="an acknowledged message survives a power loss; false: only a crash of the process"

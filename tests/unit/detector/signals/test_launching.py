@@ -5,12 +5,18 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.core.findings import Cause, Kind, State
+from megatronapp.detector.signals import launching
+from megatronapp.trainer.agent import summary
 from tests.support.detecting import detect, seeds
 from tests.support.simulated import HOST_BOUND, Fault, Job, Layout, NoiseModel
 
 ONSET = 40
 SOME_STARVE = NoiseModel(starved=3)
 """Of eight passes."""
+
+
+def test_an_effect_that_unmarked_waiting_may_have_is_as_large_as_what_the_agent_leaves_unmarked() -> None:
+    assert launching.BLUR == launching.SOMETIMES == summary.STARVED
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=1, dp=2), Layout(pp=2, dp=2), Layout(pp=2, dp=1), Layout(pp=1, dp=8)])
