@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from megatronapp.detector.formats.bytedance import read_meta
 from megatronapp.detector.formats.layout import read_config
 from tests.attack import recordings
 from tests.attack.makers import Make, damage, of_bytes, of_folder, of_json, of_yaml
-from tests.attack.session import Harm
+from tests.attack.session import HANG_SECONDS, Harm
 
 ROOT = Path(__file__).parents[2]
 MAX_LINE = 20_000
@@ -48,12 +49,12 @@ class Files:
     at_once = 1
 
     def __init__(self, trainer: bool = True) -> None:
-        """trainer: also its readers, which import torch."""
+        """trainer: also its readers."""
         self._trainer = trainer
 
     async def start(self, folder: Path) -> None:
         self._folder = folder
-        self._readers = readers(folder / "good") + (trainer_readers() if self._trainer else [])
+        self._readers = readers(folder / "good") + (trainer_readers(folder / "models") if self._trainer else [])
 
     async def execute(self, chance: random.Random) -> None:
         reader = chance.choice(self._readers)
@@ -72,6 +73,7 @@ class Files:
 
 def judge(reader: Reader, place: Path) -> None:
     """Raises Harm."""
+    began = time.monotonic()
     try:
         reader.read(place)
     except MegatronAppError as error:
@@ -80,6 +82,8 @@ def judge(reader: Reader, place: Path) -> None:
             raise Harm(f"{reader.name}: no line of an error but {text[:2_000]!r}") from error
     except Exception as error:
         raise Harm(f"{reader.name}: {type(error).__name__}: {str(error)[:500]}") from error
+    if time.monotonic() - began > HANG_SECONDS:
+        raise Harm(f"{reader.name}: it took {time.monotonic() - began:.0f} s")
 
 
 def readers(good: Path) -> list[Reader]:
@@ -134,9 +138,11 @@ def readers(good: Path) -> list[Reader]:
     ]
 
 
-def trainer_readers() -> list[Reader]:
+def trainer_readers(good: Path) -> list[Reader]:
+    """Those that import torch."""
     from megatronapp.trainer.checkpoint_folder import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
     from megatronapp.trainer.recipe import SCHEMA
+    from tests.attack.models import model_readers
 
     recipe = {
         "schema": SCHEMA,
@@ -151,7 +157,7 @@ def trainer_readers() -> list[Reader]:
         of_bytes(LATEST, b"5")(chance, place)
         of_json(COMPLETE, {"files": {"a": 1, "b": 2}})(chance, place / "iter_0000005")
 
-    return [
+    return [Reader(*each) for each in model_readers(good)] + [
         Reader("recipe", of_json(RECIPE, recipe), lambda place: read_recipe(place)),
         Reader("checkpoint", checkpoint, find_latest),
         Reader("claim", of_json(CLAIM, {"run": "r", "attempt": 1}), lambda place: Claim(place, "r", 1).take()),

@@ -88,7 +88,8 @@ NAMES |= {"local platform": "platform.json", "checkpoint": "iter_0000005/complet
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, files.Reader]:
-    found = files.readers(tmp_path_factory.mktemp("good") / "good") + files.trainer_readers()
+    good = tmp_path_factory.mktemp("good")
+    found = files.readers(good / "readers") + files.trainer_readers(good / "models")
     return {reader.name: reader for reader in found}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.scope.captures import Floats
 
 TOKENS = "tokens"
+_BROKEN = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_TOO_LARGE = (MemoryError, OverflowError)
 
 
 class Cache(dict[str, Floats]):
@@ -30,8 +34,15 @@ def load_npz(path: str | Path) -> Cache:
     """What `Cache.save` wrote. Raises DataError for another file."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            values = {name: file[name] for name in file.files}
+            values = {name: _array(file[name]) for name in file.files}
             tokens = [[int(token) for token in row if token >= 0] for row in values.pop(TOKENS)]
-    except (OSError, ValueError, KeyError) as error:
+    except (*_BROKEN, *_TOO_LARGE) as error:
         raise DataError(f"{path} is no NPZ of a cache: {error}") from error
     return Cache(values, tokens)
+
+
+def _array(value: object) -> Floats:
+    """What of an archive is no array is read as bytes."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError("it holds more than arrays")
+    return value

@@ -9,7 +9,9 @@ import pytest
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.generation import GenerationRequest, Limits
-from megatronapp.trainer.data.chat import MAX_CHARACTERS, rendered
+from megatronapp.trainer.data import chat
+from megatronapp.trainer.data.chat import rendered
+from megatronapp.trainer.data.render_chat import MAX_CHARACTERS
 from megatronapp.trainer.data.tokenizers import ByteTokenizer, HuggingFaceTokenizer
 from megatronapp.trainer.generate.rows import rows_of
 
@@ -53,12 +55,34 @@ def test_without_a_template_it_is_refused(given: bytes) -> None:
         "{{ messages[0].content + 1 }}",
         f"{{{{ 'x' * {MAX_CHARACTERS + 1} }}}}",
         "{% include 'file' %}",
+        "{{ 'x' * 10 ** 10 }}",
+        "{{ '%999999999d' % 1 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ raise_exception('\ud800') }}",
+        "\ud800",
+        "{{ raise_exception('a\nb') }}",
     ],
 )
 def test_a_hostile_or_broken_template_is_refused_in_one_line(template: str) -> None:
     with pytest.raises(UsageError, match="chat template") as caught:
         rendered(settings(template), SAID)
     assert "\n" not in str(caught.value)
+
+
+def test_a_template_that_takes_for_ever_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 1.0)
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+    with pytest.raises(UsageError, match="can't be rendered"):
+        rendered(settings(endless), SAID)
+
+
+@pytest.mark.parametrize(
+    "given", [b"[" * 100_000, settings([{"name": ["a"], "template": "x"}]), b'{"chat_template": "\\ud8'], ids=range(3)
+)
+def test_settings_that_can_not_be_meant_have_no_template(given: bytes) -> None:
+    with pytest.raises(UsageError, match="no chat template"):
+        rendered(given, SAID)
 
 
 def test_a_request_in_chat_has_the_templates_tokens(tmp_path: Path) -> None:

@@ -57,9 +57,12 @@ def test_several_keys_give_several_files(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ('{"text": "a"', "not JSON"),
+        pytest.param("[" * 100_000, "not JSON that is read: nested too deeply", id="deep"),
         ('["a"]', "not a JSON object"),
+        (r'{"text": "\ud800"}', "the text has half a character"),
         ('{"txt": "a"}', r'no text under "text" \(keys: txt\)'),
         ('{"text": 1}', 'no text under "text"'),
+        (r'{"a\nb": 1}', r'no text under "text" \(keys: a b\)'),
     ],
 )
 def test_a_broken_line_is_named_and_nothing_is_written(tmp_path: Path, line: str, says: str, workers: int) -> None:

@@ -46,6 +46,32 @@ def test_eod_is_the_one_that_tokenizer_config_declares(tmp_path: Path) -> None:
     assert tokenizer.eod == tokenizer.tokenize("a")[0]
 
 
+@pytest.mark.parametrize("kind", ["ByteTokenizer", "HuggingFaceTokenizer", "SentencePieceTokenizer"])
+def test_half_a_character_is_refused(tmp_path: Path, kind: str) -> None:
+    write_sentencepiece(tmp_path)
+    model = EXAMPLES if kind == "HuggingFaceTokenizer" else tmp_path / "tokenizer.model"
+
+    with pytest.raises(DataError, match="half a character"):
+        make_tokenizer(kind, tokenizer_model=str(model)).tokenize("a\ud800")
+
+
+def test_what_is_wrong_with_a_file_is_one_line_whatever_stands_in_it(tmp_path: Path) -> None:
+    model = json.loads((EXAMPLES / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(model | {"version": "1\n2"}))
+
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is no tokenizer\.json") as caught:
+        HuggingFaceTokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_beside_a_tokenizer_that_are_nested_too_deeply_are_one_error(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((EXAMPLES / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json"):
+        HuggingFaceTokenizer(tmp_path)
+
+
 def test_null_tokenizer_refuses_words_and_foreign_ids() -> None:
     tokenizer = NullTokenizer(100)
 

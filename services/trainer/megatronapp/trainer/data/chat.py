@@ -1,23 +1,25 @@
 """A chat's turns as the text that a model was tuned on: the Jinja template of its tokenizer_config.json.
 
 The template comes with a checkpoint, from anybody: it is rendered in a sandbox, without access to what objects are made
-of, and can change nothing.
+of, and in a process of its own, which ends where it asks for too much time or memory.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from megatronapp.core.errors import DataError, UsageError
+from megatronapp.core.json_file import load_json
 
-from megatronapp.core.errors import UsageError
-
-MAX_CHARACTERS = 1 << 20
+MAX_SECONDS = 30.0
+"""Of a machine that is busy: the program's own limit is of processor time."""
+_PROGRAM = Path(__file__).with_name("render_chat.py")
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-_ENDLESS = (MemoryError, OverflowError, RecursionError)
 
 
 def rendered(settings: bytes, turns: Sequence[Mapping[str, str]]) -> str:
@@ -27,22 +29,28 @@ def rendered(settings: bytes, turns: Sequence[Mapping[str, str]]) -> str:
     template = _template(document.get("chat_template"))
     if template is None:
         raise UsageError("this model's tokenizer has no chat template: ask without chat")
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = _refuse
     tokens = {name: _content(document[name]) for name in _TOKENS if name in document}
+    values = {"messages": list(turns), "add_generation_prompt": True, **tokens}
     try:
-        text = environment.from_string(template).render(messages=list(turns), add_generation_prompt=True, **tokens)
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, *_ENDLESS) as error:
+        done = subprocess.run(
+            [sys.executable, "-I", _PROGRAM],
+            input=json.dumps({"template": template, "values": values}).encode(),
+            capture_output=True,
+            timeout=MAX_SECONDS,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
         raise UsageError(f"the tokenizer's chat template can't be rendered: {error!s:.200}") from error
-    if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"the tokenizer's chat template makes {len(text)} characters; at most {MAX_CHARACTERS}")
-    return text
+    if done.returncode:
+        said = done.stderr.decode(errors="replace") if done.returncode == 1 else "it takes too long, or too much memory"
+        raise UsageError(f"the tokenizer's chat template can't be rendered: {said:.200}")
+    return done.stdout.decode()
 
 
 def _document(settings: bytes) -> Mapping[str, Any]:
     try:
-        document = json.loads(settings or b"{}")
-    except ValueError:
+        document = load_json(settings or b"{}", "tokenizer_config.json")
+    except DataError:
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -50,14 +58,10 @@ def _document(settings: bytes) -> Mapping[str, Any]:
 def _template(value: Any) -> str | None:
     """One text, or of several with names the default one."""
     if isinstance(value, list):
-        named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
-        value = named.get("default")
+        named = [each.get("template") for each in value if isinstance(each, dict) and each.get("name") == "default"]
+        value = named[-1] if named else None
     return value if isinstance(value, str) else None
 
 
 def _content(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)

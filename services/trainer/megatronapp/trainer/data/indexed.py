@@ -26,6 +26,8 @@ VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 UINT16, INT32 = 8, 4
+_CUT = "do not belong together or are cut short: preprocess again"
+_LENGTH, _PLACE = np.dtype("<i4"), np.dtype("<i8")
 UINT16_VOCABULARY = 65_500
 """Larger vocabularies are written as int32; Megatron-core draws the line here."""
 
@@ -101,13 +103,16 @@ def read_index(prefix: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64
         if len(header) < HEADER.size or not header.startswith(MAGIC):
             raise DataError(f"{index} is no index of `megatronapp data preprocess`")
         _, _, code, sequences, documents = HEADER.unpack(header)
-        lengths = np.fromfile(file, dtype="<i4", count=sequences)
-        file.seek(HEADER.size + sequences * (lengths.itemsize + np.dtype("<i8").itemsize))
-        borders = np.fromfile(file, dtype="<i8", count=documents)
-    if code not in DTYPES:
-        raise DataError(f"{index} names an unknown number format ({code})")
+        if code not in DTYPES:
+            raise DataError(f"{index} names an unknown number format ({code})")
+        places = sequences * _PLACE.itemsize
+        needed = HEADER.size + sequences * _LENGTH.itemsize + places + documents * _PLACE.itemsize
+        if index.stat().st_size < needed:  # before memory is taken for it
+            raise DataError(f"{binary} and {index} {_CUT}")
+        lengths = np.fromfile(file, dtype=_LENGTH, count=sequences)
+        file.seek(places, os.SEEK_CUR)
+        borders = np.fromfile(file, dtype=_PLACE, count=documents)
     size = int(lengths.sum(dtype=np.int64)) * np.dtype(DTYPES[code]).itemsize
-    whole = len(lengths) == sequences and len(borders) == documents and binary.stat().st_size == size
-    if not whole or not len(borders) or borders[-1] != sequences:
-        raise DataError(f"{binary} and {index} do not belong together or are cut short: preprocess again")
+    if not len(borders) or borders[-1] != sequences or binary.stat().st_size != size:
+        raise DataError(f"{binary} and {index} {_CUT}")
     return lengths, borders

@@ -28,6 +28,8 @@ from megatronapp.trainer.data.sentences import split_sentences
 from megatronapp.trainer.data.tokenizers import TOKENIZER_TYPES, Tokenizer, make_tokenizer
 
 LINES_PER_TASK = 32
+MAX_SHOWN = 200
+"""Characters of a line's keys in its error."""
 REFUSED = {
     "--partitions": "one run takes one input file; give --workers instead",
     "--keep-newlines": "newlines are always kept",
@@ -132,6 +134,8 @@ def encode_line(
         return EncodedLine({}, len(line))
     try:
         sample = json.loads(line)
+    except RecursionError:
+        return "not JSON that is read: nested too deeply"
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(sample, dict):
@@ -140,7 +144,8 @@ def encode_line(
     for key in keys:
         text = sample.get(key)
         if not isinstance(text, str):
-            return f'no text under "{key}" (keys: {", ".join(sample) or "none"})'
+            there = " ".join(", ".join(sample).split())[:MAX_SHOWN]
+            return f'no text under "{key}" (keys: {there or "none"})'
         try:
             sequences = [ids for ids in map(tokenizer.tokenize, split(text)) if ids]
         except DataError as error:

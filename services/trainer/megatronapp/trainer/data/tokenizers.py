@@ -30,6 +30,7 @@ END_OF_DOCUMENT_NAMES = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "[
 """How tokenizer files spell the end of a document, tried in this order when no tokenizer_config.json says it."""
 
 
+_HALF = "the text has half a character in it (a surrogate without its other one)"
 NO_TEMPLATE = "this tokenizer has no chat template: ask without chat"
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What a vocab.txt must have."""
@@ -92,7 +93,10 @@ class ByteTokenizer:
         self.unique_identifiers = _identity("ByteTokenizer")
 
     def tokenize(self, text: str) -> list[int]:
-        return list(text.encode())
+        try:
+            return list(text.encode())
+        except UnicodeEncodeError as error:
+            raise DataError(_HALF) from error
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token != self.eod).decode(errors="replace")
@@ -151,7 +155,13 @@ class _FastTokenizer:
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self._backend.encode(text).ids
+        return self._encode(text)
+
+    def _encode(self, text: str, **options: bool) -> list[int]:
+        try:
+            ids: list[int] = self._backend.encode(text, **options).ids
+        except TypeError as error:  # as the library takes no text in which half a character is
+            raise DataError(_HALF) from error
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -163,8 +173,7 @@ class _FastTokenizer:
 
     def chat(self, said: str) -> list[int]:
         text = rendered(self.files.get(SETTINGS, b""), [{"role": "user", "content": said}])
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids  # the template has its own
-        return ids
+        return self._encode(text, add_special_tokens=False)  # the template has its own
 
 
 class GPT2BPETokenizer(_FastTokenizer):
@@ -176,7 +185,7 @@ class GPT2BPETokenizer(_FastTokenizer):
         try:
             backend = ByteLevelBPETokenizer(str(vocab_file), str(merge_file))
         except Exception as error:
-            raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {error}") from error
+            raise ConfigError(f"{vocab_file} and {merge_file} are no GPT-2 vocabulary: {_line(error)}") from error
         eod = backend.token_to_id(END_OF_DOCUMENT)
         if eod is None:
             raise ConfigError(f"{vocab_file} has no token {END_OF_DOCUMENT}, which ends a document")
@@ -194,7 +203,7 @@ class HuggingFaceTokenizer(_FastTokenizer):
         try:
             backend = FastTokenizer.from_file(str(file))
         except Exception as error:
-            raise ConfigError(f"{file} is no tokenizer.json: {error}") from error
+            raise ConfigError(f"{file} is no tokenizer.json: {_line(error)}") from error
         files = {"tokenizer.json": file.read_bytes()}
         settings = file.with_name(SETTINGS)
         if settings.is_file():
@@ -218,7 +227,7 @@ class SentencePieceTokenizer:
         try:
             self._processor.LoadFromSerializedProto(content)
         except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{file} is no SentencePiece model: {error}") from error
+            raise ConfigError(f"{file} is no SentencePiece model: {_line(error)}") from error
         self._begins = begins
         self.vocab_size: int = self._processor.vocab_size()
         self.eod: int = self._processor.eos_id()
@@ -231,7 +240,10 @@ class SentencePieceTokenizer:
         self.unique_identifiers = _identity("SentencePieceTokenizer", file, begins)
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.encode(text)
+        try:
+            ids: list[int] = self._processor.encode(text)
+        except (UnicodeEncodeError, TypeError, RuntimeError) as error:
+            raise DataError(_HALF) from error
         return [self.bos, *ids] if self._begins else ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -291,6 +303,11 @@ def _sha256(contents: Sequence[bytes]) -> str:
     return digest.hexdigest()
 
 
+def _line(error: Exception) -> str:
+    """What a library says may repeat a file's words, and its line breaks."""
+    return " ".join(str(error).split())[:300]
+
+
 def _must_exist(path: Path, flag: str) -> None:
     if not path.is_file():
         raise ConfigError(f"{flag} {path}: there is no such file")
@@ -301,7 +318,7 @@ def _declared(settings: bytes) -> dict[str, str]:
     try:
         named = {role: json.loads(settings).get(role) for role in ("eos_token", "bos_token")}
         texts = {role: token["content"] if isinstance(token, dict) else token for role, token in named.items()}
-    except (ValueError, AttributeError, LookupError) as error:
+    except (ValueError, AttributeError, LookupError, RecursionError) as error:
         raise ConfigError(f"the {SETTINGS} beside the tokenizer can't be read: {error!r}") from error
     return {role: str(text) for role, text in texts.items() if text is not None}
 

@@ -173,7 +173,7 @@ def _read(name: str) -> list[str]:
         return lines
     try:
         prompts = [json.loads(line)["prompt"] for line in lines]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"--prompts-file {name}: each line is an object with `prompt`: {error!r}") from error
     if not all(isinstance(prompt, str) for prompt in prompts):
         raise DataError(f"--prompts-file {name}: a prompt is text")
