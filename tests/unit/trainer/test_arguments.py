@@ -39,7 +39,6 @@ def test_flags_arrive_in_their_sections() -> None:
         ("--tensor-parallel-size 2", "did you mean --tensor-model-parallel-size"),
         ("--zzz", "unknown flag --zzz"),
         ("--use-a-dinosaur", "unknown flag --use-a-dinosaur; `megatronapp train --help` lists all flags"),
-        ("--async-save", "--async-save is refused: checkpoints are written while training waits"),
         ("--hidden-dim 8", "did you mean --hidden-size"),
         ("--hidden-siz=8", "did you mean --hidden-size"),
         ("--micro-batch-size two", "invalid int value: 'two'"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -50,6 +51,18 @@ def convert(context: typer.Context) -> None:
     with needs("trainer"):
         from megatronapp.trainer.convert.main import main
     raise typer.Exit(main(context.args))
+
+
+def config(
+    config_file: Annotated[Path, typer.Option(help="where to write it")] = Path("accelerate.yaml"),
+) -> None:
+    """Ask how ranks share a model, and write it as `accelerate config` does, for `train --accelerate-config`."""
+    with needs("trainer"):
+        from megatronapp.trainer.accelerate import questions
+        from megatronapp.trainer.accelerate.plugin import AccelerateConfig
+    questions.write(config_file, lambda text, default: typer.prompt(text, default=default, type=type(default)))
+    AccelerateConfig.read(config_file)
+    print(f"{config_file}: megatronapp train --accelerate-config {config_file} …")
 
 
 def interfere(context: typer.Context) -> None:

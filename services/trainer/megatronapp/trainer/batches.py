@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,22 +42,28 @@ class Batches:
         tokenizer: Tokenizer,
         chunks: list[torch.nn.Module],
         device: torch.device,
+        datasets: Callable[[], Sequence[Any]] | None = None,
     ) -> Batches:
-        """Every rank calls this together, as the first one builds the sample indices for all."""
+        """Every rank calls this together, as the first one builds the sample indices for all. `datasets` in place of
+        those that the flags name."""
         family = family_of(config.model)
         reads = tuple(family.reads(chunk) for chunk in chunks)
         evaluation_samples = config.evaluation.eval_iters * layout.global_batch_size
-        train, valid, test = build_datasets(
-            config.data,
-            tokenizer,
-            family.dataset(config),
-            train_samples=config.training.train_iters * layout.global_batch_size,
-            valid_samples=evaluation_samples,
-            test_samples=evaluation_samples,
-            seed=config.training.seed,
-            is_built_on_rank=lambda: any(reads),
+        train, valid, test = (
+            datasets()
+            if datasets is not None
+            else build_datasets(
+                config.data,
+                tokenizer,
+                family.dataset(config),
+                train_samples=config.training.train_iters * layout.global_batch_size,
+                valid_samples=evaluation_samples,
+                test_samples=evaluation_samples,
+                seed=config.training.seed,
+                is_built_on_rank=lambda: any(reads),
+            )
         )
-        here = [name for name, dataset in (("valid", valid), ("test", test)) if dataset is not None]
+        here = [name for name, dataset in (("train", train), ("valid", valid), ("test", test)) if dataset is not None]
         return cls(
             train_set=train,
             valid_set=valid,
@@ -69,6 +75,10 @@ class Batches:
             num_workers=config.data.num_workers,
             pin_memory=device.type == "cuda",
         )
+
+    @property
+    def has_training(self) -> bool:
+        return "train" in self.splits
 
     def train(self, consumed_samples: int) -> list[Iterator[Any]]:
         """Microbatches from the given position in the data on."""
@@ -86,7 +96,10 @@ class Batches:
         return self.valid_set if split == "valid" else self.test_set
 
     def _iterators(self, dataset: Any, consumed_samples: int) -> list[Iterator[Any]]:
-        return [self._iterator(dataset, consumed_samples) if reads else iter(()) for reads in self.reads]
+        return [
+            self._iterator(dataset, consumed_samples) if reads and dataset is not None else iter(())
+            for reads in self.reads
+        ]
 
     def _iterator(self, dataset: Any, consumed_samples: int) -> Iterator[Any]:
         sampler = SequentialSampler(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -13,20 +12,16 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatronapp.core.errors import (
-    DataError,
-    UnavailableError,
-    UsageError,
-)
+from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer import random_states
 from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
+from megatronapp.trainer.checkpoint_writing import Write, Writing, collect_in_process, failed
 from megatronapp.trainer.config import CheckpointConfig, Effect
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.optimizer import unshare_steps
@@ -34,8 +29,6 @@ from megatronapp.trainer.parallel import on_first_rank
 from megatronapp.trainer.recipe import RunRecipe, listed
 
 log = get_logger(__name__)
-
-Write = Callable[..., Any]
 
 
 @dataclass
@@ -68,29 +61,51 @@ def save(
     checkpoints written before stay as they are.
     """
     final = claim.folder / folder_name(state.step)
-    partial = claim.folder / f".{final.name}.partial"
-    on_first_rank(lambda: prepare(claim, partial))
-    content = _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False)
     try:
-        # By default the writers' results come through a process of its own, for saves that go on beside training. It
-        # imports torch, which takes each rank seconds; who waits for its writers needs no such process.
-        filesystem_async._results_queue = SimpleQueue()
-        request = dist_checkpointing.save(content, str(partial), async_sharded_save=True)
+        request = _request(state, claim, config)
         write = traced(request.async_fn) if request.async_fn is not None else None
         request._replace(async_fn=write).execute_sync()
     except (OSError, CheckpointException) as error:
-        raise UnavailableError(
-            f"the checkpoint of step {state.step} could not be written to {claim.folder} (the ones before it are "
-            f"whole): {error}; make room there or give another --save"
-        ) from error
+        raise failed(state.step, claim.folder, error) from error
+    _publisher(state, claim, config)()
+    return final
+
+
+def begin_save(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Writing:
+    """As `save`, but the rank's own part is written while training goes on; every rank calls it, and `finish` of what
+    it returns, before the next one. Raises as `save`, and `finish` does too."""
+    try:
+        request = _request(state, claim, config)
+    except (OSError, CheckpointException) as error:
+        raise failed(state.step, claim.folder, error) from error
+    final = claim.folder / folder_name(state.step)
+    return Writing(request, _publisher(state, claim, config), step=state.step, final=final)
+
+
+def _request(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Any:
+    """What each rank has to write, and what all do afterwards."""
+    partial = _partial(claim, state.step)
+    on_first_rank(lambda: prepare(claim, partial))
+    content = _sharded_state(state, config.no_save_optim, config.no_save_rng, is_loading=False)
+    collect_in_process()
+    return dist_checkpointing.save(content, str(partial), async_sharded_save=True)
+
+
+def _partial(claim: Claim, step: int) -> Path:
+    return claim.folder / f".{folder_name(step)}.partial"
+
+
+def _publisher(state: TrainingState, claim: Claim, config: CheckpointConfig) -> Callable[[], None]:
+    """What makes it the newest checkpoint; every rank calls it."""
+    step, recipe, tokenizer_files = state.step, state.recipe, state.tokenizer_files
+    partial, final = _partial(claim, step), claim.folder / folder_name(step)
 
     def finish() -> None:
-        publish(claim, partial, final, step=state.step, recipe=state.recipe, tokenizer_files=state.tokenizer_files)
+        publish(claim, partial, final, step=step, recipe=recipe, tokenizer_files=tokenizer_files)
         if config.keep_last is not None:
-            prune(claim, step=state.step, keep=config.keep_last)
+            prune(claim, step=step, keep=config.keep_last)
 
-    on_first_rank(finish)
-    return final
+    return lambda: on_first_rank(finish)
 
 
 # ---- loading

@@ -154,6 +154,16 @@ class TrainingConfig:
         (), "let the batch grow to --global-batch-size: first size, increment, samples over which it grows", TRAINING
     )
     calculate_per_token_loss: bool = flag(False, "weigh each token of a step alike; default: each microbatch", TRAINING)
+    train_step: str | None = flag(
+        None, "package.module:Class of the loss, a child of GPTTrainStep, BertTrainStep or T5TrainStep", TRAINING
+    )
+    train_step_kwargs: str | None = flag(None, "its arguments, a JSON object", TRAINING)
+    nan_policy: Literal["stop", "skip", "rollback"] = flag(
+        "stop",
+        "where the loss is no number: stop; skip: leave such a step's gradients out; rollback: also take weights and "
+        "optimizer of the newest checkpoint, and go on with the data that follow",
+        TRAINING,
+    )
     skip_train: bool = flag(False, "only evaluate", OPERATION)
     exit_interval: int | None = flag(None, "end, with a checkpoint, after a step that is a multiple of this", OPERATION)
     exit_duration_in_mins: float | None = flag(None, "end, with a checkpoint, after so many minutes", OPERATION)
@@ -275,6 +285,7 @@ class CheckpointConfig:
     save_interval: int | None = flag(
         None, "steps between checkpoints; absent: only at the end and on SIGTERM", OPERATION
     )
+    async_save: bool = flag(False, "write checkpoints while training goes on, from a copy in memory", OPERATION)
     keep_last: int | None = flag(None, "keep only so many checkpoints, the newest; default: all", OPERATION)
     use_checkpoint_args: bool = flag(False, "take the model's flags and the tokenizer from the checkpoint", OPERATION)
     ckpt_format: Literal["torch_dist"] = flag("torch_dist", "format of checkpoints", OPERATION)

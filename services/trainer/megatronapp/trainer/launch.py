@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,8 +34,17 @@ from megatronapp.trainer.initialize import initialize
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.loop import Trainer
 from megatronapp.trainer.metrics import LogReporter, Reporter, TensorBoardReporter
+from megatronapp.trainer.model import ModelProvider
 from megatronapp.trainer.models import family_of
-from megatronapp.trainer.optimizer import build_optimizer, build_scheduler
+from megatronapp.trainer.models.train_step import (
+    LoggedLosses,
+    StepSettings,
+    TrainStep,
+    build_step,
+    step_arguments,
+    train_step_class,
+)
+from megatronapp.trainer.optimizer import OptimizerProvider, SchedulerProvider, build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
 from megatronapp.trainer.placement import identity
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, Runner, TimerHub, discover
@@ -41,19 +52,81 @@ from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.stepping import Stepper
 from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.worlds import World
 
 log = get_logger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a caller of its own puts in place of the trainer's own parts; None keeps these."""
+
+    train_step: type[TrainStep] | None = None
+    train_step_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    model_provider: ModelProvider | None = None
+    optimizer_provider: OptimizerProvider | None = None
+    scheduler_provider: SchedulerProvider | None = None
+    datasets: Callable[[], Sequence[Any]] | None = None
+    """Training, validation and test set as maps from sample number to sample, each None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A run of which all is built and no step is made. `stepper` None: a plug-in runs this rank, with `runner`."""
+
+    config: TrainerConfig
+    layout: Layout
+    tokenizer: Tokenizer
+    device: torch.device
+    chain: PluginChain
+    borders: Borders
+    identity: Identity
+    stepper: Stepper | None
+    chunks: Sequence[torch.nn.Module]
+    """Not wrapped."""
+    runner: Runner | None = None
+
+
 def run(
     argv: Sequence[str], *, reporters: Sequence[Reporter] = (), plugins: Sequence[type[Plugin]] | None = None
 ) -> None:
     """Train as the flags say; `plugins` None takes all that are installed. Raises MegatronAppError."""
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_run(argv, plugins=plugins))
+        if dist.get_rank() == opened.layout.world - 1:
+            first = 1 if opened.stepper is None else opened.stepper.state.step + 1
+            reporters = [*_reporters(opened.config, first), *reporters]
+            for reporter in reporters:
+                stack.callback(reporter.close)
+        else:
+            reporters = []
+        _runner(opened, reporters).train(opened.borders)
+
+
+def _runner(opened: Opened, reporters: Sequence[Reporter]) -> Runner:
+    if opened.stepper is None:
+        assert opened.runner is not None, "a rank without a stepper has a plug-in's runner"  # noqa: S101
+        return opened.runner
+    vocabulary = model.padded_vocabulary(opened.tokenizer.vocab_size, opened.config.model, opened.layout)
+    flops = family_of(opened.config.model).flops_per_sequence(opened.config, vocabulary)
+    return Trainer(opened.stepper, reporters, flops_per_sequence=flops)
+
+
+@contextmanager
+def open_run(
+    argv: Sequence[str],
+    *,
+    plugins: Sequence[type[Plugin]] | None = None,
+    parts: Parts | None = None,
+) -> Iterator[Opened]:
+    """Process groups, data, model, optimizer and checkpoint, as the flags say; taken down at the end. Where the block
+    ends with an error, groups are left as they are, as other ranks may be gone. Raises MegatronAppError."""
     kinds = discover() if plugins is None else plugins
     environment = Environment.read()
     config, namespace = arguments.parse(checkpoint_flags.completed(argv, environment), kinds)
+    parts = _with_named_step(parts or Parts(), config)
     _check_plugins(config, namespace)
     asked = Preparation(
         environment=environment,
@@ -97,17 +170,23 @@ def run(
             make_resident=_resident_maker(config, tokenizer, device),
         )
         chain = PluginChain.create(kinds, namespace, context)
-        reporters = [*_reporters(config, start.step + 1), *reporters] if dist.get_rank() == layout.world - 1 else []
         try:
-            trainer = _build(config, layout, tokenizer, device, start, recipe, chain, context, reporters)
-            trainer.train(borders)
+            yield _build(config, layout, tokenizer, device, start, recipe, chain, context, borders, parts)
             if pipeline is not None:
                 pipeline.close()
         finally:
             chain.close()
-            for reporter in reporters:
-                reporter.close()
     parallel.stop()
+
+
+def _with_named_step(parts: Parts, config: TrainerConfig) -> Parts:
+    """With the class that --train-step names. Raises UsageError."""
+    named, text = config.training.train_step, config.training.train_step_kwargs
+    if text and not named:
+        raise UsageError("--train-step-kwargs are for --train-step: give both")
+    if not named:
+        return parts
+    return replace(parts, train_step=train_step_class(named), train_step_kwargs=step_arguments(text))
 
 
 _GPT_PLUGINS = ("scope", "enable_ws_server", "training_ws_port", "forward_backward_disaggregating")
@@ -128,6 +207,8 @@ def _check_plugins(config: TrainerConfig, namespace: argparse.Namespace) -> None
         if getattr(namespace, name, None):
             flag, family = "--" + name.replace("_", "-"), config.model.model_type
             raise UsageError(f"{flag} knows the layers of a GPT: leave it out with --model-type {family}")
+    if split and training.train_step:
+        raise UsageError("--train-step has a loss of its own, which --forward-backward-disaggregating does not know")
     for name in ("fp16", "calculate_per_token_loss"):
         if split and getattr(training, name):
             flag = "--" + name.replace("_", "-")
@@ -202,38 +283,59 @@ def _build(
     recipe: RunRecipe,
     chain: PluginChain,
     context: PluginContext,
-    reporters: Sequence[Reporter],
-) -> Runner:
+    borders: Borders,
+    parts: Parts,
+) -> Opened:
     """Model, data, optimizer and checkpoint, in the order in which plug-ins see them."""
     parallel.seed_everything(config.training.seed)
     transformer = model.transformer_config(config, layout, device)
     recipe = recipe.with_changes(chain.configure(transformer))
     start.check_plugins(recipe)
-    vocabulary = tokenizer.vocab_size
     family = family_of(config.model)
-    chunks = model.build_chunks(config, transformer, layout, vocabulary, device)
-    initialize(chunks, transformer, config.training.seed, depths=family.depths(config.model))
+    losses = _losses(config, device, parts)
+    chunks = model.build_chunks(config, transformer, layout, tokenizer.vocab_size, device, parts.model_provider)
+    if parts.model_provider is None:
+        initialize(chunks, transformer, config.training.seed, depths=family.depths(config.model))
     chain.models(chunks)
-    batches = Batches.build(config, layout, tokenizer, chunks, device)
+    batches = Batches.build(config, layout, tokenizer, chunks, device, parts.datasets)
     if context.timers.listeners:
         transformer.timers = context.timers
+    opened = Opened(
+        config=config,
+        layout=layout,
+        tokenizer=tokenizer,
+        device=device,
+        chain=chain,
+        borders=borders,
+        identity=context.identity,
+        stepper=None,
+        chunks=chunks,
+    )
     if (runner := chain.runner(chunks, batches)) is not None:
-        return runner
-    state = _state(config, transformer, layout, chunks, recipe, tokenizer)
+        return replace(opened, runner=runner)
+    state = _state(config, transformer, layout, chunks, recipe, tokenizer, parts)
     start.load(state, config)
-    return Trainer(
+    stepper = Stepper(
         config,
         transformer,
         state,
         batches,
         chain,
-        reporters,
+        losses,
         device=device,
-        flops_per_sequence=family.flops_per_sequence(config, model.padded_vocabulary(vocabulary, config.model, layout)),
-        claim=start.claim(context.identity),
         schedule=schedule.build(transformer, context.pipeline),
         pipeline=context.pipeline,
+        claim=start.claim(context.identity),
     )
+    return replace(opened, stepper=stepper)
+
+
+def _losses(config: TrainerConfig, device: torch.device, parts: Parts) -> LoggedLosses:
+    family = family_of(config.model)
+    step = build_step(
+        parts.train_step or family.train_step, StepSettings(config=config, device=device), parts.train_step_kwargs
+    )
+    return LoggedLosses(step, family.losses(config.model))
 
 
 def _state(
@@ -243,14 +345,16 @@ def _state(
     chunks: list[torch.nn.Module],
     recipe: RunRecipe,
     tokenizer: Tokenizer,
+    parts: Parts,
 ) -> TrainingState:
     """All that a checkpoint holds, with first weights."""
     wrapped = model.wrap(chunks, transformer, config.parallel)
-    optimizer = build_optimizer(config, wrapped, transformer)
+    optimizer = build_optimizer(config, wrapped, transformer, parts.optimizer_provider)
+    scheduler = parts.scheduler_provider(optimizer) if parts.scheduler_provider else build_scheduler(config, optimizer)
     return TrainingState(
         chunks=wrapped,
         optimizer=optimizer,
-        scheduler=build_scheduler(config, optimizer),
+        scheduler=scheduler,
         layout=layout,
         distributed_optimizer=config.parallel.use_distributed_optimizer,
         recipe=recipe,

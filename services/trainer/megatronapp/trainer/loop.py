@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
-from megatronapp.core.logging import get_logger
-from megatronapp.core.trace.values import Evaluation, Phase
-from megatronapp.trainer import checkpoint
+from megatronapp.core.trace.values import Evaluation, Phase, Progress
 from megatronapp.trainer.batch_ramp import BatchRamp
-from megatronapp.trainer.batches import Batches, Split
+from megatronapp.trainer.batches import Split
 from megatronapp.trainer.borders import Border, Borders
-from megatronapp.trainer.checkpoint import TrainingState
-from megatronapp.trainer.checkpoint_folder import Claim
-from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.metrics import EvaluationReport, Reporter, StepReport
-from megatronapp.trainer.models import family_of
-from megatronapp.trainer.pipeline.port import PipelineMessages
-from megatronapp.trainer.plugins.base import ScheduleFunction
-from megatronapp.trainer.plugins.chain import PluginChain
-
-log = get_logger(__name__)
+from megatronapp.trainer.stepping import StepOutcome, Stepper
 
 
 @dataclass(kw_only=True)
 class Window:
     """What has gathered since the last line of the log."""
 
-    loss: torch.Tensor
+    loss: torch.Tensor | None = None
     """[losses, 2], float64: of each loss its sum, and over how many."""
     steps: int = 0
     samples: int = 0
@@ -63,43 +48,19 @@ class Patience:
 
 
 class Trainer:
-    """Drives `state` from its step to the last one."""
+    """Drives the stepper's state from its step to the last one."""
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        transformer: TransformerConfig,
-        state: TrainingState,
-        batches: Batches,
-        plugins: PluginChain,
-        reporters: Sequence[Reporter],
-        *,
-        device: torch.device,
-        flops_per_sequence: float,
-        claim: Claim | None,
-        schedule: ScheduleFunction,
-        pipeline: PipelineMessages | None,
-    ) -> None:
-        self._config = config
-        family = family_of(config.model)
-        self._losses = family.losses(config.model)
-        self._transformer = transformer
-        self._state = state
-        self._batches = batches
-        self._plugins = plugins
+    def __init__(self, stepper: Stepper, reporters: Sequence[Reporter], *, flops_per_sequence: float) -> None:
+        self._stepper = stepper
+        self._config = stepper.config
+        self._state = stepper.state
+        self._plugins = stepper.plugins
+        self._batches = batches = stepper.batches
         self._reporters = reporters
-        self._device = device
         self._flops_per_sequence = flops_per_sequence
-        self._ramp = BatchRamp.of(config.training, batches.layout.global_batch_size)
-        self._claim = claim
-        self._pipeline = pipeline
-        self._knows_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        self._window = self._new_window()
-        self._patience = Patience(config.evaluation.early_stop_patience)
-        self._forward_step = plugins.forward_step(family.forward_step(device))
-        self._data = [plugins.data(iterator) for iterator in batches.train(state.consumed_samples)]
-        self._schedule = plugins.schedule(schedule)
-        self._optimizer_step = plugins.optimizer(state.optimizer.step)
+        self._ramp = BatchRamp.of(self._config.training, batches.layout.global_batch_size)
+        self._window = Window()
+        self._patience = Patience(self._config.evaluation.early_stop_patience)
 
     def train(self, borders: Borders) -> None:
         """Train to the last step or to SIGTERM; a checkpoint is left at the end.
@@ -117,7 +78,7 @@ class Trainer:
         limit_seconds = (intervals.training.exit_duration_in_mins or math.inf) * 60
         began = time.monotonic()
         while state.step < self._config.training.train_iters:
-            self._step(state.step + 1)
+            self._step()
             if self._due(intervals.evaluation.eval_interval) and intervals.evaluation.eval_iters:
                 self._evaluate("valid")
                 if self._patience.is_over:
@@ -126,14 +87,15 @@ class Trainer:
             if Border.PLUGINS in border or self._plugins.border_due(state.step):
                 self._border()
             if self._due(intervals.checkpoint.save_interval):
-                self._save()
+                self._stepper.save()
                 saved_at = state.step
             if Border.STOP in border or self._due(intervals.training.exit_interval):
                 break
             if time.monotonic() - began > limit_seconds:
                 borders.request_stop()
         if saved_at < state.step:
-            self._save()
+            self._stepper.save()
+        self._stepper.finish_save()
         if state.step >= self._config.training.train_iters and intervals.evaluation.eval_iters:
             self._evaluate("test")
         self._end()
@@ -147,72 +109,24 @@ class Trainer:
 
     # ---- one step
 
-    def _step(self, step: int) -> None:
-        if self._pipeline is not None:
-            self._pipeline.begin_step(step)
-        self._plugins.step_begin(step)
-        start = time.perf_counter()
-        for chunk in self._state.chunks:
-            chunk.zero_grad_buffer()
-        self._state.optimizer.zero_grad()
-        batch_size = self._ramp.size_at(self._state.consumed_samples)
-        outputs = self._run_schedule(self._data, batch_size, forward_only=False)
-        if self._knows_loss:  # before the optimizer, whose norm the host waits for
-            self._window.loss += self._total_loss(outputs)
-        updated, grad_norm, _ = self._optimizer_step()
-        if grad_norm is None and self._device.type == "cuda":
-            torch.cuda.synchronize()  # the norm's value would have waited; without it the host runs steps ahead
-        learning_rate = self._learning_rate()
-        if updated:
-            self._state.scheduler.step(1)
-        else:
-            self._log_skipped(step)
-        self._state.step = step
-        self._state.consumed_samples += batch_size
-        self._window.steps += 1
-        self._window.samples += batch_size
-        self._window.seconds += time.perf_counter() - start
-        report = self._report(grad_norm, learning_rate) if self._due(self._config.logging.log_interval) else None
-        self._plugins.step_end(step, report.progress() if report else None)
+    def _step(self) -> None:
+        size = self._ramp.size_at(self._state.consumed_samples)
+        self._stepper.step(self._stepper.data, size, lambda outcome: self._done(outcome, size))
 
-    def _log_skipped(self, step: int) -> None:
-        """Gradients overflowed float16 on some rank, so that no rank changed a weight."""
-        if dist.get_rank() == 0:
-            log.warning("step_skipped", step=step, loss_scale=float(self._state.optimizer.get_loss_scale()))
-
-    def _run_schedule(self, data: list[Iterator[Any]], batch_size: int, *, forward_only: bool) -> list[torch.Tensor]:
-        layout = self._batches.layout
-        outputs: list[torch.Tensor] = self._schedule(
-            forward_step_func=self._forward_step,
-            data_iterator=data if layout.virtual else data[0],
-            model=self._state.chunks,
-            num_microbatches=batch_size // (layout.micro_batch_size * layout.data),
-            seq_length=self._config.training.seq_length,
-            micro_batch_size=layout.micro_batch_size,
-            forward_only=forward_only,
-        )
-        return outputs
-
-    def _learning_rate(self) -> float:
-        return float(next(g["lr"] for g in self._state.optimizer.param_groups if g.get("default_config", True)))
+    def _done(self, outcome: StepOutcome, samples: int) -> Progress | None:
+        window = self._window
+        if outcome.losses is not None:
+            window.loss = outcome.losses if window.loss is None else window.loss + outcome.losses
+        window.steps += 1
+        window.samples += samples
+        window.seconds += outcome.seconds
+        return self._report(outcome).progress() if self._due(self._config.logging.log_interval) else None
 
     # ---- the log
 
-    def _new_window(self) -> Window:
-        return Window(loss=self._no_loss())
-
-    def _no_loss(self) -> torch.Tensor:
-        return torch.zeros((len(self._losses), 2), dtype=torch.float64, device=self._device)
-
-    def _total_loss(self, outputs: list[torch.Tensor]) -> torch.Tensor:
-        """[losses, 2] of all data-parallel ranks' microbatches; the ranks of the last stage call it together."""
-        loss = torch.stack(outputs).double().sum(0)
-        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-        return loss
-
-    def _report(self, grad_norm: float | None, learning_rate: float) -> StepReport:
-        window, self._window = self._window, self._new_window()
-        losses = mean_losses(window.loss) if self._knows_loss else None
+    def _report(self, outcome: StepOutcome) -> StepReport:
+        window, self._window = self._window, Window()
+        losses = None if window.loss is None else mean_losses(window.loss)
         loss = None if losses is None else sum(losses)
         if loss is not None and not math.isfinite(loss):
             raise TrainingError(
@@ -226,8 +140,8 @@ class Trainer:
             total_steps=self._config.training.train_iters,
             loss=loss,
             parts=self._named(losses or ()),
-            learning_rate=learning_rate,
-            grad_norm=None if grad_norm is None else float(grad_norm),
+            learning_rate=outcome.learning_rate,
+            grad_norm=outcome.grad_norm,
             step_seconds=step_seconds,
             tokens_per_second=window.samples * self._config.training.seq_length / window.seconds,
             tflops_per_gpu=self._flops_per_sequence * window.samples / window.seconds / layout.world / 1e12,
@@ -238,76 +152,41 @@ class Trainer:
 
     def _named(self, losses: Sequence[float]) -> dict[str, float]:
         """By name, where there are several."""
-        return dict(zip(self._losses, losses, strict=True)) if len(losses) > 1 else {}
+        return dict(zip(self._stepper.losses.names, losses, strict=True)) if len(losses) > 1 else {}
 
     # ---- between steps
 
-    @contextmanager
-    def _phase(self, phase: Phase) -> Iterator[None]:
-        """A phase known to the plug-ins, in which every rank holds the newest weights."""
-        self._plugins.phase_begin(phase)
-        synchronizing = self._transformer.param_sync_func
-        overlap = self._config.parallel.overlap_param_gather
-        if overlap:
-            self._transformer.param_sync_func = None
-            for chunk in self._state.chunks:
-                chunk.disable_forward_pre_hook()
-        try:
-            yield
-        finally:
-            if overlap:
-                self._transformer.param_sync_func = synchronizing
-                for chunk in self._state.chunks:
-                    chunk.enable_forward_pre_hook()
-            self._plugins.phase_end(phase)
-
     def _border(self) -> None:
-        with self._phase(Phase.PAUSE):
+        with self._stepper.phase(Phase.PAUSE):
             if self._plugins.border(self._state.step):
                 self._state.optimizer.reload_model_params()
 
     def _evaluate(self, split: Split) -> None:
         if not self._batches.has(split):
             return
-        with self._phase(Phase.EVALUATION), torch.no_grad():
-            loss = self._no_loss()
+        layout, count = self._batches.layout, self._config.evaluation.eval_iters
+        with self._stepper.evaluating():
             data = self._batches.evaluate(split)
-            for chunk in self._state.chunks:
-                chunk.eval()
-            for _ in range(self._config.evaluation.eval_iters):
-                outputs = self._run_schedule(data, self._batches.layout.global_batch_size, forward_only=True)
-                if self._knows_loss:
-                    loss += self._total_loss(outputs)
-            for chunk in self._state.chunks:
-                chunk.train()
-            if self._knows_loss:
-                losses = mean_losses(loss)
-                mean = sum(losses)
-                report = EvaluationReport(
-                    step=self._state.step,
-                    split=split,
-                    loss=mean,
-                    parts=self._named(losses),
-                    perplexity=math.exp(min(losses[0], 20.0)),
-                )
-                for reporter in self._reporters:
-                    reporter.evaluation(report)
-                if split == "valid":
-                    self._patience.see(mean)
-                microbatches = self._config.evaluation.eval_iters * self._batches.layout.microbatches
-                self._plugins.evaluation(
-                    Evaluation(split=split, loss=mean, microbatches=microbatches, step=self._state.step)
-                )
+            batches = [self._stepper.evaluate(data, layout.global_batch_size) for _ in range(count)]
+            known = [losses for losses in batches if losses is not None]
+            if known:
+                self._report_evaluation(split, mean_losses(torch.stack(known).sum(0)))
 
-    def _save(self) -> None:
-        if self._claim is None:
-            return
-        with self._phase(Phase.CHECKPOINT):
-            start = time.perf_counter()
-            folder = checkpoint.save(self._state, self._claim, self._config.checkpoint, self._plugins.checkpoint)
-            if dist.get_rank() == 0:
-                seconds = round(time.perf_counter() - start, 3)
-                log.info("checkpoint_saved", step=self._state.step, folder=str(folder), seconds=seconds)
+    def _report_evaluation(self, split: Split, losses: tuple[float, ...]) -> None:
+        mean, step = sum(losses), self._state.step
+        report = EvaluationReport(
+            step=step,
+            split=split,
+            loss=mean,
+            parts=self._named(losses),
+            perplexity=math.exp(min(losses[0], 20.0)),
+        )
+        for reporter in self._reporters:
+            reporter.evaluation(report)
+        if split == "valid":
+            self._patience.see(mean)
+        microbatches = self._config.evaluation.eval_iters * self._batches.layout.microbatches
+        self._plugins.evaluation(Evaluation(split=split, loss=mean, microbatches=microbatches, step=step))
 
 
 def mean_losses(total: torch.Tensor) -> tuple[float, ...]:

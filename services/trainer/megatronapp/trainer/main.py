@@ -12,6 +12,8 @@ from pathlib import Path
 from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import MegatronAppError, UsageError
 from megatronapp.trainer import arguments
+from megatronapp.trainer.accelerate import command as accelerate
+from megatronapp.trainer.accelerate.plugin import AccelerateConfig
 from megatronapp.trainer.plugins.base import installed
 
 # Here, not in main(): a checkpoint's helper process imports this module alone.
@@ -36,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             serve.run(given)
             return 0
+        if any(word.partition("=")[0] == accelerate.FLAG for word in given):
+            file, given = accelerate.taken_out(given)
+            config = AccelerateConfig.read(file)
+            if not accelerate.is_script(given):
+                given = accelerate.with_batch(config, given)
+            if "RANK" not in os.environ and (config.processes > 1 or accelerate.is_script(given)):
+                return accelerate.on_ranks(config, given)
         arguments.check_known(given, installed())
         arguments.check_required(given)
         # Only here: a checkpoint's helper process imports this module again, and torch takes seconds.

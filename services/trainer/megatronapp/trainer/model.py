@@ -154,26 +154,32 @@ def positions(config: TrainerConfig) -> int:
     return config.model.max_position_embeddings or config.training.seq_length
 
 
+ModelProvider = Callable[[TrainerConfig, TransformerConfig, ChunkPlace], torch.nn.Module]
+"""A chunk of a model of one's own, made of megatron-core's parts: as `ModelFamily.build`, with first weights."""
+
+
 def build_chunks(
-    config: TrainerConfig, transformer: TransformerConfig, layout: Layout, vocabulary: int, device: torch.device
+    config: TrainerConfig,
+    transformer: TransformerConfig,
+    layout: Layout,
+    vocabulary: int,
+    device: torch.device,
+    provider: ModelProvider | None = None,
 ) -> list[torch.nn.Module]:
-    """This rank's model chunks on `device`, one per virtual stage, not yet wrapped."""
-    return [_build_chunk(config, transformer, layout, vocabulary, device, stage) for stage in _stages(layout)]
+    """This rank's model chunks on `device`, one per virtual stage, not yet wrapped: the family's, or the provider's."""
+    build = provider or family_of(config.model).build
+    return [
+        _chunk_at(_place(config, layout, vocabulary, stage), build, config, transformer, device)
+        for stage in _stages(layout)
+    ]
 
 
 def _stages(layout: Layout) -> list[int | None]:
     return [None] if layout.virtual is None else list(range(layout.virtual))
 
 
-def _build_chunk(
-    config: TrainerConfig,
-    transformer: TransformerConfig,
-    layout: Layout,
-    vocabulary: int,
-    device: torch.device,
-    stage: int | None,
-) -> torch.nn.Module:
-    place = ChunkPlace(
+def _place(config: TrainerConfig, layout: Layout, vocabulary: int, stage: int | None) -> ChunkPlace:
+    return ChunkPlace(
         stage=stage,
         first=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         last=layout.head and parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
@@ -181,7 +187,16 @@ def _build_chunk(
         vocabulary=padded_vocabulary(vocabulary, config.model, layout),
         positions=positions(config),
     )
-    chunk = family_of(config.model).build(config, transformer, place)
+
+
+def _chunk_at(
+    place: ChunkPlace,
+    build: ModelProvider,
+    config: TrainerConfig,
+    transformer: TransformerConfig,
+    device: torch.device,
+) -> torch.nn.Module:
+    chunk = build(config, transformer, place)
     chunk.model_type = ModelType.encoder_or_decoder
     return chunk.to(device)
 

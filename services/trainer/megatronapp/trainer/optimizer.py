@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,13 +16,41 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 
+OptimizerProvider = Callable[[MegatronOptimizerConfig, list[DistributedDataParallel]], Any]
+"""An optimizer of one's own over the chunks' parameters, with the interface of megatron-core's MegatronOptimizer."""
+SchedulerProvider = Callable[[Any], Any]
+"""From the optimizer a schedule of its learning rate, with the interface of megatron-core's OptimizerParamScheduler."""
+
 
 def build_optimizer(
-    config: TrainerConfig, chunks: list[DistributedDataParallel], transformer: TransformerConfig
+    config: TrainerConfig,
+    chunks: list[DistributedDataParallel],
+    transformer: TransformerConfig,
+    provider: OptimizerProvider | None = None,
 ) -> Any:
     """The optimizer over all chunks, and the callbacks by which the pipeline schedule reaches gradients and weights."""
+    options = _options(config, transformer)
+    optimizer = (provider or _megatron_optimizer)(options, chunks)
+    for part in parts_of(optimizer):
+        if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
+            _make_loadable(part)
+    transformer.grad_scale_func = optimizer.scale_loss
+    transformer.finalize_model_grads_func = finalize_model_grads
+    if config.parallel.overlap_grad_reduce:
+        transformer.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])
+        transformer.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
+    if config.parallel.overlap_param_gather:
+        transformer.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
+    return optimizer
+
+
+def _megatron_optimizer(options: MegatronOptimizerConfig, chunks: list[DistributedDataParallel]) -> Any:
+    return get_megatron_optimizer(options, chunks, config_overrides=get_standard_config_overrides(options))
+
+
+def _options(config: TrainerConfig, transformer: TransformerConfig) -> MegatronOptimizerConfig:
     settings, training = config.optimizer, config.training
-    options = MegatronOptimizerConfig(
+    return MegatronOptimizerConfig(
         optimizer=settings.optimizer,
         lr=config.schedule.lr,
         min_lr=config.schedule.min_lr,
@@ -42,18 +71,6 @@ def build_optimizer(
         use_distributed_optimizer=config.parallel.use_distributed_optimizer,
         overlap_param_gather=config.parallel.overlap_param_gather,
     )
-    optimizer = get_megatron_optimizer(options, chunks, config_overrides=get_standard_config_overrides(options))
-    for part in parts_of(optimizer):
-        if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
-            _make_loadable(part)
-    transformer.grad_scale_func = optimizer.scale_loss
-    transformer.finalize_model_grads_func = finalize_model_grads
-    if config.parallel.overlap_grad_reduce:
-        transformer.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])
-        transformer.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
-    if config.parallel.overlap_param_gather:
-        transformer.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
-    return optimizer
 
 
 def _one_or_all(functions: list[Any]) -> Any:

@@ -37,7 +37,7 @@ def test_without_a_masked_word_a_bert_learns_the_order_alone() -> None:
 
 
 def test_a_t5_looks_at_no_padding_and_its_decoder_at_nothing_that_follows() -> None:
-    encoder, decoder, across = t5._attention_masks(
+    encoder, decoder, across = t5.attention_masks(
         {"enc_mask": torch.tensor([[1, 1, 0]]), "dec_mask": torch.tensor([[1, 1, 0, 0]])}
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,13 +27,32 @@ from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm, with_own_norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
+from megatronapp.trainer.models.train_step import TrainStep
 from megatronapp.trainer.patches import Patches
 
 _TENSORS = ("text", "types", "labels", "is_random", "padding_mask", "loss_mask")
 
 
+class BertTrainStep(TrainStep):
+    """The losses of masked words and of the order of sentences."""
+
+    def get_batch(self, iterator: Iterator[Mapping[str, Any]]) -> Any:
+        return to_device(next(iterator), _TENSORS, self.settings.device)
+
+    def loss_func(self, batch: Any, output: Any) -> Any:
+        return _loss(batch, output)
+
+    def forward_step(self, iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
+        batch = self.get_batch(iterator)
+        types = batch["types"] if unwrap_model(model).add_binary_head else None
+        output = model(batch["text"], batch["padding_mask"], tokentype_ids=types, lm_labels=batch["labels"])
+        return output, partial(self.loss_func, batch)
+
+
 class Bert:
     """megatron-core's BertModel."""
+
+    train_step = BertTrainStep
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         return ("lm loss",) if model.bert_no_binary_head else ("lm loss", "sop loss")
@@ -55,15 +74,6 @@ class Bert:
                 add_binary_head=not model.bert_no_binary_head,
                 vp_stage=place.stage,
             )
-
-    def forward_step(self, device: torch.device) -> Callable[..., Any]:
-        def forward_step(iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
-            batch = to_device(next(iterator), _TENSORS, device)
-            types = batch["types"] if unwrap_model(model).add_binary_head else None
-            output = model(batch["text"], batch["padding_mask"], tokentype_ids=types, lm_labels=batch["labels"])
-            return output, partial(_loss, batch)
-
-        return forward_step
 
     def reads(self, chunk: torch.nn.Module) -> bool:
         return True  # what is padding, all layers must know

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,14 +23,36 @@ from megatronapp.trainer.models import sizes
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
+from megatronapp.trainer.models.train_step import TrainStep
 
 _TENSORS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+class GPTTrainStep(TrainStep):
+    """The loss of the next word."""
+
+    def get_batch(self, iterator: Iterator[Mapping[str, Any]]) -> Any:
+        batch: dict[str, torch.Tensor] = get_batch_on_this_cp_rank(
+            to_device(next(iterator), _TENSORS, self.settings.device)
+        )
+        return batch
+
+    def loss_func(self, batch: Any, output: Any) -> Any:
+        return masked_loss(batch["loss_mask"], output)
+
+    def forward_step(self, iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
+        if not FAMILY.reads(unwrap_model(model)):
+            return model(None, None, None), None
+        batch = self.get_batch(iterator)
+        output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        return output, partial(self.loss_func, batch)
 
 
 class Gpt:
     """megatron-core's GPTModel."""
 
     collate = staticmethod(collate)
+    train_step = GPTTrainStep
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         return ("lm loss",)
@@ -52,16 +74,6 @@ class Gpt:
             share_embeddings_and_output_weights=place.tied,
             vp_stage=place.stage,
         )
-
-    def forward_step(self, device: torch.device) -> Callable[..., Any]:
-        def forward_step(iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
-            if not self.reads(unwrap_model(model)):
-                return model(None, None, None), None
-            batch = get_batch_on_this_cp_rank(to_device(next(iterator), _TENSORS, device))
-            output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
-            return output, partial(masked_loss, batch["loss_mask"])
-
-        return forward_step
 
     def reads(self, chunk: torch.nn.Module) -> bool:
         return bool(chunk.pre_process or chunk.post_process)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     from megatronapp.trainer.data.datasets import DatasetKind
-
-    ForwardStep = Callable[[Iterator[Mapping[str, Any]], torch.nn.Module], tuple[Any, Any]]
+    from megatronapp.trainer.models.train_step import TrainStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +36,17 @@ class ChunkPlace:
 class ModelFamily(Protocol):
     """One kind of model, without state."""
 
+    @property
+    def train_step(self) -> type[TrainStep]:
+        """What is computed of one microbatch, where --train-step names nothing else."""
+        ...
+
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         """Names of those that it learns from, added up; the first one is the words'."""
         ...
 
     def build(self, config: TrainerConfig, transformer: TransformerConfig, place: ChunkPlace) -> torch.nn.Module:
         """One chunk, on the CPU or megatron-core's current device, with `pre_process` and `post_process`."""
-        ...
-
-    def forward_step(self, device: torch.device) -> ForwardStep:
-        """What megatron-core's schedules call for each microbatch and chunk: (output, function from it to the loss).
-
-        The loss function returns three values: what is differentiated, a sum; the number of tokens, which the schedule
-        divides it by; and for the log [losses, 2]: of each loss its sum, and over how many.
-        """
         ...
 
     def reads(self, chunk: torch.nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,12 +27,30 @@ from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm, with_own_norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
 from megatronapp.trainer.models.sizes import decoder_layers, decoder_length
+from megatronapp.trainer.models.train_step import TrainStep
 
 _TENSORS = ("text_enc", "text_dec", "labels", "loss_mask", "enc_mask", "dec_mask")
 
 
+class T5TrainStep(TrainStep):
+    """The loss of the spans that were cut out."""
+
+    def get_batch(self, iterator: Iterator[Mapping[str, Any]]) -> Any:
+        return to_device(next(iterator), _TENSORS, self.settings.device)
+
+    def loss_func(self, batch: Any, output: Any) -> Any:
+        return masked_loss(batch["loss_mask"], output)
+
+    def forward_step(self, iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[Any, Any]:
+        batch = self.get_batch(iterator)
+        output = model(batch["text_enc"], batch["text_dec"], *attention_masks(batch), lm_labels=batch["labels"])
+        return output, partial(self.loss_func, batch)
+
+
 class T5:
     """megatron-core's T5Model, whole on each pipeline stage as there is one alone."""
+
+    train_step = T5TrainStep
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         return ("lm loss",)
@@ -55,14 +73,6 @@ class T5:
             position_embedding_type=model.position_embedding_type,
             rotary_percent=model.rotary_percent,
         )
-
-    def forward_step(self, device: torch.device) -> Callable[..., Any]:
-        def forward_step(iterator: Iterator[Mapping[str, Any]], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
-            batch = to_device(next(iterator), _TENSORS, device)
-            output = model(batch["text_enc"], batch["text_dec"], *_attention_masks(batch), lm_labels=batch["labels"])
-            return output, partial(masked_loss, batch["loss_mask"])
-
-        return forward_step
 
     def reads(self, chunk: torch.nn.Module) -> bool:
         return True
@@ -105,7 +115,7 @@ class T5:
         return 3.0 * (model.num_layers * encoder_layer + decoder_layers(model) * decoder_layer + logits)
 
 
-def _attention_masks(batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attention_masks(batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Where the encoder, the decoder and the decoder to the encoder must not look: each [rows, 1, queries, keys]."""
     encoder, decoder = batch["enc_mask"].bool(), batch["dec_mask"].bool()
     length = decoder.shape[1]

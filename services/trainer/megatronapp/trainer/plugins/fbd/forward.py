@@ -27,7 +27,8 @@ from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.keyed_dropout import DEFAULT, MODEL_PARALLEL, KeyedStates
-from megatronapp.trainer.models.gpt import FAMILY
+from megatronapp.trainer.models.gpt import GPTTrainStep
+from megatronapp.trainer.models.train_step import StepSettings
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages
 from megatronapp.trainer.plugins.base import PluginContext, Runner, StepHooks
 from megatronapp.trainer.plugins.fbd.linears import SentLinears
@@ -162,7 +163,8 @@ class ForwardLoop(Runner):
         self._outputs = Outputs(link, partition, *sequences)
         self._linears = SentLinears(link, partition, chunks[0]) if partition.mode is Mode.LINEARS else None
         self._layers = Layers(chunks[0], partition, self._weights, self._outputs, states)
-        self._forward_step = hooks.forward_step(FAMILY.forward_step(context.device))
+        settings = StepSettings(config=plan.forward, device=context.device)
+        self._forward_step = hooks.forward_step(GPTTrainStep(settings).forward_step)
         self._shape = (sequences[0].shard(0).length, batches.layout.micro_batch_size, config.hidden_size)
         self._data: Any = None
 
