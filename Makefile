@@ -113,9 +113,13 @@ test-long: references
 test-exhaustive: references
 	$(BIN)/pytest -n 2 --dist worksteal -m "long or exhaustive" tests $(JUNIT)
 
-# Each fault of tests/integration/megatrace ten times, on four CPU ranks
+# Each fault of tests/integration/megatrace ten times, on four CPU ranks, and how soon each was told of
+HANG_TIMES := build/hangs.jsonl
 hangs: setup-tests
-	MEGATRONAPP_MEGATRACE_ROUNDS=10 $(BIN)/pytest -m long tests/integration/megatrace $(JUNIT)
+	@mkdir -p $(dir $(HANG_TIMES)) && : > $(HANG_TIMES)
+	MEGATRONAPP_MEGATRACE_ROUNDS=10 MEGATRONAPP_MEGATRACE_TIMES=$(abspath $(HANG_TIMES)) \
+	  $(BIN)/pytest -m long tests/integration/megatrace/test_faults.py $(JUNIT)
+	$(BIN)/python -m tests.integration.megatrace.times $(HANG_TIMES)
 
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)

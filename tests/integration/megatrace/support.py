@@ -21,6 +21,7 @@ from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.faults import FaultsPlugin
 from megatronapp.trainer.plugins.scan import ScanPlugin
 from megatronapp.v1 import findings_pb2
+from tests.integration.megatrace import times
 from tests.support.forked import RankFailedError, RanksTimeoutError, run_forked
 from tests.support.training import TINY, train
 
@@ -30,6 +31,8 @@ OTHERS_SECONDS = 4.0
 """For which is waited for whoever else would be named, and for stacks."""
 FROM_STEP = 40
 """By then the job's usual pauses are known."""
+BEGUN = "FAULT_BEGUN"
+"""A file with the Unix time of the fault, and the variable that names it."""
 SEEN = "seen"
 """A file: the finding was heard, the ranks may go."""
 
@@ -49,6 +52,8 @@ class Hangs:
     first: dict[str, Finding] = field(default_factory=dict)
     standing: dict[str, Finding] = field(default_factory=dict)
     broke: bool = False
+    told_at: float | None = None
+    """Unix time of the first."""
 
     def expected(self) -> list[Finding]:
         """As they were told first. Raises EndedByGlooError."""
@@ -58,6 +63,7 @@ class Hangs:
 
     def take(self, finding: Finding) -> None:
         if finding.kind is Kind.HANG:
+            self.told_at = self.told_at or time.time()
             self.first.setdefault(finding.id, finding)
         if finding.kind is Kind.HANG and finding.state is State.OPEN:
             self.standing[finding.id] = finding
@@ -66,7 +72,21 @@ class Hangs:
 def rank(flags: str, folder: Path) -> None:
     """A rank, which goes when the finding was heard."""
     leave_when_seen(folder)
-    train(f"{TINY} {flags}", plugins=(ScanPlugin, FaultsPlugin))
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, NotesFault, FaultsPlugin))
+
+
+class NotesFault(Plugin):
+    """When the step begins in which the culprit is broken."""
+
+    name: ClassVar[str] = "notes_fault"
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls() if context.identity.rank == CULPRIT else None
+
+    def step_begin(self, step: int) -> None:
+        if step == FROM_STEP:
+            Path(os.environ[BEGUN]).write_text(str(time.time()))
 
 
 class StopsItself(Plugin):
@@ -85,7 +105,7 @@ class StopsItself(Plugin):
 
 def stopping_rank(flags: str, folder: Path) -> None:
     leave_when_seen(folder)
-    train(f"{TINY} {flags}", plugins=(ScanPlugin, StopsItself))
+    train(f"{TINY} {flags}", plugins=(ScanPlugin, NotesFault, StopsItself))
 
 
 def leave_when_seen(folder: Path) -> None:
@@ -130,7 +150,8 @@ def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP) -> str:
     return f"--fault-scenario {file}"
 
 
-async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Hangs:
+async def hangs_of(folder: Path, flags: str, program: RankProgram = rank, fault: str = "") -> Hangs:
+    """fault: as the table of times calls it; empty: it is not in it."""
     hangs = Hangs()
     async with local_stack(Options(folder, page_port=None)) as running:
         listening = asyncio.create_task(listen(running.bus, hangs))
@@ -138,6 +159,7 @@ async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Han
             "MEGATRONAPP_JOB": "local/program",
             "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
             "MEGATRONAPP_TOKEN_FILE": str(running.token_file),
+            BEGUN: str(folder / BEGUN),
         }
         arguments = f"--train-iters 100000 --trace {flags}"
         training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
@@ -148,4 +170,12 @@ async def hangs_of(folder: Path, flags: str, program: RankProgram = rank) -> Han
         (folder / SEEN).touch()
         wake(folder)
         hangs.broke = await training
+    if fault and (hangs.first or not hangs.broke):  # gloo ended the attempt before anybody had waited
+        times.note(fault, _seconds(folder, hangs))
     return hangs
+
+
+def _seconds(folder: Path, hangs: Hangs) -> float | None:
+    """From the fault's begin to the first finding."""
+    begun = folder / BEGUN
+    return hangs.told_at - float(begun.read_text()) if hangs.told_at and begun.exists() else None

@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(180), pytest.mark.parametriz
 
 async def broken(folder: Path, fault: str = "") -> Finding:
     """The one finding, as it was told last while the ranks stood."""
-    hangs = await hangs_of(folder, scenario(folder, fault) if fault else "", rank if fault else stopping_rank)
+    flags = scenario(folder, fault) if fault else ""
+    hangs = await hangs_of(folder, flags, rank if fault else stopping_rank, fault or "SIGSTOP")
     assert [each.ranks for each in hangs.expected()] == [(CULPRIT,)]
     (found,) = hangs.standing.values()
     print(found.summary)
