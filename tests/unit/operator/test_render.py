@@ -246,17 +246,41 @@ def test_pods_get_the_certificates_beside_their_token(mutual: bool) -> None:
     assert ClientTls.of_environment({name: str(value) for name, value in named.items()}).enabled
 
 
-def test_the_example_of_an_attached_job_is_valid_kubernetes_and_attached_as_ours_is() -> None:
-    service, job = yaml.safe_load_all(Path("examples/attach/indexed-job.yaml").read_text())
-    pod, ours = job["spec"]["template"]["spec"], pod_template(plan(**CASES["attached"]))["spec"]
+def example(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(Path(f"examples/attach/{name}.yaml").read_text()))
 
-    for body in (service, job):
-        kubernetes_validate.validate(body, "1.34", strict=True)
-    assert pod["shareProcessNamespace"] == ours["shareProcessNamespace"]
-    assert [found["command"] for found in pod["initContainers"]] == [
-        found["command"] for found in ours["initContainers"]
-    ]
+
+def pods_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods' specs of a Job, a JobSet or a PyTorchJob."""
+    spec = body["spec"]
+    match body["kind"]:
+        case "Job":
+            templates = [spec["template"]]
+        case "JobSet":
+            templates = [each["template"]["spec"]["template"] for each in spec["replicatedJobs"]]
+        case _:
+            templates = [each["template"] for each in spec["pytorchReplicaSpecs"].values()]
+    return [template["spec"] for template in templates]
+
+
+@pytest.mark.parametrize("name", ["indexed-job", "jobset", "pytorchjob"])
+def test_the_pods_of_an_example_are_valid_kubernetes_and_attached_as_ours_are(name: str) -> None:
+    *_, body = example(name)
+    ours = pod_template(plan(**CASES["attached"]))["spec"]
     own = {found["name"]: found for found in ours["containers"][0]["env"]}
-    added = [found for found in pod["containers"][0]["env"] if found["name"].startswith("MEGATRONAPP_")]
-    assert {found["name"] for found in added} <= own.keys()
-    assert own["MEGATRONAPP_AGENT_SOCKET"] in added
+
+    for pod in pods_of(body):
+        meta = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "llama"}}
+        kubernetes_validate.validate({**meta, "spec": pod}, "1.34", strict=True)
+        assert pod["shareProcessNamespace"] == ours["shareProcessNamespace"]
+        assert [each["command"] for each in pod["initContainers"]] == [
+            each["command"] for each in ours["initContainers"]
+        ]
+        added = [found for found in pod["containers"][0]["env"] if found["name"].startswith("MEGATRONAPP_")]
+        assert {found["name"] for found in added} <= own.keys()
+        assert own["MEGATRONAPP_AGENT_SOCKET"] in added
+
+
+def test_the_example_of_an_attached_job_is_valid_kubernetes() -> None:
+    for body in example("indexed-job"):
+        kubernetes_validate.validate(body, "1.34", strict=True)
