@@ -130,8 +130,7 @@ def test_a_rank_that_computes_slowly_is_named(shared_data: Path, tmp_path: Path)
     ended = pretrain(shared_data, tmp_path / "run", f"{WIDE} {DATA}", LONG_RUN, attach)
 
     assert ended.code == 0, ended.output[-5000:]
-    [(kind, ranks, _)] = found(tmp_path)
-    assert (kind, ranks) == ("slow_gpu", [1])
+    assert [(kind, ranks) for kind, ranks, _ in found(tmp_path)] == [("slow_gpu", [1])]
 
 
 def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path: Path) -> None:
@@ -143,9 +142,7 @@ def test_the_gpu_that_a_neighbour_occupies_is_named(shared_data: Path, tmp_path:
             ended = training.result()
 
     assert ended.code == 0, ended.output[-5000:]
-    [(kind, ranks, cause)] = found(tmp_path)
-    assert (kind, ranks) == ("slow_gpu", [1])
-    assert cause in ("interference", "compute"), cause
+    assert found(tmp_path) in ([("slow_gpu", [1], "interference")], [("slow_gpu", [1], "compute")])
 
 
 def steps(folder: Path, training: Future[Ended]) -> int:
