@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -112,6 +112,10 @@ test-long: references
 # All integration tests that `make test` leaves out: every layout of every instrument, an hour of two cores
 test-exhaustive: references
 	$(BIN)/pytest -n 2 --dist worksteal -m "long or exhaustive" tests $(JUNIT)
+
+# The fault corpus: more than 200 jobs of which it is known what is wrong with them, judged; four minutes of a core
+corpus: setup
+	$(BIN)/python -m bench.corpus --jobs 2
 
 # Each fault of tests/integration/megatrace ten times, on four CPU ranks, and how soon each was told of
 HANG_TIMES := build/hangs.jsonl
