@@ -95,8 +95,10 @@ async def test_ever_new_runs_of_one_job_are_refused_as_jobs_are(start: Start) ->
     for number, rank in enumerate(ranks):
         run = trace_pb2.Identity(run=f"run-{number}", job="team/x", attempt=1, rank=0, incarnation=1)
         await rank.send(hello(run), summary(1, 1))
+        if rank is not ranks[-1]:
+            await rank.until_acked(1)
 
-    error = await ranks[2].status()
+    error = await ranks[-1].status()
     assert error is not None
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     for rank in ranks:

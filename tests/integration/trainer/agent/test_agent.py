@@ -256,7 +256,7 @@ def test_an_agent_that_dies_is_replaced_by_the_rank_that_started_it(
     rank.step(1)
     eventually(lambda: len(summaries(tmp_path)) == 1)
 
-    (agent,) = own_agents()
+    (agent,) = own_agents(socket)
     agent.kill()
     agent.wait()
     numbers = itertools.count(2)
@@ -266,7 +266,7 @@ def test_an_agent_that_dies_is_replaced_by_the_rank_that_started_it(
         return len(summaries(tmp_path)) > 3
 
     eventually(arrives)
-    assert len(own_agents()) == 1
+    assert len(own_agents(socket)) == 1
     eventually(lambda: other.link.border() or other.link.connected)
     assert rank.close()
     assert other.close()
@@ -304,8 +304,9 @@ def test_an_agent_of_ranks_that_are_ending_is_followed_by_one_of_the_new_rank_at
     assert [summary.step for summary in summaries(tmp_path)] == [1]
 
 
-def own_agents() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "megatronapp.trainer.agent" in each.cmdline()]
+def own_agents(socket: Path) -> list[psutil.Process]:
+    started = (each for each in psutil.Process().children() if "megatronapp.trainer.agent" in each.cmdline())
+    return [each for each in started if any(str(socket) in argument for argument in each.cmdline())]
 
 
 def killed_with_its_own_agent(socket: Path, folder: Path) -> None:
