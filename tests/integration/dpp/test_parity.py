@@ -55,6 +55,7 @@ def test_with_w_split_from_b_they_are_bitwise_stocks() -> None:
         assert max(map(peak, orders)) <= cap
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "chunks", "flags"), LAYOUTS)
 def test_losses_and_gradients_are_bitwise_stocks_in_every_order(ranks: int, chunks: int, flags: str) -> None:

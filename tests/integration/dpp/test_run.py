@@ -96,6 +96,7 @@ def draws() -> list[tuple[float, float]]:
     return Drawing.drawn
 
 
+@pytest.mark.long
 def test_tensor_parallel_ranks_draw_the_same_hidden_masks_and_others_of_their_own_shards() -> None:
     first, second, *next_stage = run_forked(4, draws)
     hidden, attention = ([[draw[kind] for draw in rank] for rank in (first, second, *next_stage)] for kind in range(2))

@@ -23,7 +23,10 @@ CASES = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=pytest.mark.long if "VPP" in name else ()) for name, case in CASES.items()],
+)
 def test_losses_and_gradients_are_bitwise_stocks(case: Case) -> None:
     stock, chosen = case.stock(STEPS), case.disaggregated(STEPS)
 

@@ -64,7 +64,7 @@ def stream_for_ever(engine: Engine, other: int) -> None:
         send.wait()
 
 
-@pytest.fixture(params=HOST_LANES)
+@pytest.fixture(params=[pytest.param(each, marks=() if each == "shm" else pytest.mark.long) for each in HOST_LANES])
 def lane(request: pytest.FixtureRequest) -> str:
     require_lane(request.param)
     return str(request.param)

@@ -13,14 +13,15 @@ from tests.support.training import TINY, train
 
 PIPELINE = "--pipeline-model-parallel-size 2"
 INTERLEAVED = f"{PIPELINE} --num-layers-per-virtual-pipeline-stage 1"
-LAYOUTS = {"1F1B": PIPELINE, "interleaved": INTERLEAVED}
 
 
 def rank(flags: str, plugins: tuple[type, ...] = ()) -> list[float]:
     return train(f"{TINY} --train-iters 6 {flags}", plugins=plugins).losses
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(PIPELINE, id="1F1B", marks=pytest.mark.long), pytest.param(INTERLEAVED, id="interleaved")]
+)
 def test_native_transport_changes_no_bit(layout: str) -> None:
     changes_no_bit(layout)
 

@@ -22,7 +22,13 @@ DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
 
 
 @pytest.mark.parametrize(
-    ("world_size", "layout"), [(1, ""), (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")]
+    ("world_size", "layout"),
+    [
+        (1, ""),
+        pytest.param(
+            2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_a_run_resumed_from_one_has_exactly_the_losses_of_an_uninterrupted_one(
     world_size: int, layout: str, tmp_path: Path

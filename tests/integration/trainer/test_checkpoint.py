@@ -32,7 +32,11 @@ def uninterrupted(flags: str, world_size: int, steps: int) -> list[float]:
     ("world_size", "flags"),
     [
         (1, f"{DROPOUT} --lr-decay-style cosine --lr-decay-iters 8 --lr-warmup-iters 2"),
-        (2, f"{DROPOUT} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+        pytest.param(
+            2,
+            f"{DROPOUT} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            marks=pytest.mark.long,
+        ),
         (2, "--bf16 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
     ],
 )
@@ -144,7 +148,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-@pytest.mark.parametrize("how", ["--save", "--load", "--finetune --load"])
+@pytest.mark.parametrize(
+    "how", ["--save", *(pytest.param(how, marks=pytest.mark.long) for how in ("--load", "--finetune --load"))]
+)
 def test_another_model_is_refused_before_any_step(
     how: str, name: str, saved: str, now: str, said: str, checkpoints: Path
 ) -> None:

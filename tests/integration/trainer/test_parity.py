@@ -67,7 +67,7 @@ def test_layout_has_the_losses_of_one_process(world_size: int, layout: str) -> N
 @pytest.mark.parametrize(
     ("world_size", "layout"),
     [
-        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        pytest.param(2, "--tensor-model-parallel-size 2 --sequence-parallel", marks=slower),
         pytest.param(2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", marks=slower),
     ],
 )
@@ -100,6 +100,7 @@ def test_recomputation_changes_no_loss_even_with_dropout(recompute: str) -> None
     assert losses(f"{dropout} {recompute}") == single(dropout)
 
 
+@slower
 def test_bfloat16_with_distributed_optimizer_and_pipeline_learns_like_one_process() -> None:
     found = losses("--bf16 --use-distributed-optimizer --pipeline-model-parallel-size 2", 4)
 

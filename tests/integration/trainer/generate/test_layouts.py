@@ -69,7 +69,7 @@ def alone(folder_of: FolderOf) -> Alone:
     [
         pytest.param("gpt", PP2, marks=slower),
         pytest.param("gpt", TP2, marks=slower),
-        ("llama", TP2),
+        pytest.param("llama", TP2, marks=slower),
         ("llama", VPP2),
         pytest.param("moe", TP2, marks=slower),
     ],

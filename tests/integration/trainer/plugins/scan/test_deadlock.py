@@ -8,6 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from megatronapp.core.findings import Cause, Finding, Kind
 from megatronapp.detector.engine import Engine
 from megatronapp.detector.formats.tracefolder import find_attempts
@@ -54,6 +56,7 @@ def findings(folder: Path) -> list[Finding]:
     return []
 
 
+@pytest.mark.long
 def test_ranks_that_reduce_in_different_orders_are_told_as_a_deadlock(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         ranks = pool.submit(run_forked, 2, cross, str(tmp_path), timeout=100)

@@ -40,6 +40,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_rank_under_plain_torchrun_traces_without_threads_and_heavy_modules(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"

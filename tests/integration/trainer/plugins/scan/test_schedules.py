@@ -25,10 +25,13 @@ LAYOUTS = {
     "experts": (2, MOE),
     "tensor and pipeline": (4, f"{SP} --pipeline-model-parallel-size 2"),
 }
+QUICK = ("one process", "interleaved", "distributed optimizer", "tensor and pipeline")
 PEER_NAME = {"forward_send": "forward_recv", "backward_send": "backward_recv"}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in LAYOUTS]
+)
 def test_a_layout_is_traced_completely_and_leaves_the_losses_bitwise_equal(layout: str, tmp_path: Path) -> None:
     world, flags = LAYOUTS[layout]
 

@@ -49,6 +49,7 @@ def merged(parts: list[Top]) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(indexes, order, -1), best - total[..., None]
 
 
+@pytest.mark.long
 def test_the_lens_of_two_stages_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, spread = lenses(1, "", monkeypatch), lenses(4, TWO_STAGES, monkeypatch)
 
