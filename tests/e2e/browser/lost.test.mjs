@@ -60,6 +60,13 @@ test('a killed platform is told of on every page, and nothing stays green', asyn
   assert.equal(await page.locator('main .running').count(), 0)
   assert.equal(await page.getByText(/ left$/).count(), 0)
   await shoot('jobs-lost')
+  for (const name of ['Timeline', 'Scope', 'Health']) {
+    await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name }).click()
+    await page.waitForURL(new RegExp(name.toLowerCase()))
+    await page.getByRole('alert').getByText(/has not been heard since \d\d:\d\d:\d\d/).waitFor(PATIENCE)
+    assert.equal(await page.locator('main .running, .health-mark.ok, .badge.live, .state.live').count(), 0, name)
+    await shoot(`${name.toLowerCase()}-lost`)
+  }
 })
 
 test('the open page goes on, signed in, when the platform is back', async () => {
