@@ -1,6 +1,8 @@
 // How a page looks, so coarsely that another font or another rounding of a letter's edge does not count: a picture of one
 // cell for 16 × 16 pixels, kept beside the tests. LOOKS=update writes it anew: look at it before it is committed.
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const CELL_PIXELS = 16
@@ -38,7 +40,10 @@ export class Looks {
     if (process.env.LOOKS === 'update') return writeFileSync(file, Buffer.from(look, 'base64')) ?? ''
     if (!existsSync(file)) return `${name}: no look is kept; LOOKS=update keeps it`
     const share = await this.difference(look, readFileSync(file).toString('base64'))
-    return share <= MOST_CELLS ? '' : `${name}: ${(share * 100).toFixed(1)} % of it look different; if they should, LOOKS=update keeps the new look`
+    if (share <= MOST_CELLS) return ''
+    const path = join(tmpdir(), `${name}.png`)
+    await page.screenshot({ path, animations: 'disabled', caret: 'hide' })
+    return `${name}: ${(share * 100).toFixed(1)} % of it look different (${path}); if they should, LOOKS=update keeps the new look`
   }
 }
 
