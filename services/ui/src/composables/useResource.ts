@@ -1,5 +1,8 @@
 import type { ShallowRef, WatchSource } from 'vue'
 import { onScopeDispose, shallowRef, watch } from 'vue'
+import { ApiError } from '@/api/client'
+
+const AGAIN_MS = 3000
 
 export interface Resource<T> {
   /** The last good answer; it stays while a newer one is on its way or has failed. */
@@ -8,15 +11,23 @@ export interface Resource<T> {
   readonly refresh: () => Promise<void>
 }
 
-/** Loads a value now and whenever `key` changes; an answer that was overtaken is thrown away. */
+/** Whether the platform itself has refused: it would again. */
+const isRefused = (failure: unknown): boolean => failure instanceof ApiError && failure.status < 500
+
+/** Loads a value now and whenever `key` changes; an answer that was overtaken is thrown away, and one that does not come is asked for again. */
 export function useResource<K, T>(key: WatchSource<K>, load: (key: K, signal: AbortSignal) => Promise<T>): Resource<T> {
   const data = shallowRef<T>()
   const error = shallowRef<Error>()
   let current: K
   let running: AbortController | undefined
+  let again: ReturnType<typeof setTimeout> | undefined
 
-  const refresh = async (): Promise<void> => {
+  const stop = (): void => {
+    clearTimeout(again)
     running?.abort()
+  }
+  const refresh = async (): Promise<void> => {
+    stop()
     const { signal } = (running = new AbortController())
     try {
       const answer = await load(current, signal)
@@ -24,7 +35,9 @@ export function useResource<K, T>(key: WatchSource<K>, load: (key: K, signal: Ab
       data.value = answer
       error.value = undefined
     } catch (failure) {
-      if (!signal.aborted) error.value = failure instanceof Error ? failure : new Error(String(failure))
+      if (signal.aborted) return
+      error.value = failure instanceof Error ? failure : new Error(String(failure))
+      if (!isRefused(failure)) again = setTimeout(() => void refresh(), AGAIN_MS)
     }
   }
 
@@ -37,6 +50,6 @@ export function useResource<K, T>(key: WatchSource<K>, load: (key: K, signal: Ab
     },
     { immediate: true },
   )
-  onScopeDispose(() => running?.abort())
+  onScopeDispose(stop)
   return { data, error, refresh }
 }
