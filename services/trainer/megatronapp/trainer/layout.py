@@ -115,7 +115,10 @@ class Layout:
 def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
     stages = parallel.pipeline_model_parallel_size
     if model.num_layers % stages:
-        raise UsageError(f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages")
+        raise UsageError(
+            f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages: change it, or "
+            "--pipeline-model-parallel-size"
+        )
     layers = model.num_layers // stages
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     chunks = parallel.num_virtual_stages_per_pipeline_rank
@@ -129,7 +132,8 @@ def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
         raise UsageError("virtual pipeline stages need --pipeline-model-parallel-size 2 or more")
     divisor = per_chunk or chunks or 0
     if divisor < 1 or layers % divisor:
-        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {divisor}")
+        flag = "--num-layers-per-virtual-pipeline-stage" if per_chunk else "--num-virtual-stages-per-pipeline-rank"
+        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {flag} {divisor}: change it")
     virtual = layers // per_chunk if per_chunk else chunks
     return virtual if virtual != 1 else None
 
