@@ -119,6 +119,8 @@ class StepTable:
     virtual_stages: int = 1
     peak_activations: int = 0
     """Most that a rank held in the step, in chunks × microbatches; 0: not known."""
+    orders: tuple[bytes, ...] = ()
+    """What the stages of one replica ran, by stage, where they chose it (core/pipeline/pass_codes.py)."""
     phases: frozenset[int] = frozenset()
     """Phase values of any rank: first step, evaluation, checkpoint, …"""
     detail: Microbatches | None = None

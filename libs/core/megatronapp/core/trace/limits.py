@@ -84,6 +84,7 @@ MAX_ROWS = 1_000_000
 MAX_BATCH_ROWS = 1 << 17
 """Spans of one message of a rank. A rank sends 16,384 at most; 4 MiB hold 170,000."""
 MAX_SUMMARY_ROWS = 1 << 15
+MAX_ORDER_BYTES = 1 << 17
 """Rows of one summary, one for each (operation, chunk, communicator, peer); usually some tens. They are 130 bytes each
 when decoded."""
 
