@@ -36,6 +36,8 @@ describe('scope of a training', () => {
     await shown.until(() => text(shown).includes('Nobody can look into this run'))
     expect(text(shown)).toContain('--scope')
     expect(text(shown)).toContain('does not know this run’s model yet')
+    expect(text(shown)).toContain('No model yet, trying again')
+    expect(text(shown)).not.toContain('Connection lost')
   })
 
   it('says that no rank is connected', async () => {
