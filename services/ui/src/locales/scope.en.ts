@@ -19,6 +19,7 @@ export const scopeEn = {
   'scope.state.connecting': 'Connecting to the model',
   'scope.state.live': 'Live',
   'scope.state.lost': 'Connection lost, trying again',
+  'scope.state.absent': 'No model yet, trying again',
   'scope.state.past': 'Was live',
   'scope.state.refused': 'Not connected',
   'scope.close.1006': 'The gateway can’t be reached. Training continues without it.',
@@ -50,6 +51,7 @@ export const scopeEn = {
 
   'scope.off': 'Nobody can look into this run',
   'scope.offText': 'No rank of it has MegaScope on, or none is connected yet: this page goes on trying. In a TrainingJob it is plugins.scope.enabled; on a command line:',
+  'scope.away': 'What the model does is shown when the connection is back.',
   'scope.noRanks': 'No rank is connected. The page goes on by itself when one is.',
   'scope.missingRanks': '{count} ranks are not connected: what they hold is shown as missing.',
   'scope.oneViewer': '1 viewer',

@@ -20,6 +20,7 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
   'scope.state.connecting': '正在连接模型',
   'scope.state.live': '实时',
   'scope.state.lost': '连接中断，正在重试',
+  'scope.state.absent': '尚无模型，正在重试',
   'scope.state.past': '此前：实时',
   'scope.state.refused': '未连接',
   'scope.close.1006': '无法连接网关。训练不受影响。',
@@ -51,6 +52,7 @@ export const scopeZh: Record<keyof typeof scopeEn, string> = {
 
   'scope.off': '无法观测这次运行',
   'scope.offText': '没有 rank 开启 MegaScope，或尚未连接：页面会继续尝试。在 TrainingJob 中是 plugins.scope.enabled；命令行是：',
+  'scope.away': '连接恢复后将显示模型的内容。',
   'scope.noRanks': '没有 rank 连接。有 rank 连接后页面会自动继续。',
   'scope.missingRanks': '{count} 个 rank 未连接：其内容显示为缺失。',
   'scope.oneViewer': '1 位观看者',

@@ -49,6 +49,12 @@ interface Subscription {
   owed: number
 }
 
+/** `fetch` fails with a TypeError where nobody answers, and ends in time where nobody goes on: as a socket that is cut. */
+function cutOf(error: unknown): Cut {
+  const { name, message } = error instanceof Error || error instanceof DOMException ? error : { name: '', message: String(error) }
+  return name === 'TypeError' || name === 'TimeoutError' ? { code: 1006, reason: '' } : { code: 0, reason: message }
+}
+
 /**
  * A viewer's end of `mscope.v1`: it keeps a connection open, asks for what is subscribed, and hands frames on.
  *
@@ -57,15 +63,14 @@ interface Subscription {
  * can draw, and a hidden page asks for nothing. After a cut it joins again where it was: events are repeated from the
  * offset that it has seen, or a gap is told.
  */
-/** `fetch` fails with a TypeError where nobody answers: as a socket that is cut. */
-const cutOf = (error: unknown): Cut => (error instanceof TypeError ? { code: 1006, reason: '' } : { code: 0, reason: error instanceof Error ? error.message : String(error) })
-
 export class ScopeConnection {
   private socket: WebSocket | null = null
   private readonly subscriptions = new Map<number, Subscription>()
   private readonly unpainted = new Set<number>()
   private resume: { epoch: string; offset: number } | undefined
   private attempt = 0
+  /** Why it was not there the last time: still true while it is tried again. */
+  private why = NO_CUT
   private timer: ReturnType<typeof setTimeout> | undefined
   private pinging: ReturnType<typeof setInterval> | undefined
   private heardAt = 0
@@ -119,7 +124,7 @@ export class ScopeConnection {
   }
 
   private async connect(): Promise<void> {
-    this.listener.state('connecting', NO_CUT)
+    this.listener.state('connecting', this.why)
     let ticket: string
     try {
       ticket = await this.options.ticket()
@@ -132,6 +137,17 @@ export class ScopeConnection {
     socket.onopen = () => this.opened()
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => this.heard(data)
     socket.onclose = ({ code, reason }: CloseEvent) => socket === this.socket && this.cut(code, reason)
+    this.watch()
+  }
+
+  /** A platform that is there and says nothing is left, whether it has answered before or not. */
+  private watch(): void {
+    this.heardAt = Date.now()
+    clearInterval(this.pinging)
+    this.pinging = setInterval(() => {
+      if (Date.now() - this.heardAt > SILENT_MS) this.socket?.close()
+      else this.say({ ping: { time: Date.now() / 1000 } })
+    }, PING_MS)
   }
 
   private opened(): void {
@@ -139,11 +155,6 @@ export class ScopeConnection {
     const { client, run, recording } = this.options
     const resume = this.resume && { resume: { epoch: this.resume.epoch, offset: String(this.resume.offset) } }
     this.say({ join: recording ? { client, recording } : { client, run, ...resume } })
-    clearInterval(this.pinging)
-    this.pinging = setInterval(() => {
-      if (Date.now() - this.heardAt > SILENT_MS) this.socket?.close()
-      else this.say({ ping: { time: Date.now() / 1000 } })
-    }, PING_MS)
   }
 
   private cut(code: number, reason: string): void {
@@ -156,6 +167,7 @@ export class ScopeConnection {
   }
 
   private again(cut: Cut, pauseMs = backoffMs((this.attempt += 1))): void {
+    this.why = cut
     this.listener.state('lost', cut)
     clearTimeout(this.timer)
     this.timer = setTimeout(() => void this.connect(), pauseMs)
@@ -185,6 +197,7 @@ export class ScopeConnection {
   /** Joined: events go on from where they were, and every subscription is asked for again. */
   private welcome(epoch: string, offset: number): void {
     this.attempt = 0
+    this.why = NO_CUT
     this.joined = true
     if (this.resume && this.resume.epoch !== epoch) this.listener.gap('another epoch')
     if (this.resume?.epoch !== epoch) this.resume = { epoch, offset }

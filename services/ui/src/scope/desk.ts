@@ -75,8 +75,10 @@ export function createDesk(tell: Tell): (order: WorkerOrder) => void {
   }
 }
 
+const TICKET_MS = 10_000
+
 async function ticket(): Promise<string> {
-  const answer = await fetch('/api/v1/scope/tickets', { method: 'POST', credentials: 'same-origin' })
+  const answer = await fetch('/api/v1/scope/tickets', { method: 'POST', credentials: 'same-origin', signal: AbortSignal.timeout(TICKET_MS) })
   if (!answer.ok) throw new Error(`no ticket: HTTP ${answer.status}`)
   return ((await answer.json()) as { ticket: string }).ticket
 }

@@ -89,6 +89,13 @@ describe('joining', () => {
     expect(told).toEqual(['connecting', 'live', 'welcome'])
   })
 
+  it('leaves a platform that takes the connection and never answers', async () => {
+    await vi.advanceTimersByTimeAsync(50_000)
+    expect(told).toContain('lost')
+    await vi.advanceTimersByTimeAsync(5_000)
+    expect(sockets.length).toBeGreaterThan(1)
+  })
+
   it('comes back after a cut with a new ticket, to where it was', async () => {
     connection.subscribe({ id: 1, expression: 'loss' })
     live().text({ event: { offset: '8', event: {} } })

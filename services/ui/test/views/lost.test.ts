@@ -63,6 +63,20 @@ describe.each(NAMES)('%s', (name) => {
   })
 })
 
+describe('scope opened of a platform that is away', () => {
+  it('does not say for ever that it connects and loads', async () => {
+    gateway.turn('down')
+    page = await mountApp(gateway, VIEWS.scope.at)
+    await until(() => page.element.querySelector('main .status'))
+    for (let seconds = 0; seconds < 60; seconds += 5) {
+      await vi.advanceTimersByTimeAsync(SHOWN_MS)
+      const main = page.element.querySelector('main')?.textContent ?? ''
+      expect(main).not.toMatch(/Connecting|Loading/)
+      expect(main).toContain('Connection lost, trying again')
+    }
+  })
+})
+
 describe('what is known', () => {
   it('stays on the page while the platform is away', async () => {
     page = await mountApp(gateway, '/health')

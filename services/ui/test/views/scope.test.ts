@@ -36,6 +36,16 @@ describe('scope of a training', () => {
     await shown.until(() => text(shown).includes('Nobody can look into this run'))
     expect(text(shown)).toContain('--scope')
     expect(text(shown)).toContain('does not know this run’s model yet')
+    expect(text(shown)).toContain('No model yet, trying again')
+    expect(text(shown)).not.toContain('Connection lost')
+    expect([...shown.element.querySelectorAll('.head button')].map((one) => one.textContent.trim())).toEqual(['Copy link'])
+  })
+
+  it.each([[true, false], [false, true]])('on a phone (%s) shows the pictures first: sites unfolded %s', async (phone, unfolded) => {
+    vi.spyOn(window, 'matchMedia').mockReturnValue({ matches: phone, addEventListener: () => undefined, removeEventListener: () => undefined } as unknown as MediaQueryList)
+    const shown = await open()
+    await shown.until(() => cards(shown).length === 2)
+    expect(shown.element.querySelector<HTMLDetailsElement>('.tree .all')!.open).toBe(unfolded)
   })
 
   it('says that no rank is connected', async () => {
