@@ -390,6 +390,7 @@ export const en = {
   'signal.data_wait': 'Waiting for data',
   'signal.frontier': 'Progress',
   'signal.stack': 'Stack',
+  'signal.flight_recorder': 'Flight recorder',
   'signal.telemetry': 'Telemetry',
   ...runsEn,
   ...experimentsEn,

@@ -390,6 +390,7 @@ export const zh: Messages = {
   'signal.data_wait': '等待数据',
   'signal.frontier': '进度',
   'signal.stack': '调用栈',
+  'signal.flight_recorder': '飞行记录器',
   'signal.telemetry': '遥测',
   ...runsZh,
   ...experimentsZh,

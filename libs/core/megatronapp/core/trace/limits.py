@@ -69,9 +69,11 @@ MAX_KEPT_SENDER_BYTES = 512
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""
 MAX_NAME = 1024
+"""Characters of an operation's name: a module's full path with room."""
 MAX_STACK = 16_384
 """Characters of what a rank that stands still is in."""
-"""Characters of an operation's name: a module's full path with room."""
+MAX_RECORDER = 4096
+"""Characters of what its flight recorder says."""
 MAX_LABEL = 256
 """Characters of a node, a device, a schedule, a communicator's kind. A DNS name has 253 at most."""
 MAX_COMMUNICATOR_ID = 512
