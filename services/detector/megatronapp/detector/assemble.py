@@ -395,11 +395,13 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
     def axis(name: str) -> Ints:
         return np.array([getattr(place, name) for place in places], np.int64)
 
-    first_stage = _first_stages([place.role for place in places], axis("pipeline"))
+    roles = [place.role for place in places]
+    first_stage = _first_stages(roles, axis("pipeline"))
     return RankTable(
         rank=np.array(order, np.int64),
         pipeline=axis("pipeline") + first_stage,
         first_stage=first_stage,
+        role=np.array(roles, np.str_) if any(roles) else None,
         data=axis("data"),
         tensor=axis("tensor"),
         context=axis("context"),

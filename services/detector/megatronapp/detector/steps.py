@@ -33,6 +33,8 @@ class RankTable:
     """True: the rank's measure of compute is thread CPU time, not wall time."""
     first_stage: Ints | None = None
     """What the first stage of the rank's role is counted as; None: there is one role."""
+    role: npt.NDArray[np.str_] | None = None
+    """As the placement says, empty: none; None: nobody has one."""
 
     @property
     def stage(self) -> Ints:

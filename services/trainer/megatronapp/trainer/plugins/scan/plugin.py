@@ -34,6 +34,7 @@ from megatronapp.trainer.plugins.scan.flags import ScanSettings
 from megatronapp.trainer.plugins.scan.frontier import Frontiers
 from megatronapp.trainer.plugins.scan.hooks.collectives import CollectiveHooks
 from megatronapp.trainer.plugins.scan.hooks.data import TracedData
+from megatronapp.trainer.plugins.scan.hooks.disaggregated import DisaggregatedHooks
 from megatronapp.trainer.plugins.scan.hooks.garbage import GarbageHooks
 from megatronapp.trainer.plugins.scan.hooks.layers import LayerHooks
 from megatronapp.trainer.plugins.scan.hooks.microbatches import MicrobatchHooks
@@ -131,6 +132,8 @@ class ScanPlugin(Plugin):
         if context.degree is Degree.FULL:
             self._passes = MicrobatchHooks(self._probe, dynamic=context.attached is Attached.UNSPECIFIED)
             self._hooks = (self._passes, self._p2p, *self._hooks, *((processor,) if processor else ()))
+            if context.placement.role:
+                self._hooks = (*self._hooks, DisaggregatedHooks(self._probe))
             self._listeners: tuple[TimerListener, ...] = (GradSyncListener(self._probe), self._p2p)
         else:
             self._passes = PassListener(self._probe, before=processor.work if processor else lambda: None)
