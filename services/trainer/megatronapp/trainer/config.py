@@ -302,6 +302,12 @@ class LoggingConfig:
 
     log_interval: int = flag(100, "steps between lines of the training log", OPERATION)
     tensorboard_dir: str | None = flag(None, "folder of TensorBoard events", OPERATION)
+    wandb_project: str | None = flag(
+        None, "project of Weights & Biases to log to; without a network: WANDB_MODE=offline", OPERATION
+    )
+    wandb_entity: str | None = flag(None, "whose project; default: that of the W&B key", OPERATION)
+    wandb_exp_name: str | None = flag(None, "name of the run in W&B; default: W&B makes one up", OPERATION)
+    wandb_save_dir: str | None = flag(None, "folder of W&B's files; default ./wandb", OPERATION)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,8 @@ def translate(argv: Sequence[str]) -> Translation:
             remarks.append(f"{flag} has no effect: {why}")
             out += words[1 + count :] if "=" not in words[0] else words[1:]
         elif flag in known.means:
-            out += [*known.means[flag], *words[1:]]
+            _, equals, value = words[0].partition("=")
+            out += [*known.means[flag], *([value] if equals else []), *words[1:]]
         elif flag in known.in_samples:
             out += [known.in_samples[flag], str(given.steps(flag))]
         elif flag == NO_POSITIONS:

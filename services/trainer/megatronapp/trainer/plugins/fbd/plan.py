@@ -227,7 +227,7 @@ def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
         parallel=parallel,
         training=replace(config.training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None),
         checkpoint=CheckpointConfig(),
-        logging=replace(config.logging, tensorboard_dir=None),
+        logging=replace(config.logging, tensorboard_dir=None, wandb_project=None),
     )
 
 
