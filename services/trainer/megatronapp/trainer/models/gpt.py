@@ -20,6 +20,8 @@ from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
 from megatronapp.trainer.data.sampler import collate
 from megatronapp.trainer.models import sizes
+from megatronapp.trainer.models.attention import Attention
+from megatronapp.trainer.models.attention_choice import has_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -61,12 +63,12 @@ class Gpt:
         model = config.model
         return GPTModel(
             config=transformer,
-            transformer_layer_spec=_layer_spec(model, transformer, place.stage),
+            transformer_layer_spec=_layer_spec(config, transformer, place.stage),
             vocab_size=place.vocabulary,
             max_sequence_length=place.positions,
             pre_process=place.first,
             post_process=place.last,
-            position_embedding_type=model.position_embedding_type,
+            position_embedding_type=_embedded(model),
             rotary_percent=model.rotary_percent,
             rotary_base=model.rotary_base,
             rope_scaling=model.use_rope_scaling,
@@ -95,7 +97,13 @@ class Gpt:
         return 3.0 * (model.num_layers * (attention + sizes.mlp_flops(model, length)) + logits)
 
 
-def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+def _embedded(model: ModelConfig) -> str:
+    """Of ALiBi megatron-core's models know nothing: it is their attention's."""
+    return "none" if model.position_embedding_type == "alibi" else model.position_embedding_type
+
+
+def _layer_spec(config: TrainerConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+    model = config.model
     if model.transformer_impl == "transformer_engine":
         return get_gpt_layer_with_transformer_engine_spec(
             num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
@@ -109,6 +117,12 @@ def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int |
     if transformer.sequence_parallel:
         spec.submodules.input_layernorm = Norm
         spec.submodules.pre_mlp_layernorm = Norm
+    if has_own_attention(config):
+        spec.submodules.self_attention.submodules.core_attention = partial(
+            Attention,
+            alibi=model.position_embedding_type == "alibi",
+            fused=model.attention_backend != "unfused",
+        )
     layers = get_num_layers_to_build(transformer, stage)
     return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
 
