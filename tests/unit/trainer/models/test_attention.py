@@ -11,6 +11,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.trainer import cpu
+from megatronapp.trainer.models import gpt
 from megatronapp.trainer.models.attention import Attention, alibi_slopes
 
 ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
@@ -116,3 +117,9 @@ def test_scores_and_probabilities_are_there_as_long_as_they_are_watched() -> Non
 def test_slopes_of_alibi_are_those_of_its_authors() -> None:
     assert alibi_slopes(8) == [2.0**-power for power in range(1, 9)]
     assert alibi_slopes(6) == [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
+
+
+def test_tokens_of_another_document_and_of_the_future_are_hidden() -> None:
+    hidden = gpt.document_mask(torch.tensor([[0, 1, 0, 1]]))
+
+    assert (~hidden[0, 0]).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]

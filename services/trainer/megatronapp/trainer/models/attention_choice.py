@@ -17,6 +17,7 @@ def has_own_attention(config: TrainerConfig) -> bool:
 def check_attention(config: TrainerConfig) -> None:
     """Raises UsageError."""
     _check_window(config)
+    _check_documents(config)
     model, backend = config.model, config.model.attention_backend
     if model.model_type != "gpt" and (flag := _beyond_local(config)):
         raise UsageError(f"{flag} is not built for --model-type {model.model_type}: leave it out")
@@ -42,6 +43,17 @@ def _beyond_local(config: TrainerConfig) -> str:
     if config.model.window_size:
         return "--window-size"
     return "--context-parallel-size" if config.parallel.context_parallel_size > 1 else ""
+
+
+def _check_documents(config: TrainerConfig) -> None:
+    if not config.data.reset_attention_mask:
+        return
+    if config.model.transformer_impl != "local":
+        raise UsageError("--reset-attention-mask needs --transformer-impl local")
+    if config.parallel.pipeline_model_parallel_size > 1:
+        raise UsageError(
+            "--reset-attention-mask is not built for pipeline stages: leave --pipeline-model-parallel-size at 1"
+        )
 
 
 def _check_window(config: TrainerConfig) -> None:

@@ -34,10 +34,16 @@ class GPTTrainStep(TrainStep):
     """The loss of the next word."""
 
     def get_batch(self, iterator: Iterator[Mapping[str, Any]]) -> Any:
-        batch: dict[str, torch.Tensor] = get_batch_on_this_cp_rank(
-            to_device(next(iterator), _TENSORS, self.settings.device)
-        )
-        return batch
+        data = self.settings.config.data
+        batch = to_device(next(iterator), _TENSORS, self.settings.device)
+        if data.reset_attention_mask:
+            batch["attention_mask"] = document_mask(batch["position_ids"])
+            if not data.reset_position_ids:
+                batch["position_ids"] = (
+                    torch.arange(batch["tokens"].size(1)).to(batch["tokens"]).expand_as(batch["tokens"])
+                )
+        shared: dict[str, torch.Tensor] = get_batch_on_this_cp_rank(batch)
+        return shared
 
     def loss_func(self, batch: Any, output: Any) -> Any:
         return masked_loss(batch["loss_mask"], output)
@@ -46,8 +52,16 @@ class GPTTrainStep(TrainStep):
         if not FAMILY.reads(unwrap_model(model)):
             return model(None, None, None), None
         batch = self.get_batch(iterator)
-        output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        output = model(batch["tokens"], batch["position_ids"], batch.get("attention_mask"), labels=batch["labels"])
         return output, partial(self.loss_func, batch)
+
+
+def document_mask(position_ids: torch.Tensor) -> torch.Tensor:
+    """True where a token must not see another, of the future or another document: [rows, 1, tokens, tokens]. Each
+    document's positions, [rows, tokens], start at 0."""
+    document = (position_ids == 0).cumsum(1)
+    future = torch.ones(document.size(1), document.size(1), dtype=torch.bool, device=document.device).triu(1)
+    return (future | (document[:, :, None] != document[:, None, :]))[:, None]
 
 
 class Gpt:
