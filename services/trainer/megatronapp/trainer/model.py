@@ -57,6 +57,8 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             bf16=training.bf16,
             fp16=training.fp16,
             attention_backend=AttnBackend[model.attention_backend],
+            window_size=model.window_size or None,
+            window_attn_skip_freq=model.window_attn_skip_freq,
             calculate_per_token_loss=training.calculate_per_token_loss,
             recompute_granularity=training.recompute_granularity,
             recompute_method=training.recompute_method,
