@@ -31,7 +31,12 @@ from tests.integration.trainer.generate.models import (
 )
 from tests.support.forked import run_forked
 
-MODELS = {"gpt": ("", 1), "llama": (f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel", 2), "moe": (MOE, 1)}
+MODELS = {
+    "gpt": ("", 1),
+    "llama": (f"{LLAMA} --tensor-model-parallel-size 2 --sequence-parallel", 2),
+    "moe": (MOE, 1),
+    "alibi": ("--position-embedding-type alibi --window-size 8,0", 1),
+}
 ALL = GenerationRequest(prompts=TEXTS, max_new_tokens=12, sampling=GREEDY, stop_at_end_of_document=False)
 REQUESTS = {
     "greedy": ALL,
@@ -86,7 +91,7 @@ def test_every_layout_gives_the_text_that_one_process_gives(
             assert log_probabilities(two, row) == pytest.approx(log_probabilities(one, row), abs=1e-4)
 
 
-@pytest.mark.parametrize("model", ["llama", *(pytest.param(model, marks=slower) for model in ("gpt", "moe"))])
+@pytest.mark.parametrize("model", ["llama", *(pytest.param(model, marks=slower) for model in ("gpt", "moe", "alibi"))])
 def test_with_a_cache_it_is_what_plain_forward_passes_give(model: str, alone: Alone) -> None:
     answered, references = alone(model)
     events = answered[-1]

@@ -121,3 +121,13 @@ def test_a_model_that_no_family_has_is_refused() -> None:
         families.of_model(config.model)
     with pytest.raises(UsageError, match="'t5'"):
         families.named("t5")
+
+
+@pytest.mark.parametrize("flags", ["--window-size 8,0", "--position-embedding-type alibi"])
+def test_a_window_and_alibi_are_of_no_family(flags: str) -> None:
+    config = arguments.parse(
+        ["--num-layers", "2", "--hidden-size", "16", "--num-attention-heads", "2", *OF_A_RUN, *flags.split()]
+    )[0]
+
+    with pytest.raises(UsageError, match="no family"):
+        families.of_model(config.model)
