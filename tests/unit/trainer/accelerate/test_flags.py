@@ -40,6 +40,7 @@ def test_the_longest_sequence_is_the_models() -> None:
     [
         ({"position_embedding_type": "rotary"}, "--position-embedding-type rope"),
         ({"position_embedding_type": "absolute"}, "--position-embedding-type learned_absolute"),
+        ({"position_embedding_type": "alibi"}, "--position-embedding-type alibi"),
         ({"attention_head_type": "multiquery"}, "--group-query-attention --num-query-groups 1"),
         ({"attention_head_type": "multihead"}, ""),
         ({"vocab_file": "a b", "finetune": True, "seed": None, "bf16": False}, "--vocab-file a b --finetune"),
