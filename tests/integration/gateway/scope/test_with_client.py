@@ -106,16 +106,19 @@ def _values_have_the_names_of_transformer_lens(patient: Patient) -> None:
 def _features_of_saes_are_those_of_numpy(patient: Patient) -> None:
     plain = patient.plain(_ids(CLEAN))
     middle, end = batch_first("resid_mid", plain["resid_mid", 1]), batch_first("resid_post", plain["resid_post", 3])
-    without = zero_ablation("mlp.out", layers="3")
+    changes = [zero_ablation("mlp.out", layers="3"), steer("resid_mid", np.ones(32), 2.0, layers="1")]
 
     cache = patient.model.run_with_cache(CLEAN, ["blocks.*.sae.*"])
-    disturbed = patient.model.run_with_cache(CLEAN, ["sae.end", "blocks.3.hook_resid_post"], interventions=[without])
+    disturbed = patient.model.run_with_cache(
+        CLEAN, ["blocks.*.sae.*", "hook_resid_mid", "hook_resid_post"], interventions=changes
+    )
 
     assert_close(cache["blocks.1.sae.middle"], features_of(middle, SAES["middle"][0]))
     assert_close(cache["blocks.3.sae.end"], features_of(end, SAES["end"][0], k=5))
-    given = disturbed["blocks.3.hook_resid_post"]
-    assert_close(disturbed["blocks.3.sae.end"], features_of(given, SAES["end"][0], k=5))
-    assert np.abs(given - end).max() > 0.01
+    other_middle, other_end = disturbed["blocks.1.hook_resid_mid"], disturbed["blocks.3.hook_resid_post"]
+    assert_close(disturbed["blocks.1.sae.middle"], features_of(other_middle, SAES["middle"][0]))
+    assert_close(disturbed["blocks.3.sae.end"], features_of(other_end, SAES["end"][0], k=5))
+    assert np.abs(other_middle - middle).max() > 1
 
 
 def _interventions_do_what_they_say(patient: Patient) -> None:
