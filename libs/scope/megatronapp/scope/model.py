@@ -20,7 +20,7 @@ from megatronapp.core.scope import transformer_lens
 from megatronapp.core.scope.captures import Captured, Floats, Place, Unit, Wanted, batches, units
 from megatronapp.core.scope.intervention import Intervention
 from megatronapp.core.scope.measures import Attribution
-from megatronapp.core.scope.sites import Site
+from megatronapp.core.scope.sites import SAE, Site
 from megatronapp.core.scope.wire import sites_from_proto
 from megatronapp.scope.cache import Cache
 from megatronapp.scope.socket import Socket
@@ -76,7 +76,9 @@ class Model:
     @property
     def hook_points(self) -> list[str]:
         """Names that `run_with_cache` takes."""
-        return list(transformer_lens.hook_names(self.sites, self.layers, learned_positions=self._learned))
+        return list(
+            transformer_lens.hook_names(self.sites, self.layers, learned_positions=self._learned, saes=self._saes)
+        )
 
     # ---- text
 
@@ -131,7 +133,9 @@ class Model:
         Float32, [batch, pos, …], in the axes that TransformerLens has, whatever ranks the model is spread over. Prompts
         of several rows have as many tokens each. `options`: other fields of `GenerationRequest`, as `add_bos`.
         """
-        chosen = transformer_lens.wanted(names, self.sites, self.layers, learned_positions=self._learned)
+        chosen = transformer_lens.wanted(
+            names, self.sites, self.layers, learned_positions=self._learned, saes=self._saes
+        )
         request = scoring(_several(prompts), interventions=tuple(interventions), **options)
         outcome = self.run_pass(Pass(request, tuple(transformer_lens.grouped(chosen.values()))))
         ids = [[token.id for token in row.prompt] for row in outcome.rows]
@@ -216,6 +220,10 @@ class Model:
     @property
     def _learned(self) -> bool:
         return bool(self.description.model.position_embedding == "learned_absolute")
+
+    @property
+    def _saes(self) -> dict[str, tuple[int, ...]]:
+        return {name: site.layers for name, site in self.sites.items() if name.startswith(SAE)}
 
     def _one_token(self, given: int | str) -> int:
         if isinstance(given, int):

@@ -31,7 +31,7 @@ FLAGS_OF_PLUGINS = {
         "--trace-granularity",
         "--collector-address",
     ),
-    "scope": ("--scope", "--training-ws-port", "--enable-ws-server"),
+    "scope": ("--scope", "--training-ws-port", "--enable-ws-server", "--scope-sae-dir"),
     "dpp": ("--use-dpp", "--dpp-policy", "--dpp-cap", "--dpp-no-split", "--dpp-order", "--dpp-transport"),
     "fbd": (
         "--forward-backward-disaggregating",

@@ -32,12 +32,17 @@ from tests.integration.gateway.scope.patients import (
 )
 from tests.integration.trainer.generate.models import LLAMA, trained
 from tests.support.plain_forward import Change, Shape
+from tests.support.saes import Tensors, features_of, random_weights, written
 
 LAYOUTS = [
     pytest.param("--tensor-model-parallel-size 2", 2, marks=pytest.mark.long),
     pytest.param("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", 4, marks=pytest.mark.exhaustive),
 ]
 LAYERS = 4
+SAES: dict[str, tuple[Tensors, str, dict[str, Any]]] = {
+    "middle": (random_weights(32, 80, threshold=True), "blocks.1.hook_resid_mid", {"architecture": "jumprelu"}),
+    "end": (random_weights(32, 96, seed=1), "blocks.3.hook_resid_post", {"architecture": "topk", "k": 5}),
+}
 CLEAN, CORRUPTED, ANSWER = "He said", "We died", "s"
 
 
@@ -47,6 +52,9 @@ async def patient(
 ) -> AsyncIterator[Patient]:
     checkpoint, shape = tmp_path / "checkpoint", Shape(heads=4, groups=2, gated=True)
     await asyncio.to_thread(trained, checkpoint, LLAMA)
+    for name, (weights, hook, config) in SAES.items():
+        written(tmp_path / "saes" / name, weights, hook, **config)
+    layout = f"{layout} --scope-sae-dir {tmp_path / 'saes'}"
     async with patient_on(ranks, layout, checkpoint, shape, scope, tmp_path, monkeypatch) as patient:
         yield patient
 
@@ -56,6 +64,7 @@ async def test_values_and_interventions_are_those_of_one_process(patient: Patien
     """One launch for all, as a launch is what takes time."""
     for check in (
         _values_have_the_names_of_transformer_lens,
+        _features_of_saes_are_those_of_numpy,
         _interventions_do_what_they_say,
         _a_trace_patches_each_cell,
         _attributions_sum_to_the_logit,
@@ -92,6 +101,24 @@ def _values_have_the_names_of_transformer_lens(patient: Patient) -> None:
     assert_close(cache["logits"], batch_first("logits", plain["logits", None])[..., :vocabulary])
     assert np.isneginf(cache["blocks.0.attn.hook_attn_scores"][0, 0, 0, 1])
     assert len(cache) == len(patient.model.hook_points)
+
+
+def _features_of_saes_are_those_of_numpy(patient: Patient) -> None:
+    plain = patient.plain(_ids(CLEAN))
+    middle, end = batch_first("resid_mid", plain["resid_mid", 1]), batch_first("resid_post", plain["resid_post", 3])
+    changes = [zero_ablation("mlp.out", layers="3"), steer("resid_mid", np.ones(32), 2.0, layers="1")]
+
+    cache = patient.model.run_with_cache(CLEAN, ["blocks.*.sae.*"])
+    disturbed = patient.model.run_with_cache(
+        CLEAN, ["blocks.*.sae.*", "hook_resid_mid", "hook_resid_post"], interventions=changes
+    )
+
+    assert_close(cache["blocks.1.sae.middle"], features_of(middle, SAES["middle"][0]))
+    assert_close(cache["blocks.3.sae.end"], features_of(end, SAES["end"][0], k=5))
+    other_middle, other_end = disturbed["blocks.1.hook_resid_mid"], disturbed["blocks.3.hook_resid_post"]
+    assert_close(disturbed["blocks.1.sae.middle"], features_of(other_middle, SAES["middle"][0]))
+    assert_close(disturbed["blocks.3.sae.end"], features_of(other_end, SAES["end"][0], k=5))
+    assert np.abs(other_middle - middle).max() > 1
 
 
 def _interventions_do_what_they_say(patient: Patient) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from megatronapp.core.errors import UsageError
 from megatronapp.core.scope.captures import Wanted
-from megatronapp.core.scope.transformer_lens import grouped, hook_names, wanted
+from megatronapp.core.scope.transformer_lens import grouped, hook_names, place_of, wanted
 
 ROTATED = ["embed", "resid_post", "attn.q_pre", "attn.q", "attn.k", "attn.probs", "mlp.gate", "mlp.up", "logits"]
 PLAIN = ["embed", "resid_post", "attn.q", "attn.probs", "mlp.fc1", "logits"]
@@ -44,3 +44,15 @@ def test_a_site_is_asked_for_once_with_all_its_layers() -> None:
     names = wanted(["hook_pattern", "blocks.0.attn.hook_pattern", "logits"], ROTATED, 2)
 
     assert grouped(names.values()) == [Wanted("attn.probs", (0, 1)), Wanted("logits")]
+
+
+def test_saes_are_named_after_their_layer() -> None:
+    names = wanted(["sae.one", "blocks.*.sae.t*"], PLAIN, 2, saes={"sae.one": (1,), "sae.two": (0,)})
+
+    assert names == {"blocks.1.sae.one": ("sae.one", 1), "blocks.0.sae.two": ("sae.two", 0)}
+
+
+def test_hook_points_that_all_models_have_are_places() -> None:
+    assert place_of("blocks.11.hook_resid_post") == ("resid_post", 11)
+    assert place_of("blocks.3.attn.hook_q") is None  # of what is rotated another site
+    assert place_of("blocks.x.hook_resid_post") is None

@@ -125,6 +125,8 @@ ALIASES = {
 }
 """Other names that people know."""
 
+SAE = "sae."
+"""What names of sites begin with that a sparse autoencoder makes of another one; then comes its own name."""
 PROBABILITIES = ("attn.probs", "probabilities", "router.probs")
 
 

@@ -6,7 +6,8 @@ Axes are the same too, [batch, pos, head, d_head]; so are masked cells: -inf in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -36,11 +37,23 @@ _ROTATED = {
 _GATED = {"mlp.hook_pre": "mlp.gate", "mlp.hook_pre_linear": "mlp.up"}
 _UNGATED = {"mlp.hook_pre": "mlp.fc1"}
 _OF_MODEL = {"hook_embed": "embed", "logits": "logits"}
+_OF_LAYER = re.compile(r"blocks\.([0-9]{1,4})\.([a-z_.]+)")
+NO_SAES: Mapping[str, Sequence[int]] = {}
 
 
-def hook_names(sites: Iterable[str], layers: int, *, learned_positions: bool = False) -> dict[str, Place]:
+def place_of(hook: str) -> Place | None:
+    """The site of a layer whose values a hook point has, whatever the model; None: it is none, or not the same in all
+    models."""
+    found = _OF_LAYER.fullmatch(hook)
+    site = _COMMON.get(found[2]) if found else None
+    return None if found is None or site is None else (site, int(found[1]))
+
+
+def hook_names(
+    sites: Iterable[str], layers: int, *, learned_positions: bool = False, saes: Mapping[str, Sequence[int]] = NO_SAES
+) -> dict[str, Place]:
     """By name the site and layer, of a model that has these sites. With learned positions what is embedded is with
-    them already, as TransformerLens' first residual is."""
+    them already, as TransformerLens' first residual is. `saes`: by site the layers that an SAE encodes."""
     have = set(sites)
     of_layer = dict(_COMMON)
     of_layer |= _ROTATED if "attn.q_pre" in have else _PLAIN
@@ -49,15 +62,20 @@ def hook_names(sites: Iterable[str], layers: int, *, learned_positions: bool = F
     names: dict[str, Place] = {name: (site, None) for name, site in of_model.items() if site in have}
     for layer in range(layers):
         names |= {f"blocks.{layer}.{name}": (site, layer) for name, site in of_layer.items() if site in have}
-    return names
+    return names | {f"blocks.{layer}.{site}": (site, layer) for site, held in saes.items() for layer in held}
 
 
 def wanted(
-    asked: Sequence[str], sites: Iterable[str], layers: int, *, learned_positions: bool = False
+    asked: Sequence[str],
+    sites: Iterable[str],
+    layers: int,
+    *,
+    learned_positions: bool = False,
+    saes: Mapping[str, Sequence[int]] = NO_SAES,
 ) -> dict[str, Place]:
     """The hook points that names mean, of which `*` and `?` stand for any characters; `hook_pattern` alone means that
     of all layers. Raises UsageError."""
-    known = hook_names(sites, layers, learned_positions=learned_positions)
+    known = hook_names(sites, layers, learned_positions=learned_positions, saes=saes)
     chosen: dict[str, Place] = {}
     for pattern in asked:
         found = [name for name in known if fnmatchcase(name, pattern) or name.endswith(f".{pattern}")]

@@ -43,19 +43,10 @@ class TensorFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tensors: Mapping[str, Stored] = {name: each for file in self._files() for name, each in _listed(file)}
+        self.tensors: Mapping[str, Stored] = {name: each for file in self._files() for name, each in listed(file)}
 
     def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
-        """All of it, or some rows, in memory of its own: the file is not kept mapped. Raises DataError."""
-        stored = self.tensors[name]
-        file = stored.file
-        try:
-            with safe_open(str(file), framework="pt") as opened:
-                part = opened.get_tensor(stored.name) if rows is None else opened.get_slice(stored.name)[rows]
-                tensor: torch.Tensor = part.clone()
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{file} can't be read: {error}") from error
-        return tensor
+        return read(self.tensors[name], rows)
 
     def begin_with(self, prefix: str) -> None:
         """Put it before all names, where none begins with it: files of a model without its head leave it away."""
@@ -89,7 +80,20 @@ def _shards(index: Path) -> list[str]:
     return names
 
 
-def _listed(file: Path) -> Iterator[tuple[str, Stored]]:
+def read(stored: Stored, rows: slice | None = None) -> torch.Tensor:
+    """All of it, or some rows, in memory of its own: the file is not kept mapped. Raises DataError."""
+    file = stored.file
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            part = opened.get_tensor(stored.name) if rows is None else opened.get_slice(stored.name)[rows]
+            tensor: torch.Tensor = part.clone()
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{file} can't be read: {error}") from error
+    return tensor
+
+
+def listed(file: Path) -> Iterator[tuple[str, Stored]]:
+    """Its tensors by name, of which the header tells. Raises DataError."""
     try:
         with safe_open(str(file), framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  it is no mapping

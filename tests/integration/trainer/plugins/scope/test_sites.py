@@ -66,6 +66,8 @@ def test_sites_of_one_process_are_those_of_a_forward_pass_written_by_hand(model:
         pytest.param("gpt", 1, f"{FULL} 1", marks=slower),
         pytest.param("gpt", 2, "--pipeline-model-parallel-size 2 --recompute-granularity selective", marks=slower),
         ("gpt", 2, f"--tensor-model-parallel-size 2 --sequence-parallel {FULL} 2"),
+        pytest.param("llama", 2, "--tensor-model-parallel-size 2", marks=slower),
+        pytest.param("gpt", 2, "", marks=slower),  # two replicas
         ("llama", 2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
         pytest.param(
             "llama",

@@ -19,6 +19,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--training-ws-port", type=int, metavar="PORT", help="as --scope; the port is that of the platform's page"
     )
+    group.add_argument(
+        "--scope-sae-dir",
+        metavar="DIR",
+        help="a folder of sparse autoencoders, each a folder as sae_lens writes it, whose features can be looked at",
+    )
 
 
 def wanted(args: argparse.Namespace) -> bool:
@@ -27,6 +32,8 @@ def wanted(args: argparse.Namespace) -> bool:
 
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError."""
+    if args.scope_sae_dir is not None and not wanted(args):
+        raise UsageError("--scope-sae-dir is for --scope: give both")
     if args.training_ws_port is not None and not 0 < args.training_ws_port < 65536:
         raise UsageError(f"--training-ws-port {args.training_ws_port} is no port")
 

@@ -7,11 +7,13 @@ output, or a method where there is no module. Layers are found by their global n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from megatron.core.transformer.identity_op import IdentityOp
+
+from megatronapp.trainer.plugins.scope.saes import Sae
 
 INPUT, OUTPUT, BIASED = "input", "output", "output with its bias"
 """megatron-core's linear modules return (value, bias) and leave the addition to who comes next."""
@@ -100,10 +102,12 @@ class Spot:
     place: Place
     module: torch.nn.Module
     chunk: torch.nn.Module
+    sae: Sae | None = None
+    """What makes the site's values of those that are there."""
 
 
-def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
-    """All that these chunks have, in the order of a forward pass."""
+def spots(chunks: Sequence[torch.nn.Module], saes: Sequence[Sae] = ()) -> Iterator[Spot]:
+    """All that these chunks have, in the order of a forward pass; `saes` show what the model goes on with."""
     for chunk in chunks:
         for site, place in OF_CHUNK.items():
             if site == "embed":
@@ -117,8 +121,12 @@ def spots(chunks: Sequence[torch.nn.Module]) -> Iterator[Spot]:
                     continue  # the same as attn.q and attn.k
                 if site in OF_FUSED and find(layer, place.path) is None:
                     place = OF_FUSED[site]
+                number = int(layer.layer_number) - 1
                 if place.half is None or gated:
-                    yield from _spot(site, int(layer.layer_number) - 1, place, layer, chunk)
+                    found = list(_spot(site, number, place, layer, chunk))
+                    encoded = [_encoded(spot, sae) for spot in found for sae in saes if sae.place == (site, number)]
+                    # Of a method's input the outermost wrapper is the first to see it, and comes last.
+                    yield from (*encoded, *found) if place.method else (*found, *encoded)
         for site, place in OF_CHUNK.items():
             if site != "embed" and (site != LOSS or chunk.post_process):
                 yield from _spot(site, None, place, chunk, chunk)
@@ -128,6 +136,10 @@ def _spot(site: str, layer: int | None, place: Place, root: Any, chunk: torch.nn
     module = find(root, place.path)
     if module is not None and (not place.method or hasattr(module, place.method)):
         yield Spot(site, layer, place, module, chunk)
+
+
+def _encoded(spot: Spot, sae: Sae) -> Spot:
+    return replace(spot, site=sae.name, place=replace(spot.place, computed=True), sae=sae)
 
 
 def weight_spots(chunks: Sequence[torch.nn.Module]) -> Iterator[tuple[Spot, torch.Tensor]]:

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -34,6 +35,7 @@ from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
 from megatronapp.trainer.plugins.scope.places import weight_spots
 from megatronapp.trainer.plugins.scope.position import Position
+from megatronapp.trainer.plugins.scope.saes import Sae, found_saes
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
 from megatronapp.trainer.plugins.scope.telling import Teller
@@ -67,14 +69,15 @@ class ScopePlugin(Plugin):
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        flags.check(args)
         if not flags.wanted(args):
             return None
-        flags.check(args)
         if context.identity.rank == 0:
             flags.report_where(args)
-        return cls(context, weights_stay=not getattr(args, "overlap_param_gather", False))
+        saes = found_saes(Path(args.scope_sae_dir)) if args.scope_sae_dir else ()
+        return cls(context, weights_stay=not getattr(args, "overlap_param_gather", False), saes=saes)
 
-    def __init__(self, context: PluginContext, *, weights_stay: bool) -> None:
+    def __init__(self, context: PluginContext, *, weights_stay: bool, saes: Sequence[Sae] = ()) -> None:
         """`weights_stay`: at a step's begin the weights are where the step will find them."""
         assert context.store is not None  # noqa: S101  (the trainer gives one)
         self._context = context
@@ -93,6 +96,7 @@ class ScopePlugin(Plugin):
         self._shared_step_seconds = 0.0
         """As the rank has seen it that heard the newest demand first."""
         self._weights_stay = weights_stay
+        self._saes = saes
         self._built = False
         self._serving = context.serving
         self._teller = Teller(context, self._state_document)
@@ -107,6 +111,8 @@ class ScopePlugin(Plugin):
         self._chunks = chunks
         first: Any = chunks[0]
         schedule = self._context.schedule
+        for sae in self._saes:
+            sae.check(first.config.num_layers, first.config.hidden_size)
         shard = Shard.of(
             chunks,
             first.config,
@@ -114,9 +120,10 @@ class ScopePlugin(Plugin):
             micro_batch_size=schedule.micro_batch_size,
             sequence_length=schedule.sequence_length,
             ids=self._context.tokenizer.vocab_size if self._context.tokenizer else 0,
+            saes=self._saes,
         )
         self._position = Position()
-        self._taps = Taps(chunks, shard, self._position)
+        self._taps = Taps(chunks, shard, self._position, self._saes)
         held = HeldWeights(list(weights(chunks)), shard.data)
         self._kept = Kept(shard)
         self._disturber = Disturber(held, shard, first.config.params_dtype, self._kept, storage=self._weights_stay)
@@ -357,6 +364,8 @@ class ScopePlugin(Plugin):
         demands = []
         for spot in self._taps.spots:
             values, gradients = self._viewer.wanted(spot)
+            if spot.sae is not None and not values:
+                spot.sae.release()
             values += self._lens.wanted(spot) + self._kept.wanted(spot)
             demands.append((spot, Demand(self._disturber.changes(spot), values, gradients)))
         self._taps.set(demands)

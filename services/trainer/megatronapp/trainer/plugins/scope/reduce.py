@@ -35,7 +35,8 @@ from megatronapp.core.scope.reduce import finished_statistics, padded
 from megatronapp.core.scope.results import Counts, Partial, Result
 from megatronapp.core.scope.sites import Axis
 from megatronapp.trainer.plugins.scope import distributions, patterns
-from megatronapp.trainer.plugins.scope.cells import Cells, Groups, chosen, grouped, of_axes, sliced
+from megatronapp.trainer.plugins.scope.cells import Cells, Chosen, Groups, chosen, grouped, of_axes, sliced
+from megatronapp.trainer.plugins.scope.saes import Sae
 
 MAX_RESULTS = 1 << 24
 Arrays = Sequence[Any]
@@ -211,6 +212,35 @@ def reduce_head_results(
         raise DataError(f"{values} values of heads; at most {MAX_RESULTS}: take fewer rows, such as last(1)")
     result = torch.einsum("bthc,dhc->bthd", asked.array.float(), chosen(tuple(heads)).take(weight, 1).float())
     return _reduced(_Shard(result, (*asked.axes[:3], hidden), own=True), left, partial=partial)
+
+
+def reduce_features(
+    rows: torch.Tensor,
+    sae: Sae,
+    axes: Sequence[Axis],
+    operations: Sequence[Operation],
+    *,
+    partial: bool = False,
+) -> Reduced | None:
+    """As `reduce_shard` of what an SAE makes of rows [batch, token, hidden], of no more rows and features than the
+    first slices leave; `axes` are the site's: batch, token, chan (features)."""
+    batch, token, features = of_axes(tuple(axes))
+    asked = _Shard(rows, (batch, token, *of_axes((Axis("hidden", rows.shape[-1]),))))
+    left, columns = list(operations), Chosen.of(np.arange(sae.features))
+    while left and isinstance(take := left[0], Take):
+        left.pop(0)
+        if take.axis == "chan":
+            kept, features = sliced(features, take)
+            columns = chosen(tuple(columns.indexes[kept.indexes]))
+        else:
+            asked = _take(asked, take)
+    values = asked.array.shape[:2].numel() * (sae.features if sae.k else len(columns.indexes))
+    if not values:
+        return None
+    if values > MAX_RESULTS:
+        raise DataError(f"{values} values of features; at most {MAX_RESULTS}: take fewer rows, such as last(8)")
+    result = sae.encode(asked.array, columns.take)
+    return _reduced(_Shard(result, (*asked.axes[:2], features), own=True), left, partial=partial)
 
 
 def _reduced(shard: _Shard, operations: Sequence[Operation], *, partial: bool) -> Reduced | None:

@@ -19,6 +19,7 @@ from megatronapp.core.scope.layout import piece_index, pieces
 from megatronapp.core.scope.sites import Axis, Coordinates, Model, Pass, Rule, Site, standard_sites
 from megatronapp.trainer.plugins.scope.places import LOSS, OF_WEIGHTS, Dims, Place
 from megatronapp.trainer.plugins.scope.position import Position
+from megatronapp.trainer.plugins.scope.saes import Sae
 
 Index = dict[str, torch.Tensor]
 """By axis, int64, of a shape that broadcasts against the tensor as the model has it."""
@@ -36,6 +37,7 @@ class Shard:
     sites: Mapping[str, Site]
     ids: int = 0
     """Of the vocabulary without its padding; 0: not known."""
+    saes: tuple[Sae, ...] = ()
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Shard:
         micro_batch_size: int,
         sequence_length: int,
         ids: int = 0,
+        saes: Sequence[Sae] = (),
     ) -> Shard:
         """`vocabulary` with its padding, `ids` without."""
         model = Model(
@@ -64,7 +67,7 @@ class Shard:
         )
         at = _coordinates(chunks, config)
         sites = standard_sites(model, at, DTYPES.get(config.params_dtype, "f32"))
-        return cls(model, at, {site.name: site for site in sites}, ids)
+        return cls(model, at, {site.name: site for site in (*sites, *encoded_sites(sites, saes, at))}, ids, tuple(saes))
 
     @cached_property
     def generating(self) -> Shard:
@@ -74,6 +77,7 @@ class Shard:
         model = replace(self.model, batch=0, tokens=0, vocabulary=self.ids or self.model.vocabulary)
         at = replace(self.at, data=(0, 1), context=(0, 1), sequence_parallel=False)
         dtype = next((site.dtype for site in self.sites.values()), "f32")
+        standard = standard_sites(model, at, dtype)
         sites = [
             replace(
                 site,
@@ -82,10 +86,10 @@ class Shard:
                 if site.name in OF_WEIGHTS
                 else tuple(axis.whole if axis.name == "vocab" else axis for axis in site.axes),
             )
-            for site in standard_sites(model, at, dtype)
+            for site in (*standard, *encoded_sites(standard, self.saes, at))
             if Pass.FORWARD in site.passes and site.name != LOSS
         ]
-        return Shard(model, at, {site.name: site for site in sites}, self.ids)
+        return Shard(model, at, {site.name: site for site in sites}, self.ids, self.saes)
 
     @property
     def stream(self) -> tuple[Axis, ...]:
@@ -136,6 +140,24 @@ class Shard:
         if axis.name in {"token", "query"} and site not in WHOLE_HISTORY:
             return numbers + position.first_token
         return numbers
+
+
+def encoded_sites(sites: Sequence[Site], saes: Sequence[Sae], at: Coordinates) -> list[Site]:
+    """What SAEs make of these sites: split as they are, with features as channels."""
+    named = {site.name: site for site in sites}
+    return [
+        replace(
+            named[sae.site],
+            name=sae.name,
+            layers=(sae.layer,),
+            dtype="f32",
+            axes=tuple(
+                replace(axis, size=sae.features) if axis.name == "chan" else axis for axis in named[sae.site].axes
+            ),
+        )
+        for sae in saes
+        if sae.layer in at.layers
+    ]
 
 
 @lru_cache(maxsize=512)

@@ -23,6 +23,7 @@ import torch
 from megatronapp.trainer.patches import Patches
 from megatronapp.trainer.plugins.scope.places import BIASED, INPUT, LOGITS, Place, Spot, spots
 from megatronapp.trainer.plugins.scope.position import Position
+from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import WHOLE_HISTORY, Index, Shard
 
 Change = Callable[[torch.Tensor, Index, Spot, Position], torch.Tensor]
@@ -67,8 +68,10 @@ class Demand:
 class Taps:
     """Of one rank's model chunks, which are not wrapped for data parallelism."""
 
-    def __init__(self, chunks: Sequence[torch.nn.Module], shard: Shard, position: Position) -> None:
-        self.spots = tuple(spots(chunks))
+    def __init__(
+        self, chunks: Sequence[torch.nn.Module], shard: Shard, position: Position, saes: Sequence[Sae] = ()
+    ) -> None:
+        self.spots = tuple(spots(chunks, saes))
         self._chunks = tuple(chunks)
         self._shard = shard
         self._position = position
@@ -99,7 +102,7 @@ class Taps:
         place, module = spot.place, spot.module
         if place.method:
             self._patches.set(module, place.method, _around(getattr(module, place.method), place, tap))
-        elif place.computed:
+        elif place.computed and spot.sae is None:
             self._handles.append(module.register_forward_pre_hook(_computed(tap)))
         elif place.take == INPUT:
             hook = _before(tap, place.argument, place.keyword)

@@ -23,9 +23,11 @@ from megatronapp.trainer.plugins.scope.reduce import (
     counts_patterns,
     reduce_attention,
     reduce_by_patterns,
+    reduce_features,
     reduce_head_results,
     reduce_shard,
 )
+from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
 from megatronapp.trainer.plugins.scope.taps import Capture
@@ -161,7 +163,9 @@ class TapReader:
 
     def _reduce(self, capture: Capture) -> None:
         spot = capture.spot
-        if capture.key is not None:
+        if spot.sae is not None:
+            axes, operations, reduced = self._features(capture, spot.sae)
+        elif capture.key is not None:
             of = self._results if spot.site == RESULT else self._attention
             axes, operations, reduced = of(capture, capture.key)
         else:
@@ -222,6 +226,14 @@ class TapReader:
             partial=self.tap.partial,
         )
         return axes, operations, reduced
+
+    def _features(self, capture: Capture, sae: Sae) -> _Of:
+        """What an SAE makes of rows [token, batch, hidden]."""
+        shape = (*capture.value.shape[:2], sae.features)
+        axes = capture.shard.axis_sizes(capture.spot.site, capture.spot.place.dims, shape)
+        operations = resolved(self.tap.operations, axes)
+        rows = capture.value.permute(1, 0, 2)
+        return axes, operations, reduce_features(rows, sae, axes, operations, partial=self.tap.partial)
 
     def _address(self, capture: Capture, axes: Sequence[Axis], operations: Sequence[Operation]) -> Address:
         spot, shard, step = capture.spot, capture.shard, capture.step
