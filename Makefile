@@ -144,10 +144,11 @@ locks: $(VENV)/.done
 proto: $(VENV)/.done
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=libs/api --pyi_out=libs/api --grpc_python_out=libs/api proto/megatronapp/v1/*.proto
 
-# What is generated of the documents: docs/settings.md, and the flags in docs/trainer.md
+# What is generated of the documents: docs/settings.md, the flags and the features in docs/trainer.md
 reference: $(VENV)/.done
 	$(BIN)/python -m scripts.settings_reference
 	$(BIN)/python -m megatronapp.trainer.reference
+	$(BIN)/python -m scripts.features
 
 # What is generated of the chart: its README and the dashboards
 chart: $(VENV)/.done

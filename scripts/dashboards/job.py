@@ -78,6 +78,15 @@ PANELS = [
         ],
     ),
     Panel(
+        "MegaFBD: waiting for the other role, in a step",
+        [(f"megatronapp_fbd_wait_seconds{{{JOB}}}", "{{role}} stage {{stage}}, for {{waits_for}}")],
+        unit="s",
+    ),
+    Panel(
+        "MegaFBD: slots held when a microbatch begins",
+        [(f"megatronapp_fbd_slots_held{{{JOB}}}", "{{role}} stage {{stage}}")],
+    ),
+    Panel(
         "Speed of suspected links",
         [(f"megatronapp_link_bandwidth_bytes_per_second{{{JOB}}}", "{{src_node}} → {{dst_node}} ({{kind}})")],
         unit="Bps",

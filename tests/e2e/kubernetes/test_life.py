@@ -44,6 +44,19 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "every size from minNodes",
     ),
     "ucx": ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "needs rdma"),
+    "dpp": ({"plugins": {"dpp": {"enabled": True}}}, "plugins.dpp needs parallelism.pipeline of at least 2"),
+    "dpp cap": (
+        {"plugins": {"dpp": {"enabled": True, "cap": 1}}, "parallelism": {"pipeline": 2, "virtualPipeline": 2}},
+        "plugins.dpp.cap must be at least",
+    ),
+    "dpp chunks": (
+        {"plugins": {"dpp": {"enabled": True, "policy": "ZbH1"}}, "parallelism": {"pipeline": 2, "virtualPipeline": 2}},
+        "take one chunk a stage",
+    ),
+    "dpp split": (
+        {"plugins": {"dpp": {"enabled": True, "policy": "ZbH1", "split": False}}, "parallelism": {"pipeline": 2}},
+        "put W off",
+    ),
     "plug-in": ({"plugins": {"scope": {"enabled": True}}}, "need the platform's own launcher: leave out command"),
     "serving nobody": ({"mode": "serve", "args": ["--load", "/x"]}, "mode serve needs plugins.scope.enabled"),
     "env": ({"env": [{"name": "MASTER_ADDR", "value": "x"}]}, "names that the platform sets"),

@@ -14,9 +14,11 @@ import pytest
 import torch
 from megatron.core.utils import get_model_config
 
-from megatronapp.cli.pipeline.recordings import read_recording
+from megatronapp.cli.pipeline.recordings import rank_files, read_recording
 from megatronapp.core.errors import TrainingError, UsageError
+from megatronapp.core.pipeline.pass_codes import unpacked
 from megatronapp.core.pipeline.schedule_csv import read_csv
+from megatronapp.core.trace import file as trace_files
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.pipeline.dynamic import REFUSED
 from megatronapp.trainer.pipeline.native import NativeTransport
@@ -60,6 +62,9 @@ def test_a_trace_tells_the_order_of_each_stage(tmp_path: Path) -> None:
         ranks = run_forked(2, partial(trained, steps=3), flags, ScanPlugin, Counting, environment=environment)
     recorded = read_recording(tmp_path)
 
+    for stage, each in enumerate(rank_files(tmp_path)):
+        told = [message.summary.order for message in trace_files.read(each) if message.WhichOneof("body") == "summary"]
+        assert [unpacked(order, recorded.layout) for order in told] == ranks[stage].orders
     assert recorded.layout.split
     assert len(recorded) == 2  # the first is no measure of the others
     assert [recorded.orders(step) for step in range(2)] == [

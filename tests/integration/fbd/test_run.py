@@ -6,14 +6,21 @@ import argparse
 import os
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from megatronapp.cli.pipeline.recordings import rank_files
+from megatronapp.core.trace import file
+from megatronapp.core.trace.columns import span_columns
+from megatronapp.core.trace.span_names import WAITS
 from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
 from megatronapp.trainer.plugins.base import Plugin, PluginContext
 from megatronapp.trainer.plugins.fbd import FbdPlugin
+from megatronapp.trainer.plugins.scan import ScanPlugin
+from tests.support.agents import agent
 from tests.support.disaggregated import FBD
 from tests.support.forked import run_forked
 from tests.support.training import TINY, Recording, train
@@ -25,6 +32,8 @@ TWO = "--pipeline-model-parallel-size 2"
 SPLIT = f"{TWO} {FBD} --forward-pipeline-model-parallel-size 1"
 """Rank 0 runs forward, ranks 1 and 2 backward."""
 STOPPED_SECONDS = 25
+MICROBATCHES = 4
+"""Of TINY."""
 pytestmark = pytest.mark.long
 
 
@@ -64,6 +73,40 @@ def test_a_forward_rank_that_is_asked_to_end_ends_all_and_stock_goes_on_where_it
     assert 2 <= stopped < 6
     assert begun.losses + more.losses + rest.losses == whole
     assert [each.step for each in begun.evaluations] == list(range(2, stopped + 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("mode", "forward", "backward"),
+    [
+        ("input", {"wait_weights", "wait_slot"}, {"wait_input"}),
+        ("linears", {"wait_weights", "wait_slot"}, {"wait_input", "wait_linears"}),
+    ],
+)
+def test_a_trace_tells_what_each_role_waits_for_and_how_many_slots_are_held(
+    tmp_path: Path, mode: str, forward: set[str], backward: set[str]
+) -> None:
+    trace = f"--trace --trace-dir {tmp_path} --trace-interval 1 --continuous-trace-iterations 1"
+    flags = f"{SPLIT} --fbd-mode {mode} --fbd-slots 3 {trace}"
+
+    with agent() as environment:
+        run_forked(3, partial(trained, steps=2), flags, ScanPlugin, FbdPlugin, environment=environment)
+    told = [waits_of(path) for path in rank_files(tmp_path)]
+
+    assert [set(each) for each in told] == [forward, *([set(), backward] if mode == "input" else [backward] * 2)]
+    held = told[2]["wait_input"]
+    assert len(held) == 2 * MICROBATCHES
+    assert 1 <= max(held) <= 3
+
+
+def waits_of(path: Path) -> dict[str, list[int]]:
+    """The tokens' column of each wait, by name."""
+    found: dict[str, list[int]] = {}
+    for batch in (message.batch for message in file.read(path) if message.HasField("batch")):
+        columns = span_columns(batch)
+        for name, tokens in zip(columns["name"].tolist(), columns["tokens"].tolist(), strict=True):
+            if batch.names[name] in WAITS:
+                found.setdefault(batch.names[name], []).append(tokens)
+    return found
 
 
 class Ending(Plugin):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -54,6 +55,46 @@ def test_tensorboard_has_every_value_of_the_log(tmp_path: Path) -> None:
     assert {"learning-rate", "grad-norm", "iteration-time", "tokens-per-second", "throughput"} <= set(
         events.Tags()["scalars"]
     )
+
+
+def test_wandb_has_every_value_of_the_log_without_a_network(tmp_path: Path) -> None:
+    flags = f"{TINY} --train-iters 3 --eval-interval 3 --eval-iters 1 --wandb-project tiny --wandb-save-dir {tmp_path}"
+
+    [recording] = run_forked(1, train, flags, environment={"WANDB_MODE": "offline"})
+
+    [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    rows = history(file)
+    assert [row["lm loss"] for row in rows if "lm loss" in row] == pytest.approx(recording.losses)
+    assert {"learning-rate", "grad-norm", "iteration-time", "tokens-per-second", "throughput"} <= rows[0].keys()
+    assert any("lm loss valid ppl" in row for row in rows)
+
+
+def history(file: Path) -> list[dict[str, float]]:
+    """Rows of an offline file of W&B: the format of LevelDB's log, after a header of 7 bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    content, at, whole, rows = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        whole += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a record, or its last part
+            record = wandb_internal_pb2.Record.FromString(whole)  # type: ignore[attr-defined]
+            items = record.history.item
+            rows += [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}] if items else []
+            whole = b""
+    return rows
+
+
+@pytest.mark.long
+def test_wandb_without_a_key_says_what_to_set(tmp_path: Path) -> None:
+    alone = {"WANDB_MODE": "online", "WANDB_API_KEY": "", "HOME": str(tmp_path), "WANDB_BASE_URL": "http://127.0.0.1:9"}
+
+    with pytest.raises(RankFailedError, match=r"W&B does not start .*: set WANDB_API_KEY, or WANDB_MODE=offline"):
+        run_forked(1, train, f"{TINY} --train-iters 1 --wandb-project tiny", environment=alone)
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_says_what_to_do() -> None:

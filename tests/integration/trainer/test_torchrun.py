@@ -84,9 +84,22 @@ def test_wrong_use_is_one_line_and_exit_code_two(flags: str, environment: dict[s
     assert output.count("\n") == 1
 
 
+def of_one_that_is_alone(flags: str) -> tuple[int, str]:
+    trainer_main.FIRST_RANK_SECONDS = 0.1
+    return exit_code_and_output(flags)
+
+
+def test_another_rank_than_the_first_says_what_is_wrong_where_nobody_has_ended_it() -> None:
+    [(code, output)] = run_forked(1, of_one_that_is_alone, "--num-layer 4", environment={"RANK": "1"})
+
+    assert code == 2
+    assert output == "error: unknown flag --num-layer; did you mean --num-layers?\n"
+
+
 def missing_plugin(flags: str, log: Path) -> tuple[int, str, str]:
     log.touch()
     trainer_main.TERMINATION_LOG = log
+    trainer_main.FIRST_RANK_SECONDS = 0.1
     trainer_main.installed = lambda: ["scan", "scope", "dpp", "faults"]
     return *exit_code_and_output(flags), log.read_text()
 
@@ -112,7 +125,7 @@ def test_a_missing_plugin_is_refused_with_a_code_and_reason_of_its_own(
 
     assert code == 69
     assert left.startswith(f"error: {says}")
-    assert output.strip() == (left if rank == "0" else "")
+    assert output.strip() == left
 
 
 @pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="Transformer Engine is installed")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from megatronapp.cli.main import app
 
 
-@pytest.mark.parametrize("spelling", ["-b", "--b", "--bench-dir", "--benchmark-dir", "--benchmark_dir"])
+@pytest.mark.parametrize("spelling", ["-b", "--b", "--bench-dir", "--benchmark-dir", "--benchmark_dir", "--benchmark"])
 def test_every_spelling_names_the_folder(spelling: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "none"
 

@@ -57,6 +57,20 @@ def test_a_step_is_out_when_its_last_rank_has_sent_it() -> None:
     assert {group.kind for group in table.communicators} == {"dp"}
 
 
+def test_orders_are_those_of_the_first_replica_of_which_all_stages_told() -> None:
+    job = Job(Layout(pp=2, dp=2))
+    made, messages = assembler(job), job.step(1)
+    placements = {each.identity.rank: each.message.hello.placement for each in job.hellos()}
+    for message in messages:
+        place = placements[message.identity.rank]
+        if (place.data, place.pipeline) != (0, 1):
+            message.message.summary.order = bytes([place.data, place.pipeline])
+
+    (table,) = feed(made, messages)
+
+    assert table.orders == (bytes([1, 0]), bytes([1, 1]))
+
+
 def test_ranks_of_another_role_are_no_peers_and_keep_their_own_stage() -> None:
     job = Job(Layout(pp=2, dp=2, tp=1))
     made = Assembling()

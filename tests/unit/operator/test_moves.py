@@ -132,7 +132,12 @@ def test_other_exit_codes_can_be_made_final() -> None:
 def test_a_plugin_that_the_image_lacks_ends_the_job_with_the_reason() -> None:
     said = "error: --require-plugins dpp asks for the plug-in dpp, which is not installed here"
     pods = (pod(0, phase="Failed", exit_code=69, termination_message=said),)
-    job = training_job(None, failurePolicy={"nonRetriableExitCodes": []}, plugins={"dpp": {"enabled": True}})
+    job = training_job(
+        None,
+        failurePolicy={"nonRetriableExitCodes": []},
+        parallelism={"pipeline": 2},
+        plugins={"dpp": {"enabled": True}},
+    )
 
     move = choose(observation(job, children=(child(failed=True, failing=True),), pods=pods))
 

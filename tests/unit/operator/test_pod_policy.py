@@ -111,6 +111,13 @@ def test_the_example_is_allowed_by_default() -> None:
     assert verdict(TrainingJob.model_validate(example)) == ""
 
 
+@pytest.mark.parametrize("family", ["gpt", "bert", "t5", "llama", "moe"])
+def test_a_familys_example_is_allowed_by_default(family: str) -> None:
+    example = yaml.safe_load(Path(f"examples/models/{family}.yaml").read_text())
+
+    assert verdict(TrainingJob.model_validate(example)) == ""
+
+
 def test_the_charts_default_is_the_operators() -> None:
     jobs = yaml.safe_load(Path("deploy/helm/megatronapp/values.yaml").read_text())["operator"]["jobs"]
 

@@ -113,6 +113,7 @@ def test_the_llama_script_parses_but_for_what_is_refused() -> None:
         ("--no-position-embedding", "--position-embedding-type none"),
         ("--no-position-embedding --use-rotary-position-embeddings", "--position-embedding-type rope"),
         ("--no-rope-fusion --bf16 --no-bias-gelu-fusion", "--bf16"),
+        ("--encoder-num-layers=2 --encoder-seq-length 64", "--num-layers 2 --seq-length 64"),
         ("--tiktoken-pattern v2 --bf16", "--bf16"),
         ("--tiktoken-pattern=v2 --bf16", "--bf16"),
         ("--global-batch-size 4 --train-samples 41", "--global-batch-size 4 --train-iters 10"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -52,6 +55,19 @@ def test_the_padded_vocabulary_is_the_same_in_every_layout(size: int, padded: in
     config, _ = arguments.parse(f"{NEEDED} --tensor-model-parallel-size {tensor}".split())
 
     assert model.padded_vocabulary(size, config.model, Layout.of(config, tensor)) == padded
+
+
+def test_a_transformer_engine_that_is_too_old_is_refused_with_the_version_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = ModuleType("transformer_engine")
+    old.__version__ = "1.5.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformer_engine", old)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", ModuleType("transformer_engine.pytorch"))
+    monkeypatch.setattr("megatron.core.utils._te_version", None)
+
+    with pytest.raises(UsageError, match=r"Transformer Engine 1\.5\.0 is too old: install 2\.0 or newer"):
+        transformer("--transformer-impl transformer_engine")
 
 
 def test_parameters_and_operations_of_a_known_model() -> None:

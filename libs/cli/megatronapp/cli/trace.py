@@ -9,7 +9,7 @@ import typer
 
 from megatronapp.cli.extras import needs
 
-SOURCE = ("-b", "--benchmark-dir", "--b", "--bench-dir", "--benchmark_dir")
+SOURCE = ("-b", "--benchmark-dir", "--b", "--bench-dir", "--benchmark_dir", "--benchmark")
 """The last three are MegaScan's spellings."""
 
 trace_app = typer.Typer(help="Work on recorded traces.", no_args_is_help=True)

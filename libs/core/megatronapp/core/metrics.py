@@ -165,6 +165,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "What a stage of megatron-core's own schedule holds at most.",
         ),
         Metric(
+            "megatronapp_fbd_slots_held",
+            "gauge",
+            (*JOB_LABELS, "role", "stage"),
+            "Slots of a backward stage that are held when a microbatch begins: mean.",
+        ),
+        Metric(
+            "megatronapp_fbd_wait_seconds",
+            "gauge",
+            (*JOB_LABELS, "role", "stage", "waits_for"),
+            "A stage's wait for the other role in a step.",
+        ),
+        Metric(
             "megatronapp_progress_lag_operations",
             "gauge",
             (*JOB_LABELS, "group_kind"),

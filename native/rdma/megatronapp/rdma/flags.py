@@ -35,9 +35,16 @@ def settings(
     if node_ips:
         if len(node_ips) != world_size:
             raise ValueError(f"--node-ips has {len(node_ips)} addresses: it needs one for each of {world_size} ranks")
-        found["address"] = str(ipaddress.ip_address(node_ips[rank]))
+        found["address"] = _address(node_ips[rank])
     if workload is not None:
         if workload < MIN_WORKLOAD:
             raise ValueError(f"--workload {workload} is too small: the least is {MIN_WORKLOAD} elements")
         found["chunk_bytes"] = workload * BYTES_PER_ELEMENT
     return found
+
+
+def _address(given: str) -> str:
+    try:
+        return str(ipaddress.ip_address(given))
+    except ValueError as error:
+        raise ValueError(f"--node-ips {given} is no IP address: give one for each rank, as 10.0.0.1") from error

@@ -266,11 +266,23 @@ def _tabulate(
         microbatches=max((m.process.schedule.microbatches for _, _, m in present), default=1) or 1,
         virtual_stages=max((m.process.placement.sizes.virtual_pipeline for _, _, m in present), default=1) or 1,
         peak_activations=max((s.peak_activations for s in summaries), default=0),
+        orders=_orders(ranks, [(i, a.summary.order) for i, a, _ in present if a.summary.order]),
         phases=frozenset(int(p) for s in summaries for p in s.phases),
         received_unix_ns=_first(arrived),
         missing=tuple(rank for rank in order if rank not in arrived),
         unheard=max(0, max(world, max(order, default=-1) + 1) - len(order)),
     )
+
+
+def _orders(ranks: RankTable, sent: Sequence[tuple[int, bytes]]) -> tuple[bytes, ...]:
+    """Those of the first replica of which each stage has sent one. sent: (index of the rank, its order)."""
+    of_replica: dict[int, dict[int, bytes]] = {}
+    for i, order in sent:
+        of_replica.setdefault(int(ranks.data[i]), {}).setdefault(int(ranks.pipeline[i]), order)
+    stages = range(int(ranks.pipeline.max(initial=-1)) + 1)
+    whole = (by_stage for _, by_stage in sorted(of_replica.items()) if len(by_stage) == len(stages))
+    found = next(whole, {})
+    return tuple(found[stage] for stage in stages if stage in found)
 
 
 class _Names:
@@ -383,11 +395,13 @@ def _rank_table(members: dict[int, Member]) -> RankTable:
     def axis(name: str) -> Ints:
         return np.array([getattr(place, name) for place in places], np.int64)
 
-    first_stage = _first_stages([place.role for place in places], axis("pipeline"))
+    roles = [place.role for place in places]
+    first_stage = _first_stages(roles, axis("pipeline"))
     return RankTable(
         rank=np.array(order, np.int64),
         pipeline=axis("pipeline") + first_stage,
         first_stage=first_stage,
+        role=np.array(roles, np.str_) if any(roles) else None,
         data=axis("data"),
         tensor=axis("tensor"),
         context=axis("context"),

@@ -17,6 +17,7 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.metrics import JOB_LABELS, job_labels
 from megatronapp.core.trace.group_kinds import GroupKind
 from megatronapp.core.trace.span_names import COLLECTIVES
+from megatronapp.detector.disaggregated_times import slots_held, waits
 from megatronapp.detector.engine import Engine, Engines
 from megatronapp.detector.pipeline_times import bubble_ratio, decision_seconds, stock_peak_activations
 from megatronapp.detector.signals.links import SENDS
@@ -45,6 +46,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "pipeline_decision_seconds": ("What choosing one operation takes MegaDPP's slowest stage.", ()),
     "pipeline_peak_activations": ("Most microbatches x chunks whose activations a stage held.", ()),
     "pipeline_stock_peak_activations": ("What a stage of megatron-core's own schedule holds at most.", ()),
+    "fbd_slots_held": ("Slots of a backward stage that are held when a microbatch begins: mean.", ("role", "stage")),
+    "fbd_wait_seconds": ("A stage's wait for the other role in a step.", ("role", "stage", "waits_for")),
     "hang_seconds": ("Time since anything moved while the job hangs, else 0.", ()),
 }
 GROUP_KINDS = frozenset(map(str, GroupKind))
@@ -227,6 +230,10 @@ def _of_pipeline(newest: StepTable | None, labels: tuple[str, ...]) -> Iterator[
     if newest.peak_activations and (stock := stock_peak_activations(newest)) is not None:
         yield "pipeline_peak_activations", labels, newest.peak_activations
         yield "pipeline_stock_peak_activations", labels, stock
+    for (role, stage), held in slots_held(newest).items():
+        yield "fbd_slots_held", (*labels, role, str(stage)), held
+    for (role, stage, waits_for), seconds in waits(newest).items():
+        yield "fbd_wait_seconds", (*labels, role, str(stage), waits_for), seconds
 
 
 def _group_kind(sent: str) -> str:

@@ -257,13 +257,13 @@ def _settled(case: _Case, suspicion: Suspicion, now: Moment) -> bool:
     """Whether nothing new is to be expected of an open finding: it has paged or never will, and was told lately."""
     known = case.finding
     quiet = known.page or not suspicion.pages
-    same = _says_the_same(case, suspicion) and _stacks(suspicion.evidence) <= _stacks(known.evidence)
+    same = _says_the_same(case, suspicion) and _witnesses(suspicion.evidence) <= _witnesses(known.evidence)
     return same and quiet and now.step - case.told_step < REFRESH_STEPS
 
 
-def _stacks(evidence: Iterable[Evidence]) -> int:
-    """Stacks come a moment after the verdict that they belong to."""
-    return sum(one.signal == "stack" for one in evidence)
+def _witnesses(evidence: Iterable[Evidence]) -> int:
+    """Stacks, and what flight recorders say, come a moment after the verdict that they belong to."""
+    return sum(one.signal in ("stack", "flight_recorder") for one in evidence)
 
 
 def _says_the_same(case: _Case | None, suspicion: Suspicion) -> bool:
@@ -289,7 +289,7 @@ def _pages(suspicion: Suspicion, cost: float, since_unix_ns: int, now: Moment) -
 def _worth_telling(finding: Finding, before: Finding | None) -> bool:
     if before is None or (finding.page, finding.kind, finding.cause) != (before.page, before.kind, before.cause):
         return True
-    if _stacks(finding.evidence) > _stacks(before.evidence):
+    if _witnesses(finding.evidence) > _witnesses(before.evidence):
         return True
     return any(
         abs(new - old) > MATERIAL * max(abs(old - 1), 0.01)

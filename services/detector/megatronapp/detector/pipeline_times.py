@@ -10,7 +10,7 @@ import numpy as np
 from megatronapp.core.pipeline.caps import stock_cap
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.trace.span_names import SpanName
-from megatronapp.detector.steps import Floats, StepTable
+from megatronapp.detector.steps import Floats, Ints, StepTable
 
 PASSES = frozenset((SpanName.FORWARD, SpanName.BACKWARD, SpanName.WGRAD))
 AROUND = frozenset((SpanName.DATA, SpanName.GRAD_SYNC, SpanName.OPTIMIZER))
@@ -62,14 +62,15 @@ def _stock_peak(stages: int, chunks: int, microbatches: int) -> int | None:
 
 def _seconds(table: StepTable, names: Collection[str]) -> Floats:
     """(ranks,): of spans of these names together."""
-    return _by_rank(table, names, table.rows.duration)
+    return by_rank(table, names, table.rows.duration)
 
 
 def _counts(table: StepTable, names: Collection[str]) -> Floats:
-    return _by_rank(table, names, table.rows.count.astype(np.float64))
+    return by_rank(table, names, table.rows.count)
 
 
-def _by_rank(table: StepTable, names: Collection[str], values: Floats) -> Floats:
+def by_rank(table: StepTable, names: Collection[str], values: Floats | Ints) -> Floats:
+    """(ranks,): the sum of rows of these names."""
     mine = np.isin(table.rows.operation, [i for i, name in enumerate(table.operations) if name in names])
     total: Floats = np.bincount(table.rows.rank[mine], values[mine], minlength=len(table.ranks)).astype(np.float64)
     return total

@@ -163,7 +163,7 @@ class Progress:
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
         if heartbeat.HasField("stack"):
-            state.stack = heartbeat.stack
+            state.stack = _with_recorder(heartbeat.stack, None if moved else state.stack)
         elif not stands:
             state.stack = None
         self._stands(state, phase, closing=process.closed, lost=process.lost)
@@ -357,3 +357,10 @@ def _computes(state: _Rank, heartbeat: trace_pb2.SentHeartbeat) -> bool:
     """Whether the training thread has computed since the last heartbeat."""
     passed, used = heartbeat.clock_ns - state.clock_ns, heartbeat.thread_cpu_ns - state.cpu_ns
     return heartbeat.activity in PASSES and passed > 0 and used > BUSY_SHARE * passed
+
+
+def _with_recorder(stack: trace_pb2.Stack, before: trace_pb2.Stack | None) -> trace_pb2.Stack:
+    """A rank that stands still is looked at again; its flight recorder tells a moment after its stack."""
+    if before is not None and not stack.recorder:
+        stack.recorder = before.recorder
+    return stack

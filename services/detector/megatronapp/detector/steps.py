@@ -33,6 +33,8 @@ class RankTable:
     """True: the rank's measure of compute is thread CPU time, not wall time."""
     first_stage: Ints | None = None
     """What the first stage of the rank's role is counted as; None: there is one role."""
+    role: npt.NDArray[np.str_] | None = None
+    """As the placement says, empty: none; None: nobody has one."""
 
     @property
     def stage(self) -> Ints:
@@ -119,6 +121,8 @@ class StepTable:
     virtual_stages: int = 1
     peak_activations: int = 0
     """Most that a rank held in the step, in chunks × microbatches; 0: not known."""
+    orders: tuple[bytes, ...] = ()
+    """What the stages of one replica ran, by stage, where they chose it (core/pipeline/pass_codes.py)."""
     phases: frozenset[int] = frozenset()
     """Phase values of any rank: first step, evaluation, checkpoint, …"""
     detail: Microbatches | None = None

@@ -59,8 +59,8 @@ class ModelConfig:
     kv_channels: int | None = flag(None, "width of one attention head; default hidden size / heads", FORWARD)
     group_query_attention: bool = flag(False, "share keys and values among groups of heads", FORWARD)
     num_query_groups: int = flag(1, "number of such groups", FORWARD)
-    position_embedding_type: Literal["learned_absolute", "rope", "none"] = flag(
-        "learned_absolute", "position embedding", FORWARD
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "none"] = flag(
+        "learned_absolute", "position embedding; alibi: a bias of attention by distance", FORWARD
     )
     max_position_embeddings: int | None = flag(
         None, "longest sequence of learned positions; default --seq-length", FORWARD
@@ -98,7 +98,16 @@ class ModelConfig:
     )
     bert_no_binary_head: bool = flag(False, "BERT: learn masked words alone, not the order of sentences", FORWARD)
     attention_backend: Literal["auto", "unfused", "local", "flash", "fused"] = flag(
-        "auto", "kernel of attention; flash and fused are Transformer Engine's", OPERATION
+        "auto",
+        "local: megatron-core's own; flash: torch's fused kernel; unfused: the same, computed plainly; fused: "
+        "Transformer Engine's; auto: local where it can do what is asked, else flash",
+        OPERATION,
+    )
+    window_size: tuple[int, ...] = flag(
+        (), "tokens before and after its own that a token sees: LEFT 0 (or LEFT,0), LEFT -1: all before", FORWARD
+    )
+    window_attn_skip_freq: int | None = flag(
+        None, "every so many layers one sees all tokens in spite of --window-size", FORWARD
     )
     moe_aux_loss_coeff: float = flag(0.0, "weight of the balancing loss", TRAINING)
 
@@ -119,7 +128,7 @@ class ParallelConfig:
         False, "interleaved schedule: wait for each message where it is sent", OPERATION
     )
     sequence_parallel: bool = flag(False, "split norms and dropout along the sequence over the tensor ranks", OPERATION)
-    context_parallel_size: int = flag(1, "ranks that share each sequence; needs Transformer Engine", OPERATION)
+    context_parallel_size: int = flag(1, "ranks that share each sequence", OPERATION)
     expert_model_parallel_size: int = flag(1, "ranks that share the experts", OPERATION)
     use_distributed_optimizer: bool = flag(False, "shard the optimizer's state over the data-parallel ranks", OPERATION)
     overlap_grad_reduce: bool = flag(False, "reduce gradients while backward still runs", OPERATION)
@@ -234,6 +243,9 @@ class DataConfig:
     split: str = flag("969,30,1", "parts of the documents for training, validation and test", TRAINING)
     mock_data: bool = flag(False, "made-up sequences in place of --data-path, always the same", TRAINING)
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data", OPERATION)
+    reset_attention_mask: bool = flag(False, "GPT: tokens see their own document alone", TRAINING)
+    reset_position_ids: bool = flag(False, "GPT: positions are counted anew in each document", TRAINING)
+    eod_mask_loss: bool = flag(False, "GPT: learn nothing from what follows the end of a document", TRAINING)
     no_mmap_bin_files: bool = flag(False, "read the .bin files, do not map them into memory", OPERATION)
     num_workers: int = flag(2, "data loader processes; 0: the training process itself", OPERATION, minimum=0)
     mask_prob: float = flag(0.15, "BERT and T5: part of the words that are masked", TRAINING)
@@ -302,6 +314,12 @@ class LoggingConfig:
 
     log_interval: int = flag(100, "steps between lines of the training log", OPERATION)
     tensorboard_dir: str | None = flag(None, "folder of TensorBoard events", OPERATION)
+    wandb_project: str | None = flag(
+        None, "project of Weights & Biases to log to; without a network: WANDB_MODE=offline", OPERATION
+    )
+    wandb_entity: str | None = flag(None, "whose project; default: that of the W&B key", OPERATION)
+    wandb_exp_name: str | None = flag(None, "name of the run in W&B; default: W&B makes one up", OPERATION)
+    wandb_save_dir: str | None = flag(None, "folder of W&B's files; default ./wandb", OPERATION)
 
 
 @dataclass(frozen=True, kw_only=True)

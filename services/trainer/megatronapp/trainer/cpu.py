@@ -28,6 +28,7 @@ _LITERAL_CUDA = (
     "megatron.core.dist_checkpointing.exchange_utils",  # scratch tensors of the load exchange
     "megatron.core.dist_checkpointing.strategies.state_dict_saver",
     "megatron.core.utils",
+    "megatron.core.models.common.embeddings.rope_utils",  # pinned memory for the place of a context rank
 )
 _FACTORIES = ("arange", "empty", "empty_like", "full", "ones", "ones_like", "tensor", "zeros", "zeros_like")
 
@@ -78,6 +79,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     def build(*args: Any, **options: Any) -> Any:
         if str(options.get("device", "")).startswith("cuda"):
             options["device"] = CPU
+        options.pop("pin_memory", None)
         return factory(*args, **options)
 
     return build

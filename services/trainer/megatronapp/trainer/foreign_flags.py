@@ -4,6 +4,7 @@ with the way out. `foreign_flags.toml` says which is which, and lists the flags 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from megatronapp.core.errors import UsageError
 TABLE = Path(__file__).with_name("foreign_flags.toml")
 NO_POSITIONS = "--no-position-embedding"
 SEQUENCE_PARALLEL = "--sequence-parallel"
+WINDOW = "--window-size"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def translate(argv: Sequence[str]) -> Translation:
             remarks.append(f"{flag} has no effect: {why}")
             out += words[1 + count :] if "=" not in words[0] else words[1:]
         elif flag in known.means:
-            out += [*known.means[flag], *words[1:]]
+            _, equals, value = words[0].partition("=")
+            out += [*known.means[flag], *([value] if equals else []), *words[1:]]
         elif flag in known.in_samples:
             out += [known.in_samples[flag], str(given.steps(flag))]
         elif flag == NO_POSITIONS:
@@ -70,6 +73,8 @@ def translate(argv: Sequence[str]) -> Translation:
         elif flag == SEQUENCE_PARALLEL and given.value("--tensor-model-parallel-size", "1") == "1":
             remarks.append(f"{flag} has no effect: it needs --tensor-model-parallel-size 2 or more")
             out += words[1:]
+        elif flag == WINDOW:
+            out += [part for word in words for part in re.split("[,=]", word)]  # 128,0 is one word in Megatron-LM
         else:
             out += words
     return Translation([*out, *_implied(given)], remarks)

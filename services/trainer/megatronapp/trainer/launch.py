@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from megatronapp.trainer.plugins.generating import Between, MakeResident, Reside
 from megatronapp.trainer.recipe import RunRecipe
 from megatronapp.trainer.stepping import Stepper
 from megatronapp.trainer.versions import library_versions
+from megatronapp.trainer.wandb_reporter import WandbReporter
 from megatronapp.trainer.worlds import World
 
 log = get_logger(__name__)
@@ -97,7 +98,7 @@ def run(
         opened = stack.enter_context(open_run(argv, plugins=plugins))
         if dist.get_rank() == opened.layout.world - 1:
             first = 1 if opened.stepper is None else opened.stepper.state.step + 1
-            reporters = [*_reporters(opened.config, first), *reporters]
+            reporters = [*_reporters(opened, first), *reporters]
             for reporter in reporters:
                 stack.callback(reporter.close)
         else:
@@ -391,8 +392,11 @@ def _resident_maker(config: TrainerConfig, tokenizer: Tokenizer, device: torch.d
     return make
 
 
-def _reporters(config: TrainerConfig, first_step: int) -> list[Reporter]:
+def _reporters(opened: Opened, first_step: int) -> list[Reporter]:
+    config = opened.config
     reporters: list[Reporter] = [LogReporter()]
     if config.logging.tensorboard_dir:
         reporters.append(TensorBoardReporter(Path(config.logging.tensorboard_dir), first_step))
+    if config.logging.wandb_project:
+        reporters.append(WandbReporter(config.logging, opened.identity.run, asdict(config)))
     return reporters

@@ -12,6 +12,7 @@ from megatronapp.core.errors import UsageError
 from megatronapp.core.trace.values import ParallelSizes
 from megatronapp.trainer.batch_ramp import BatchRamp
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig, TrainingConfig
+from megatronapp.trainer.models.attention_choice import check_attention
 from megatronapp.trainer.models.limits import check_family
 
 
@@ -86,7 +87,7 @@ class Layout:
         _check_recompute(config)
         _check_optimizer(config)
         _check_precision(config.training)
-        _check_attention(config.model)
+        check_attention(config)
         if config.training.skip_train and not config.evaluation.eval_iters:
             raise UsageError("--skip-train only evaluates, and --eval-iters 0 never does: leave one of them out")
         if config.evaluation.early_stop_patience and not config.evaluation.eval_iters:
@@ -115,7 +116,10 @@ class Layout:
 def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
     stages = parallel.pipeline_model_parallel_size
     if model.num_layers % stages:
-        raise UsageError(f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages")
+        raise UsageError(
+            f"--num-layers {model.num_layers} is no multiple of {stages} pipeline stages: change it, or "
+            "--pipeline-model-parallel-size"
+        )
     layers = model.num_layers // stages
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     chunks = parallel.num_virtual_stages_per_pipeline_rank
@@ -129,7 +133,8 @@ def _virtual_stages(model: ModelConfig, parallel: ParallelConfig) -> int | None:
         raise UsageError("virtual pipeline stages need --pipeline-model-parallel-size 2 or more")
     divisor = per_chunk or chunks or 0
     if divisor < 1 or layers % divisor:
-        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {divisor}")
+        flag = "--num-layers-per-virtual-pipeline-stage" if per_chunk else "--num-virtual-stages-per-pipeline-rank"
+        raise UsageError(f"{layers} layers per stage can't be cut into virtual stages by {flag} {divisor}: change it")
     virtual = layers // per_chunk if per_chunk else chunks
     return virtual if virtual != 1 else None
 
@@ -141,22 +146,31 @@ def _check_model(model: ModelConfig, parallel: ParallelConfig, sequence_length: 
         raise UsageError(f"--hidden-size {model.hidden_size} is no multiple of {model.num_attention_heads} heads")
     if model.num_attention_heads % groups:
         raise UsageError(f"{model.num_attention_heads} heads can't share {groups} query groups evenly")
-    if model.num_attention_heads % tensor or groups % tensor:
+    if model.num_attention_heads % tensor or (groups % tensor and tensor % groups):
         raise UsageError(
             f"{model.num_attention_heads} attention heads in {groups} groups can't be split over {tensor} tensor ranks"
         )
     if parallel.sequence_parallel and tensor == 1:
         raise UsageError("--sequence-parallel needs --tensor-model-parallel-size 2 or more")
-    if parallel.sequence_parallel and sequence_length % tensor:
-        raise UsageError(f"--seq-length {sequence_length} can't be split over {tensor} tensor ranks")
+    _check_sequence(parallel, sequence_length)
     if model.max_position_embeddings is not None and model.max_position_embeddings < sequence_length:
         raise UsageError(
             f"--max-position-embeddings {model.max_position_embeddings} is less than --seq-length {sequence_length}"
         )
-    if parallel.context_parallel_size > 1 and model.transformer_impl != "transformer_engine":
-        raise UsageError("--context-parallel-size needs --transformer-impl transformer_engine")
     if parallel.overlap_param_gather and not (parallel.use_distributed_optimizer and parallel.overlap_grad_reduce):
         raise UsageError("--overlap-param-gather needs --use-distributed-optimizer and --overlap-grad-reduce")
+
+
+def _check_sequence(parallel: ParallelConfig, length: int) -> None:
+    context, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
+    pieces = 2 * context
+    if context > 1 and length % pieces:
+        raise UsageError(
+            f"--seq-length {length} can't be shared by {context} context-parallel ranks: give a multiple of {pieces}"
+        )
+    if parallel.sequence_parallel and length // context % tensor:
+        part = f"{length}" if context == 1 else f"{length} / {context} context-parallel ranks"
+        raise UsageError(f"--seq-length {part} can't be split over {tensor} tensor ranks")
 
 
 def _check_experts(model: ModelConfig, parallel: ParallelConfig, world_size: int) -> None:
@@ -201,17 +215,6 @@ def _check_optimizer(config: TrainerConfig) -> None:
 def _check_precision(training: TrainingConfig) -> None:
     if training.fp16 and training.bf16:
         raise UsageError("give --fp16 or --bf16, not both")
-
-
-def _check_attention(model: ModelConfig) -> None:
-    backend = model.attention_backend
-    if backend in ("flash", "fused") and model.transformer_impl != "transformer_engine":
-        raise UsageError(
-            f"--attention-backend {backend} is a kernel of Transformer Engine: give --transformer-impl "
-            "transformer_engine where it is installed, or take --attention-backend auto"
-        )
-    if backend == "local" and model.transformer_impl == "transformer_engine":
-        raise UsageError("--attention-backend local is megatron-core's own: leave --transformer-impl at local")
 
 
 def _check_ramp(config: TrainerConfig, layout: Layout) -> None:

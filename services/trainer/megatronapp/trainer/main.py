@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging as stdlib_logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from megatronapp.trainer.plugins.base import installed
 # Here, not in main(): a checkpoint's helper process imports this module alone.
 library_warnings.silence()
 
+FIRST_RANK_SECONDS = 10.0
 TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes reads what a pod says of its end (its default terminationMessagePath)."""
 
@@ -52,10 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         run(given)
     except MegatronAppError as error:
-        # Wrong flags are wrong on every rank: one says so.
-        if not isinstance(error, UsageError) or os.environ.get("RANK", "0") == "0":
-            sys.stderr.write(f"error: {error}\n")  # in one write: ranks share a pipe
         _leave_reason(f"error: {error}")
+        if isinstance(error, UsageError) and os.environ.get("RANK", "0") != "0":
+            # Wrong flags are wrong on every rank: the first one says so, and torchrun then ends the others. A rank that
+            # ended before it would have torchrun end it unheard.
+            time.sleep(FIRST_RANK_SECONDS)
+        sys.stderr.write(f"error: {error}\n")  # in one write: ranks share a pipe
         return error.exit_code
     return 0
 

@@ -95,8 +95,28 @@ def _keywords(parts: Mapping[str, float]) -> dict[str, float]:
     return {name.replace(" ", "_"): value for name, value in parts.items()}
 
 
+def step_values(report: StepReport) -> dict[str, float]:
+    """What is known, by Megatron-LM's names where it has one."""
+    values = {
+        "lm loss": report.loss,
+        "learning-rate": report.learning_rate,
+        "grad-norm": report.grad_norm,
+        "iteration-time": report.step_seconds,
+        "tokens-per-second": report.tokens_per_second,
+        "throughput": report.tflops_per_gpu,
+        **report.parts,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def evaluation_values(report: EvaluationReport) -> dict[str, float]:
+    losses = report.parts or {"lm loss": report.loss}
+    named = {f"{name} {report.split}": loss for name, loss in losses.items()}
+    return named | {f"lm loss {report.split} ppl": report.perplexity}
+
+
 class TensorBoardReporter:
-    """TensorBoard events under `folder`, with Megatron-LM's tags where it has one."""
+    """TensorBoard events under `folder`."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -105,23 +125,12 @@ class TensorBoardReporter:
         self._writer = SummaryWriter(str(folder), purge_step=first_step if first_step > 1 else None)
 
     def step(self, report: StepReport) -> None:
-        values = {
-            "lm loss": report.loss,
-            "learning-rate": report.learning_rate,
-            "grad-norm": report.grad_norm,
-            "iteration-time": report.step_seconds,
-            "tokens-per-second": report.tokens_per_second,
-            "throughput": report.tflops_per_gpu,
-            **report.parts,
-        }
-        for tag, value in values.items():
-            if value is not None:
-                self._writer.add_scalar(tag, value, report.step)
+        for tag, value in step_values(report).items():
+            self._writer.add_scalar(tag, value, report.step)
 
     def evaluation(self, report: EvaluationReport) -> None:
-        for tag, loss in (report.parts or {"lm loss": report.loss}).items():
-            self._writer.add_scalar(f"{tag} {report.split}", loss, report.step)
-        self._writer.add_scalar(f"lm loss {report.split} ppl", report.perplexity, report.step)
+        for tag, value in evaluation_values(report).items():
+            self._writer.add_scalar(tag, value, report.step)
 
     def close(self) -> None:
         self._writer.close()

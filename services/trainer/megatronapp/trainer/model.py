@@ -15,6 +15,7 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_te_version, is_te_min_version
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import ModelConfig, ParallelConfig, TrainerConfig
@@ -56,6 +57,8 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             bf16=training.bf16,
             fp16=training.fp16,
             attention_backend=AttnBackend[model.attention_backend],
+            window_size=model.window_size or None,
+            window_attn_skip_freq=model.window_attn_skip_freq,
             calculate_per_token_loss=training.calculate_per_token_loss,
             recompute_granularity=training.recompute_granularity,
             recompute_method=training.recompute_method,
@@ -125,6 +128,10 @@ def _expert_options(model: ModelConfig) -> dict[str, Any]:
     }
 
 
+OLDEST_TRANSFORMER_ENGINE = "2.0"
+"""That torch of the versions that the trainer takes is built against, and megatron-core's layers call alike."""
+
+
 def _require_transformer_engine() -> None:
     try:
         import transformer_engine.pytorch  # noqa: F401
@@ -133,6 +140,11 @@ def _require_transformer_engine() -> None:
             "--transformer-impl transformer_engine needs Transformer Engine, which is not installed: install it or "
             "leave the flag away"
         ) from error
+    if not is_te_min_version(OLDEST_TRANSFORMER_ENGINE):
+        raise UsageError(
+            f"--transformer-impl transformer_engine: Transformer Engine {get_te_version()} is too old: install "
+            f"{OLDEST_TRANSFORMER_ENGINE} or newer, or leave the flag away"
+        )
 
 
 def padded_vocabulary(size: int, model: ModelConfig, layout: Layout) -> int:

@@ -23,7 +23,7 @@ from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.models.sizes import decoder_layers, ffn_hidden_size
 
-SCHEMA = 4
+SCHEMA = 5
 """Goes up with every new flag of effect FORWARD too: an older version then refuses what it can't compare."""
 FIELDS: dict[str, dataclasses.Field[Any]] = {
     each.name: each for section in SECTIONS.values() for each in dataclasses.fields(section)
@@ -38,6 +38,7 @@ _ACTS_ONLY_IF: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "openai_gelu": lambda flags: not flags["swiglu"],
     "make_vocab_size_divisible_by": lambda flags: flags.get("padded_vocab_size") is None,
     "add_qkv_bias": lambda flags: flags["disable_bias_linear"],
+    "window_attn_skip_freq": lambda flags: bool(flags.get("window_size")),
     "moe_router_topk": lambda flags: flags["num_experts"] is not None,
     "moe_ffn_hidden_size": lambda flags: flags["num_experts"] is not None,
     "moe_router_load_balancing_type": lambda flags: flags["num_experts"] is not None,

@@ -20,10 +20,10 @@ export function usePlaces(ranks: Ref<readonly Rank[] | undefined>): ComputedRef<
   )
   return computed(() => {
     const all = places.value
-    return (rank) => all.get(rank) ?? { rank, node: '', device: '', stage: 0, replica: 0 }
+    return (rank) => all.get(rank) ?? { rank, node: '', device: '', stage: 0, replica: 0, role: '' }
   })
 }
 
-function placeOf({ rank, node, gpu_uuid, placement }: Rank): RankPlace {
-  return { rank, node, device: gpu_uuid, stage: placement.pipeline, replica: placement.data }
+function placeOf({ rank, node, gpu_uuid, placement, role }: Rank): RankPlace {
+  return { rank, node, device: gpu_uuid, stage: placement.pipeline, replica: placement.data, role }
 }

@@ -33,6 +33,16 @@ describe('the spans of a step', () => {
     expect(['forward', 'backward', 'all_reduce', 'forward_send', 'data', 'step', 'mlp_fc1'].map(partOf)).toEqual(['compute', 'backward', 'wait', 'wait', 'host', 'frame', 'compute'])
   })
 
+  it('of a backward rank have a line of the slots that it holds', () => {
+    const take = (at: number, args: object) => ({ ph: 'X', name: 'wait_input', pid: 1, tid: 1, ts: at, dur: 1, args })
+    const traceEvents = [take(20, { microbatch: 1, tokens: 3 }), take(10, { microbatch: 0 }), { ph: 'X', name: 'forward', pid: 0, tid: 1, ts: 0, dur: 5 }]
+    const { lanes } = readTrace(JSON.stringify({ traceEvents }))
+    expect(lanes.map(({ slots }) => slots)).toEqual([[], [{ at: 10e-6, count: 0 }, { at: 20e-6, count: 3 }]])
+    const [without, held] = stackLanes(lanes).boxes
+    expect(held.height).toBeGreaterThan(without.height)
+    expect(partOf('wait_weights')).toBe('wait')
+  })
+
   it('can only be read from a trace', () => {
     expect(() => readTrace('{}')).toThrow(SyntaxError)
     expect(() => readTrace('no')).toThrow(SyntaxError)

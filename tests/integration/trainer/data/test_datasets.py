@@ -77,6 +77,17 @@ def tokens(corpus: str, num_workers: int) -> list[list[list[int]]]:
     ]
 
 
+def test_a_file_that_is_read_gives_what_one_that_is_mapped_gives(corpus: str, tmp_path: Path) -> None:
+    cached = {"data_cache_path": str(tmp_path), **GPT2}
+    (mapped, *_), indices = build(DataConfig(data_path=(corpus,), **cached)), sorted(tmp_path.rglob("*.npy"))
+    written = [index.stat().st_mtime_ns for index in indices]
+
+    read, _, _ = build(DataConfig(data_path=(corpus,), no_mmap_bin_files=True, **cached))
+
+    assert all(torch.equal(read[i]["tokens"], mapped[i]["tokens"]) for i in range(100))
+    assert [index.stat().st_mtime_ns for index in sorted(tmp_path.rglob("*.npy"))] == written != []
+
+
 def tokens_by_a_worker(corpus: str) -> list[list[list[int]]]:
     dist.init_process_group("gloo")
     found = tokens(corpus, num_workers=1)

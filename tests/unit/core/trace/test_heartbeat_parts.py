@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatronapp.core.errors import DataError
-from megatronapp.core.trace.limits import MAX_STACK, MAX_WORLD
+from megatronapp.core.trace.limits import MAX_RECORDER, MAX_STACK, MAX_WORLD
 from megatronapp.core.trace.validate import check_message
 from megatronapp.v1 import trace_pb2
 
@@ -26,6 +26,12 @@ def test_a_stack_has_lines() -> None:
 def test_a_stack_that_a_terminal_would_act_on_or_that_is_too_long_is_refused(text: str) -> None:
     with pytest.raises(DataError, match="stack"):
         check(stack=trace_pb2.Stack(text=text))
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "x" * (MAX_RECORDER + 1), "x\n" * (MAX_RECORDER // 2 + 1)])
+def test_a_flight_recorder_that_a_terminal_would_act_on_or_that_is_too_long_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="flight recorder"):
+        check(stack=trace_pb2.Stack(recorder=text))
 
 
 def test_a_place_in_a_communicator_is_one_of_its_members() -> None:

@@ -318,6 +318,16 @@ def test_a_loss_that_is_no_number_is_news_and_taken(value: float) -> None:
     check_message(message)
 
 
+def test_an_order_of_more_passes_than_a_step_can_have_is_refused() -> None:
+    message = summary()
+    message.summary.order = bytes(limits.MAX_ORDER_BYTES + 1)
+
+    with pytest.raises(ImplausibleError) as raised:
+        check_message(message)
+
+    assert raised.value.reason == "order"
+
+
 @pytest.mark.parametrize("phases", [[-1], [32], [40], [1] * 65])
 def test_phases_that_are_no_bits_are_refused(phases: list[int]) -> None:
     message = summary()

@@ -80,7 +80,29 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             {"plugins": {"fbd": {"ignoreForwardTensorParallel": True, "forwardTensor": 2}}},
             "means forwardTensor 1: give one of them",
         ),
-        ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}}, "ucx needs rdma"),
+        ({"plugins": {"dpp": {"enabled": True, "transport": "ucx"}}, "parallelism": {"pipeline": 2}}, "ucx needs rdma"),
+        ({"plugins": {"dpp": {"enabled": True}}}, r"plugins\.dpp needs parallelism\.pipeline of at least 2"),
+        (
+            {"plugins": {"dpp": {"enabled": True, "cap": 1}}, "parallelism": {"pipeline": 2, "virtualPipeline": 2}},
+            r"plugins\.dpp\.cap 1 can stop for ever: it must be at least parallelism\.virtualPipeline = 2",
+        ),
+        (
+            {
+                "plugins": {"dpp": {"enabled": True, "policy": "ZbH1"}},
+                "parallelism": {"pipeline": 2, "virtualPipeline": 2},
+            },
+            r"policy ZbH1 takes one chunk a stage: leave parallelism\.virtualPipeline at 1",
+        ),
+        (
+            {"plugins": {"dpp": {"enabled": True, "policy": "ZbH2", "split": False}}, "parallelism": {"pipeline": 2}},
+            "policy ZbH2 puts W off: leave split at true",
+        ),
+        ({"plugins": {"dpp": {"policy": "Replay"}}}, r"spec\.plugins\.dpp\.policy"),
+        ({"args": ["--dpp-policy=replay"]}, "--dpp-policy replay needs the order to run: add --dpp-order FILE.csv"),
+        (
+            {"args": ["--num-layers", "6"], "parallelism": {"pipeline": 2, "virtualPipeline": 2}},
+            r"--num-layers 6 is no multiple of parallelism\.pipeline x virtualPipeline = 2 x 2 = 4: change one of them",
+        ),
         ({"plugins": {"megatrace": {"enabled": True, "ringMib": 3}}}, "ringMib 3: take a power of two, 1 to 512"),
         (
             {"command": ["torchrun", "train.py"], "plugins": {"megatrace": {"enabled": True}}},

@@ -285,6 +285,22 @@ def test_the_stack_of_who_is_named_is_told_when_it_comes_and_that_of_nobody_else
     assert "its process is stopped" in finding.summary
 
 
+def test_what_the_flight_recorder_says_comes_after_the_stack_and_stays_with_the_next() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy"))
+    told_before = len(job.said)
+
+    job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy", recorder="all_reduce 21"))
+    for _ in range(3):
+        job.beat((20, 20), (21, 20), stack=trace_pb2.Stack(text="in wait", source="py-spy"))
+
+    (finding,) = job.said[told_before:]
+    assert [one.signal for one in finding.evidence] == ["frontier", "stack", "flight_recorder"]
+    assert finding.evidence[2].text == "Rank 1, PyTorch's flight recorder\nall_reduce 21"
+
+
 def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
     job = Beating()
     job.train(10)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,10 +7,12 @@ from hypothesis import strategies as st
 
 from megatronapp.core.pipeline.caps import stock_cap
 from megatronapp.core.pipeline.orders import all_stages
+from megatronapp.core.pipeline.pass_codes import packed
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.links import Links, wire
-from megatronapp.core.pipeline.simulator.run import dynamic, run
+from megatronapp.core.pipeline.simulator.run import dynamic, run, strict
 from megatronapp.detector.whatif import cost_ratio, slowdown_ratio, stage_order
+from tests.support.random_pipelines import random_order
 from tests.unit.detector.whatif.tables import step_table, tensor_groups
 
 
@@ -39,6 +43,39 @@ def test_with_w_split_a_slow_rank_costs_what_megadpp_loses_by_it(chunks, slow):
         return run(layout, hint, durations, wire(layout, Links())).end_ns
 
     assert cost_ratio(table, {slow: 1.5}) == pytest.approx(step_ns(effects) / step_ns(np.ones(4)), rel=0.02)
+
+
+@pytest.mark.parametrize(("split", "seed"), [(True, 1), (True, 2), (False, 3)])
+def test_where_stages_told_what_they_ran_that_order_is_played_through(split, seed):
+    layout = Layout(stages=4, chunks=2, microbatches=8, split=split)
+    hints = [random_order(layout, np.random.default_rng([seed, stage])) for stage in range(4)]
+    ran = simulated(layout, dynamic("random", layout, hints, [4] * 4), np.ones(4)).orders()
+    effects = np.array([1.0, 1.5, 1.0, 1.0])
+    table = step_table(4, 1, effects, microbatches=8, chunks=2, split=split)
+
+    told = replace(table, orders=tuple(codes(order) for order in ran))
+
+    replayed = [simulated(layout, strict("replay", layout, ran), pace).end_ns for pace in (effects, np.ones(4))]
+    assert cost_ratio(told, {1: 1.5}) == pytest.approx(replayed[0] / replayed[1])
+    assert cost_ratio(told, {1: 1.5}) != pytest.approx(cost_ratio(table, {1: 1.5}), rel=1e-3)
+
+
+def test_an_order_that_can_not_be_is_as_if_none_was_told():
+    table = step_table(2, 1, np.array([1.0, 1.5]), microbatches=4)
+    layout = Layout(stages=2, microbatches=4)
+    [first, second] = all_stages("1f1b", layout)
+    backward_first = sorted(second, key=lambda each: -each.kind)
+    for orders in ((codes(first),), (codes(first), b"\0"), (codes(first), codes(backward_first))):
+        assert cost_ratio(replace(table, orders=orders), {1: 1.5}) == cost_ratio(table, {1: 1.5})
+
+
+def simulated(layout, schedule, pace):
+    lengths = np.repeat([1.0, 1.0, 1.0] if layout.split else [1.0, 2.0], layout.chunks * layout.microbatches)
+    return run(layout, schedule, np.rint(pace[:, None] * lengths * 1e6).astype(np.int64), wire(layout, Links()))
+
+
+def codes(order):
+    return packed(np.array([each.kind for each in order]), np.array([each.chunk for each in order]))
 
 
 def test_another_slow_rank_does_not_hide_the_cost():

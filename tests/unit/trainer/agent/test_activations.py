@@ -9,8 +9,9 @@ import pytest
 
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.operations import Kind
+from megatronapp.core.pipeline.pass_codes import unpacked
 from megatronapp.core.pipeline.placement import Layout
-from megatronapp.trainer.agent.activations import peaks
+from megatronapp.trainer.agent.activations import chosen_orders, peaks
 from megatronapp.trainer.agent.span_table import Spans
 from megatronapp.trainer.agent.spans import SpanNames
 from megatronapp.trainer.plugins.scan.operations import Operation, document
@@ -22,6 +23,20 @@ OF = {Kind.FORWARD: Operation.FORWARD, Kind.BACKWARD: Operation.BACKWARD, Kind.W
 def spans(*steps: list[Operation]) -> Spans:
     bounds = np.cumsum([0, *map(len, steps)])
     return Spans({"name": np.array([each for step in steps for each in step], np.int64)}, bounds)
+
+
+def test_a_stage_that_chose_tells_the_order_of_its_passes() -> None:
+    layout = Layout(stages=4, chunks=2, microbatches=8, split=True)
+    order = orders.all_stages("interleaved-zb", layout)[1]
+    ran = [each for kind, _, _ in order for each in (Operation.DECIDE, OF[kind])]
+    chunks = [chunk for _, each, _ in order for chunk in (-1, each)]
+    chose = spans(ran, [Operation.FORWARD, Operation.BACKWARD])
+    chose.columns["chunk"] = np.array([*chunks, -1, -1])  # type: ignore[index]
+
+    told, of_stock = chosen_orders(chose, NAMES)
+
+    assert unpacked(told, layout) == order
+    assert of_stock == b""
 
 
 @pytest.mark.parametrize("name", ["interleaved", "interleaved-zb", "depth-first", "breadth-first"])

@@ -57,11 +57,13 @@ def test_a_process_that_waits_tells_where_and_goes_on(sleeper: tuple[int, StackS
     pid, source = sleeper
     taker = StackTaker(pid, source)
 
-    first, second = (waited_for(lambda: found if (found := dumped(taker)).text else None) for _ in range(2))
+    def there() -> trace_pb2.Stack | None:
+        return found if "in waits_for_its_peer" in (found := dumped(taker)).text else None
+
+    first, second = (waited_for(there) for _ in range(2))
     taker.close()
 
     for stack in (first, second):
-        assert "in waits_for_its_peer" in stack.text
         assert (stack.state, stack.source) == ("sleeping", "faulthandler")
     assert stacks.process_state(pid) == "sleeping"
 

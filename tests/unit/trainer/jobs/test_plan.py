@@ -69,8 +69,16 @@ def test_mount_paths_become_local_folders(tmp_path: Path) -> None:
         ({"storage": [VOLUME]}, {}, "--storage data=DIR"),
         ({"storage": [VOLUME]}, {"data": Path("/nowhere/at/all")}, "there is no such folder"),
         ({}, {"data": Path("/")}, "no storage of that name"),
-        ({"plugins": {"dpp": {"enabled": True}}}, {}, r"plugins\.dpp: this machine has no plug-in dpp"),
-        ({"plugins": {"dpp": {"enabled": True}}}, {}, r"set plugins\.dpp\.enabled to false"),
+        (
+            {"plugins": {"dpp": {"enabled": True}}, "parallelism": {"pipeline": 2}},
+            {},
+            r"plugins\.dpp: this machine has no plug-in dpp",
+        ),
+        (
+            {"plugins": {"dpp": {"enabled": True}}, "parallelism": {"pipeline": 2}},
+            {},
+            r"set plugins\.dpp\.enabled to false",
+        ),
         ({"plugins": {"megatrace": {"enabled": True}}}, {}, r"plugins\.megatrace: .*pip install megatronapp-nccl"),
         ({"plugins": {"faults": {"scenarioFrom": {"name": "a", "key": "b"}}}}, {}, "inline on a laptop"),
     ],

@@ -41,6 +41,8 @@ def check_heartbeat(beat: AnyHeartbeat) -> None:
         _STACK.check(beat.stack)
         check_count("characters of a stack", len(beat.stack.text), limits.MAX_STACK)
         check_texts("stack", beat.stack.text.split("\n"), limits.MAX_STACK)
+        check_texts("flight recorder", beat.stack.recorder.split("\n"), limits.MAX_RECORDER)
+        check_count("characters of a flight recorder", len(beat.stack.recorder), limits.MAX_RECORDER)
         check_texts("state", [beat.stack.state, beat.stack.source], limits.MAX_NAME)
     if communicators := beat.communicators:
         check_communicators(communicators)

@@ -69,9 +69,11 @@ MAX_KEPT_SENDER_BYTES = 512
 MAX_NAMES = 1 << 16
 """Of one message: its rows name them by 16 bits."""
 MAX_NAME = 1024
+"""Characters of an operation's name: a module's full path with room."""
 MAX_STACK = 16_384
 """Characters of what a rank that stands still is in."""
-"""Characters of an operation's name: a module's full path with room."""
+MAX_RECORDER = 4096
+"""Characters of what its flight recorder says."""
 MAX_LABEL = 256
 """Characters of a node, a device, a schedule, a communicator's kind. A DNS name has 253 at most."""
 MAX_COMMUNICATOR_ID = 512
@@ -84,6 +86,7 @@ MAX_ROWS = 1_000_000
 MAX_BATCH_ROWS = 1 << 17
 """Spans of one message of a rank. A rank sends 16,384 at most; 4 MiB hold 170,000."""
 MAX_SUMMARY_ROWS = 1 << 15
+MAX_ORDER_BYTES = 1 << 17
 """Rows of one summary, one for each (operation, chunk, communicator, peer); usually some tens. They are 130 bytes each
 when decoded."""
 

@@ -36,6 +36,10 @@ class SpanName(StrEnum):
     GC = "gc"
     PROCESSOR_PROBE = "processor_probe"
     DECIDE = "decide"
+    WAIT_INPUT = "wait_input"
+    WAIT_LINEARS = "wait_linears"
+    WAIT_WEIGHTS = "wait_weights"
+    WAIT_SLOT = "wait_slot"
     # Granularity full only, and never in a summary.
     LAYER_FORWARD = "layer_forward"
     LAYER_BACKWARD = "layer_backward"
@@ -76,7 +80,10 @@ SYMMETRIC = frozenset({SpanName.ALL_REDUCE, SpanName.ALL_GATHER, SpanName.REDUCE
 """Collectives no member of which can end before every member has begun."""
 COLLECTIVES = SYMMETRIC | {SpanName.BROADCAST, SpanName.ALL_TO_ALL}
 
-_HOST = frozenset({SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, SpanName.DECIDE, *CHECKPOINTS})
+WAITS = frozenset({SpanName.WAIT_INPUT, SpanName.WAIT_LINEARS, SpanName.WAIT_WEIGHTS, SpanName.WAIT_SLOT})
+"""Of MegaFBD's ranks for those of the other role."""
+
+_HOST = WAITS | {SpanName.DATA, SpanName.GC, SpanName.PROCESSOR_PROBE, SpanName.DECIDE, *CHECKPOINTS}
 _PHASES = frozenset({SpanName.STEP, SpanName.GRAD_SYNC, SpanName.EVALUATE})
 
 

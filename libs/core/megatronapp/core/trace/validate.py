@@ -194,6 +194,10 @@ def _summary(summary: trace_pb2.StepSummary) -> Columns:
 def _summary_fields(summary: trace_pb2.StepSummary) -> None:
     _SUMMARY.check(summary)
     check_communicators(summary.communicators)
+    if len(summary.order) > limits.MAX_ORDER_BYTES:
+        raise ImplausibleError(
+            "order", f"an order of {len(summary.order)} bytes in a step; at most {limits.MAX_ORDER_BYTES}"
+        )
     if len(summary.phases) > limits.MAX_PHASES:
         raise ImplausibleError("phases", f"{len(summary.phases)} phases in a step; at most {limits.MAX_PHASES}")
     for phase in summary.phases:

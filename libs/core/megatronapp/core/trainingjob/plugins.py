@@ -22,6 +22,7 @@ DPP_POLICIES = {
     "ZbH2": "zb-h2",
 }
 """As the trainer's flag has them."""
+ZERO_BUBBLE_POLICIES = ("ZbH1", "ZbH2")
 
 
 class ScanPlugin(Model):
@@ -84,6 +85,12 @@ class DppPlugin(Model):
     cap: int | None = Field(default=None, ge=1, le=MAX_CAP, description="activations that a stage holds at most")
     split: bool = Field(default=True, description="put the gradients of weights off, where the model allows it")
     transport: Literal["auto", "shm", "cuda_ipc", "tcp", "ucx"] = "auto"
+
+    @model_validator(mode="after")
+    def _zero_bubbles_are_split(self) -> Self:
+        if self.enabled and self.policy in ZERO_BUBBLE_POLICIES and not self.split:
+            raise ValueError(f"policy {self.policy} puts W off: leave split at true, or take another policy")
+        return self
 
     @property
     def flags(self) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from megatronapp.core.trainingjob import pod_template
 from megatronapp.core.trainingjob.base import Model, ObjectName
-from megatronapp.core.trainingjob.plugins import Plugins
+from megatronapp.core.trainingjob.plugins import ZERO_BUBBLE_POLICIES, Plugins
 from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, hides_token, is_reserved_env
 
 MANAGER = "megatronapp.io/operator"
@@ -287,6 +287,22 @@ class Spec(Model):
         return self
 
     @model_validator(mode="after")
+    def _args_have_what_they_need(self) -> Self:
+        """Of what else no rank has to be started for. A command of one's own may take the same flags otherwise."""
+        flags, sizes = flag_values(self.args), self.parallelism
+        layers, parts = flags.get("--num-layers", ""), sizes.pipeline * sizes.virtual_pipeline
+        if self.command:
+            return self
+        if layers.isascii() and layers.isdecimal() and int(layers) % parts:
+            raise ValueError(
+                f"args: --num-layers {layers} is no multiple of parallelism.pipeline x virtualPipeline = "
+                f"{sizes.pipeline} x {sizes.virtual_pipeline} = {parts}: change one of them"
+            )
+        if flags.get("--dpp-policy") == "replay" and "--dpp-order" not in flags:
+            raise ValueError("args: --dpp-policy replay needs the order to run: add --dpp-order FILE.csv")
+        return self
+
+    @model_validator(mode="after")
     def _plugins_have_a_trainer(self) -> Self:
         """Whoever runs a command of their own may run anything: nothing would read what `plugins` asks for.
 
@@ -297,6 +313,24 @@ class Spec(Model):
             raise ValueError(
                 f"plugins.{asked[0]} needs the platform's own launcher: leave out command, or turn the plug-in off "
                 "and give your command its flags in args"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _dpp_has_its_pipeline(self) -> Self:
+        dpp, sizes = self.plugins.dpp, self.parallelism
+        if not dpp.enabled:
+            return self
+        if sizes.pipeline < 2:
+            raise ValueError("plugins.dpp needs parallelism.pipeline of at least 2: it orders what stages do")
+        if dpp.cap is not None and dpp.cap < sizes.virtual_pipeline:
+            raise ValueError(
+                f"plugins.dpp.cap {dpp.cap} can stop for ever: it must be at least parallelism.virtualPipeline = "
+                f"{sizes.virtual_pipeline}"
+            )
+        if dpp.policy in ZERO_BUBBLE_POLICIES and sizes.virtual_pipeline > 1:
+            raise ValueError(
+                f"plugins.dpp.policy {dpp.policy} takes one chunk a stage: leave parallelism.virtualPipeline at 1"
             )
         return self
 

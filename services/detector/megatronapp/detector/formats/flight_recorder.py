@@ -8,33 +8,25 @@ lost.
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import pickle
 import re
-import resource
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from megatronapp.core.errors import DataError
-from megatronapp.detector.formats.understood import one_line
+from megatronapp.core.trace.flight_recorder import incomplete, load, operation
 from megatronapp.detector.signals.frontier import Position, stopped_inside
 from megatronapp.detector.signals.program import Called, Calls
 
-MAX_DUMP_BYTES = 256 << 20
-SPARE_BYTES, GROWTH = 256 << 20, 64
-"""What reading a dump may take: a number of two bytes becomes an object of 32."""
 _NAME = re.compile(r".*?(\d+)(\.pickle|\.pkl)?")
 _MESSAGE = re.compile(r"nccl:(send|recv) (\d+)(?:->|<-)(\d+)")
 _PICKLE = b"\x80"
 _ALIKE = re.compile("all_reduce|_allgather_base|_reduce_scatter_base|broadcast|reduce")
 """Operations, by PyTorch's names, whose inputs have one size and type on all members."""
-_KEYS = {"entries", "pg_config", "version"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +85,7 @@ def read(dumps: dict[int, Path]) -> Dumps:
     cut: set[int] = set()
     calls: defaultdict[str, dict[int, dict[int, Called]]] = defaultdict(dict)
     for rank, path in dumps.items():
-        dump = _load(path)
+        dump = load(path)
         try:
             groups = {name: _ranks(group) or tuple(dumps) for name, group in dump["pg_config"].items()}
             frontiers[rank] = _frontier(rank, dump["entries"], groups, members)
@@ -119,45 +111,6 @@ def _not_through(
     return {rank: {number: own[number] for number in own if number > through} for rank, own in of.items()}
 
 
-class _Refusing(pickle.Unpickler):
-    """Dumps hold builtin containers, numbers and texts only; anything else could run code."""
-
-    def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it refers to {module_name}.{global_name}")
-
-
-def _load(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_DUMP_BYTES:
-        raise DataError(f"{path}: larger than {MAX_DUMP_BYTES >> 20} MiB; not a flight-recorder dump")
-    try:
-        data = path.read_bytes()
-        with _bounded_memory(SPARE_BYTES + GROWTH * len(data)):
-            dump = _Refusing(io.BytesIO(data)).load()
-    except Exception as error:  # a broken pickle may raise anything
-        raise DataError(f"{path}: not readable as a flight-recorder dump: {one_line(error)}") from error
-    if not isinstance(dump, dict) or not dump.keys() >= _KEYS:
-        raise DataError(f"{path}: not a flight-recorder dump")
-    return dump
-
-
-@contextmanager
-def _bounded_memory(more_bytes: int) -> Iterator[None]:
-    """The process may grow by so much, where the kernel tells how large it is. Four bytes of a pickle make a table of
-    as many entries as they say: gigabytes, which would take a minute to clear."""
-    try:
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = size + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def _ranks(group: dict[str, Any]) -> tuple[int, ...]:
     """Empty where PyTorch does not tell them: 2.4 does not of the group of all ranks."""
     ranks = group.get("ranks") or ()
@@ -176,7 +129,7 @@ def _frontier(
     of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in sorted(entries, key=lambda e: int(e["record_id"])):
         of[_communicator(rank, entry, groups, members)].append(entry)
-    waiting = [entry for entry in entries if _incomplete(entry)]
+    waiting = [entry for entry in entries if incomplete(entry)]
     current = min(waiting, key=lambda e: int(e["record_id"]), default=None)
     return {name: _position(own, current) for name, own in of.items()}
 
@@ -208,15 +161,11 @@ def _calls(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) ->
 
 
 def _called(entry: dict[str, Any]) -> Called:
-    operation = _operation(entry)
-    if not _ALIKE.fullmatch(operation):
-        return Called(operation)
+    name = operation(entry)
+    if not _ALIKE.fullmatch(name):
+        return Called(name)
     count = sum(math.prod(map(int, size)) for size in entry.get("input_sizes") or ())
-    return Called(operation, count, ", ".join(sorted({str(each) for each in entry.get("input_dtypes") or ()})))
-
-
-def _incomplete(entry: dict[str, Any]) -> bool:
-    return entry["state"] != "completed" and not entry.get("retired", False)
+    return Called(name, count, ", ".join(sorted({str(each) for each in entry.get("input_dtypes") or ()})))
 
 
 def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> Position:
@@ -224,18 +173,14 @@ def _position(entries: list[dict[str, Any]], current: dict[str, Any] | None) -> 
 
     Messages are numbered by each end on its own, so that only the oldest incomplete one of a pair is compared, as 1.
     """
-    waiting = [entry for entry in entries if _incomplete(entry)]
+    waiting = [entry for entry in entries if incomplete(entry)]
     inside = any(entry is current for entry in waiting)
-    operation = _operation(waiting[0] if waiting else entries[-1])
+    name = operation(waiting[0] if waiting else entries[-1])
     if entries[0]["is_p2p"]:
-        return Position(len(waiting), int(inside), 0, operation)
+        return Position(len(waiting), int(inside), 0, name)
     last = int(entries[-1]["collective_seq_id"])
     completed = int(waiting[0]["collective_seq_id"]) - 1 if waiting else last
-    return Position(last, completed + int(inside), completed, operation)
-
-
-def _operation(entry: dict[str, Any]) -> str:
-    return str(entry["profiling_name"]).removeprefix("nccl:")
+    return Position(last, completed + int(inside), completed, name)
 
 
 def _completed(dump: dict[str, Any]) -> dict[str, int]:

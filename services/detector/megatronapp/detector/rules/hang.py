@@ -166,6 +166,9 @@ def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
         stack = stall.stacks[rank]
         state = f" ({stack.state})" if stack.state else ""
         yield Evidence(signal="stack", text=f"Rank {rank}{state}, {stack.source}\n{stack.text}".strip(), unit="lines")
+        if stack.recorder:
+            text = f"Rank {rank}, PyTorch's flight recorder\n{stack.recorder}"
+            yield Evidence(signal="flight_recorder", text=text, unit="lines")
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:

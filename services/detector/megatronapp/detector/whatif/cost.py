@@ -1,7 +1,8 @@
 """What slow ranks, and unequal work, cost the job: the step replayed with them over the step replayed without.
 
-Here a step is replayed from its summary and the static schedule, so this works online and without aligned clocks. Where
-W is split from B the schedule is MegaDPP's: the order that its stages take when all messages come in time.
+Here a step is replayed from its summary and its schedule, so this works online and without aligned clocks. Where stages
+chose their order (MegaDPP) it is the one that they ran. Where W is split and no summary tells it, as of an older
+trainer, it is the one that they take when all messages come in time.
 """
 
 from __future__ import annotations
@@ -10,9 +11,18 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from megatronapp.core.pipeline.placement import Layout
 from megatronapp.detector.steps import Floats, StepTable
 from megatronapp.detector.whatif.replay import step_seconds
-from megatronapp.detector.whatif.schedule import BACKWARD, FORWARD, GRAD_SYNC, OPTIMIZER, WGRAD, schedule_graph
+from megatronapp.detector.whatif.schedule import (
+    BACKWARD,
+    FORWARD,
+    GRAD_SYNC,
+    OPTIMIZER,
+    WGRAD,
+    recorded_graph,
+    schedule_graph,
+)
 from megatronapp.detector.whatif.table import compute_seconds, is_split, stage_count, transfer_seconds
 
 PASSES = (FORWARD, BACKWARD)
@@ -61,7 +71,8 @@ def _ratio(table: StepTable, seconds: Callable[[str, int], Floats]) -> float:
     """Replay both scenarios; seconds(operation, chunk): (stages, 2 scenarios, replicas) for one operation."""
     chunks = max(1, table.virtual_stages)
     split = is_split(table)
-    graph = schedule_graph(stage_count(table), chunks, max(1, table.microbatches), split)
+    layout = Layout(stages=stage_count(table), chunks=chunks, microbatches=max(1, table.microbatches), split=split)
+    graph = recorded_graph(layout, table.orders) or schedule_graph(layout.stages, chunks, layout.microbatches, split)
     computes = (*PASSES, WGRAD) if split else PASSES
     of = {(name, chunk): seconds(name, chunk) for name in computes for chunk in range(chunks)}
     of[OPTIMIZER, 0] = seconds(OPTIMIZER, 0)

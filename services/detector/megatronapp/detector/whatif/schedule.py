@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from megatronapp.core.errors import DataError
 from megatronapp.core.pipeline import orders
 from megatronapp.core.pipeline.caps import stock_cap
 from megatronapp.core.pipeline.operations import Kind, Operation
+from megatronapp.core.pipeline.pass_codes import unpacked
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.simulator.links import Links, wire
 from megatronapp.core.pipeline.simulator.run import dynamic, run
@@ -22,6 +24,8 @@ BACKWARD: str = SpanName.BACKWARD
 WGRAD: str = SpanName.WGRAD
 GRAD_SYNC: str = SpanName.GRAD_SYNC
 OPTIMIZER: str = SpanName.OPTIMIZER
+MAX_RECORDED = 1 << 15
+"""Operations of a step."""
 PASSES = {Kind.FORWARD: FORWARD, Kind.BACKWARD: BACKWARD, Kind.WGRAD: WGRAD}
 
 
@@ -51,6 +55,19 @@ def schedule_graph(stages: int, chunks: int, microbatches: int, split: bool = Fa
     if split:
         return order_graph(layout, quiet_orders(layout))
     return order_graph(layout, [orders.interleaved(layout, stage) for stage in range(stages)])
+
+
+@lru_cache(maxsize=16)
+def recorded_graph(layout: Layout, codes: tuple[bytes, ...]) -> Graph[Compute] | None:
+    """Graph of the orders that a step's stages told (core/pipeline/pass_codes.py). None where they told none, or none
+    that this layout can run, and where playing through each step's own would take too long."""
+    if len(codes) != layout.stages or layout.stages * layout.operations > MAX_RECORDED:
+        return None
+    found = [order for order in (unpacked(each, layout) for each in codes) if order is not None]
+    try:
+        return order_graph(layout, found) if len(found) == layout.stages else None
+    except DataError:
+        return None
 
 
 def quiet_orders(layout: Layout) -> list[orders.Order]:

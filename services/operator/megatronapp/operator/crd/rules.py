@@ -18,6 +18,7 @@ INJECTS = (
     "(has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
     "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
 )
+ZERO_BUBBLE = "self.plugins.dpp.policy in ['ZbH1', 'ZbH2']"
 
 OBJECT_RULES = [
     (
@@ -69,6 +70,23 @@ SPEC_RULES = [
         f"(self.elastic.minNodes == self.elastic.maxNodes || self.procPerNode % {MODEL_RANKS} == 0))",
         "elastic: every size from minNodes to maxNodes must be a multiple of tensor x pipeline x context ranks; make "
         "procPerNode a multiple of it, or minNodes equal to maxNodes",
+    ),
+    (
+        "!self.plugins.dpp.enabled || self.parallelism.pipeline > 1",
+        "plugins.dpp needs parallelism.pipeline of at least 2: it orders what stages do",
+    ),
+    (
+        "!self.plugins.dpp.enabled || !has(self.plugins.dpp.cap) || "
+        "self.plugins.dpp.cap >= self.parallelism.virtualPipeline",
+        "plugins.dpp.cap must be at least parallelism.virtualPipeline, or a stage can stop for ever",
+    ),
+    (
+        f"!self.plugins.dpp.enabled || !({ZERO_BUBBLE}) || self.parallelism.virtualPipeline == 1",
+        "plugins.dpp.policy ZbH1 and ZbH2 take one chunk a stage: leave parallelism.virtualPipeline at 1",
+    ),
+    (
+        f"!self.plugins.dpp.enabled || !({ZERO_BUBBLE}) || self.plugins.dpp.split",
+        "plugins.dpp.policy ZbH1 and ZbH2 put W off: leave split at true, or take another policy",
     ),
     (
         "!(self.plugins.dpp.enabled && self.plugins.dpp.transport == 'ucx') || has(self.rdma)",

@@ -1,10 +1,11 @@
-"""How many activations a step held at most: forwards that have run and whose backward, or W where it is split off, has
-not. Pure."""
+"""What a stage ran in a step, and how many activations it held at most: forwards that have run and whose backward, or W
+where it is split off, has not. Pure."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from megatronapp.core.pipeline.pass_codes import packed
 from megatronapp.core.trace.span_names import SpanName
 from megatronapp.trainer.agent.span_table import Ints, Spans
 from megatronapp.trainer.agent.spans import SpanNames
@@ -25,6 +26,21 @@ def peaks(spans: Spans, names: SpanNames) -> Ints:
     for at in whole.tolist():
         most[at] = held[begins[at] : ends[at] + 1].max() - held[begins[at]]
     return most
+
+
+def chosen_orders(spans: Spans, names: SpanNames) -> list[bytes]:
+    """Of each step, in the codes of core/pipeline/pass_codes.py; nothing where the stage has chosen nothing."""
+    name, chunk = spans.columns["name"], spans.columns["chunk"]
+    kinds = np.full(len(name), -1)
+    for kind, each in enumerate(_NAMES):
+        kinds[name == _number(names, each)] = kind
+    chose = name == _number(names, SpanName.DECIDE)
+    orders = [b""] * (len(spans.bounds) - 1)
+    for at in np.unique(spans.step[chose]).tolist():
+        rows = slice(spans.bounds[at], spans.bounds[at + 1])
+        passes = kinds[rows] >= 0
+        orders[at] = packed(kinds[rows][passes], np.maximum(chunk[rows][passes], 0))
+    return orders
 
 
 _NAMES = (SpanName.FORWARD, SpanName.BACKWARD, SpanName.WGRAD)

@@ -12,9 +12,10 @@ from megatronapp.core.logging import get_logger
 from megatronapp.core.trace import columns
 from megatronapp.core.trace.columns import Column
 from megatronapp.core.trace.extents import Extent, extents_of
+from megatronapp.core.trace.limits import MAX_ORDER_BYTES
 from megatronapp.core.trace.validate import implausible_columns
 from megatronapp.trainer.agent import layout
-from megatronapp.trainer.agent.activations import peaks
+from megatronapp.trainer.agent.activations import chosen_orders, peaks
 from megatronapp.trainer.agent.layout import StepEnd
 from megatronapp.trainer.agent.segment import State
 from megatronapp.trainer.agent.span_table import Flags, Ints, Spans, joined
@@ -101,7 +102,8 @@ def _summaries(
     extents = extents_of(rows, bounds)
     held = peaks(spans, names).tolist()
     messages = [
-        trace_pb2.TraceMessage(summary=_summary(step.end, names, most)) for step, most in zip(steps, held, strict=True)
+        trace_pb2.TraceMessage(summary=_summary(step.end, names, most, order))
+        for step, most, order in zip(steps, held, chosen_orders(spans, names), strict=True)
     ]
     columns.fill_summaries([message.summary for message in messages], rows, bounds, extents)
     _add_reasons(reasons, range(len(steps)), implausible_columns(extents))
@@ -147,7 +149,7 @@ def _add_reasons(reasons: list[str], steps: Sequence[int], implausible: Flags) -
             reasons[step] = "numbers that are larger than can be"
 
 
-def _summary(end: StepEnd, names: SpanNames, peak_activations: int) -> trace_pb2.StepSummary:
+def _summary(end: StepEnd, names: SpanNames, peak_activations: int, order: bytes) -> trace_pb2.StepSummary:
     return trace_pb2.StepSummary(
         step=end.step,
         start_ns=end.start_ns,
@@ -158,6 +160,7 @@ def _summary(end: StepEnd, names: SpanNames, peak_activations: int) -> trace_pb2
         progress=_progress(end),
         traced=bool(end.traced),
         peak_activations=peak_activations,
+        order=order if len(order) <= MAX_ORDER_BYTES else b"",
     )
 
 

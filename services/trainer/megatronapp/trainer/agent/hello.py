@@ -32,6 +32,8 @@ class RankHello:
     """What the rank shows of its model, unread; None: nothing."""
     stacks: Any = None
     """How it is asked for its stacks, unread; None: it can't be."""
+    flight_recorder: Any = None
+    """How PyTorch's flight recorder is asked, unread; None: it can't be."""
 
     @classmethod
     def parse(cls, document: Any) -> RankHello:
@@ -46,6 +48,7 @@ class RankHello:
             folder=_folder(document.get("trace_dir", "")),
             scope=document.get("scope"),
             stacks=document.get("stacks"),
+            flight_recorder=document.get("flight_recorder"),
         )
 
 

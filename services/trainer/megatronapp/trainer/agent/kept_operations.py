@@ -42,6 +42,7 @@ class KeptOperations:
             self.completed += len(records) - len(enqueued)
             if self._megatrace is not None:
                 self._megatrace.note(enqueued, self._reader.lanes(), time.monotonic())
+        self._segment.sent = self._reader.lost  # for the rank, which records less then
         if self._megatrace is not None:
             self._megatrace.tick(time.monotonic())
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
@@ -22,6 +22,7 @@ from megatronapp.trainer.agent.connection import Connection
 from megatronapp.trainer.agent.control import ControlRelay
 from megatronapp.trainer.agent.encode import StepMessages, encode_all, memory_of
 from megatronapp.trainer.agent.files import TraceFile
+from megatronapp.trainer.agent.flight_recorder import FlightRecorder
 from megatronapp.trainer.agent.heartbeat import BeatClock, heartbeat_of
 from megatronapp.trainer.agent.held_steps import HeldSteps
 from megatronapp.trainer.agent.hello import RankHello
@@ -41,6 +42,7 @@ from megatronapp.v1 import trace_pb2
 
 log = get_logger(__name__)
 P = ParamSpec("P")
+S = TypeVar("S")
 
 FLUSH_SECONDS = 2.0
 MAX_EVALUATIONS = 64
@@ -80,7 +82,7 @@ class Rank:
         self._closing = False
         self._phase = -1
         self._standing = Standing()
-        self._stacks = StackTaker(connection.pid, _stack_source(connection.pid, hello.stacks))
+        self._stacks = _stack_taker(connection.pid, hello)
         self._stack: trace_pb2.Stack | None = None
         self._beats = BeatClock(hello.message.identity.rank, time.monotonic())
         self._refused = 0
@@ -311,12 +313,14 @@ class Rank:
             return None
 
 
-def _stack_source(pid: int, document: Any) -> StackSource | None:
-    """None where the rank can't be asked: it is told of all the same, without its stacks."""
-    if document is None:
-        return None
+def _stack_taker(pid: int, hello: RankHello) -> StackTaker:
+    """Of a rank that can't be asked it is told all the same that it stands still, without its stacks."""
+    return StackTaker(pid, _source(StackSource, pid, hello.stacks), _source(FlightRecorder, pid, hello.flight_recorder))
+
+
+def _source(kind: Callable[[int, Any], S], pid: int, document: Any) -> S | None:
     try:
-        return StackSource(pid, document)
+        return None if document is None else kind(pid, document)
     except (DataError, OSError) as error:
         log.warning("no_stacks", pid=pid, reason=str(error))
         return None

@@ -29,7 +29,7 @@ MAX_PATH = 100
 
 def address_of(run: str, attempt: int) -> Path:
     """Where the ranks of one node, one run and one user meet when no launcher says so. Raises UnavailableError."""
-    folder = _folder()
+    folder = user_folder()
     name = hashlib.sha256(f"{run}/{attempt}".encode()).hexdigest()[:24]
     return folder / f"{name}.sock"
 
@@ -124,8 +124,8 @@ def private_folder() -> Path:
     raise UnavailableError("no temporary folder can be written: set TMPDIR to a short path")
 
 
-def _folder() -> Path:
-    """This user's own."""
+def user_folder() -> Path:
+    """This user's own. Raises UnavailableError."""
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108  (checked below)
         folder = Path(parent) / f"megatronapp-{os.geteuid()}"
         if len(str(folder)) + 40 > MAX_PATH:

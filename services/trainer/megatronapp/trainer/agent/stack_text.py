@@ -12,10 +12,10 @@ _CURRENT = "Current thread"
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
 
 
-def shown(text: str) -> str:
-    """At most MAX_STACK characters."""
+def shown(text: str, most: int = MAX_STACK) -> str:
+    """At most so many characters."""
     clean = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).strip()
-    return clean if len(clean) <= MAX_STACK else clean[: MAX_STACK - len(CUT)] + CUT
+    return clean if len(clean) <= most else clean[: most - len(CUT)] + CUT
 
 
 def in_order(dump: str) -> str:

@@ -1,5 +1,6 @@
-"""What a rank that stands still is in: its state as the kernel has it, and its stacks, told by py-spy where that is
-installed and may look, else by the rank's own faulthandler. Nothing here waits: what was asked for is there later.
+"""What a rank that stands still is in: its state as the kernel has it, its stacks, told by py-spy where that is
+installed and may look, else by the rank's own faulthandler, and what its flight recorder says. Nothing here waits: what
+was asked for is there later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_STACK
+from megatronapp.trainer.agent.flight_recorder import FlightRecorder
 from megatronapp.trainer.agent.layout import STACKS_NAME
 from megatronapp.trainer.agent.stack_text import in_order, shown
 from megatronapp.v1 import trace_pb2
@@ -83,9 +85,11 @@ class StackSource:
 class StackTaker:
     """Asks for the stacks of one rank's process, one time after the other."""
 
-    def __init__(self, pid: int, source: StackSource | None) -> None:
+    def __init__(self, pid: int, source: StackSource | None, recorder: FlightRecorder | None = None) -> None:
         self._pid = pid
         self._source = source
+        self._recorder = recorder
+        self._newest: trace_pb2.Stack | None = None
         self._spy: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
         self._asked = False
         self._seen = ""
@@ -93,6 +97,10 @@ class StackTaker:
 
     @property
     def asking(self) -> bool:
+        return self._of_stack or (self._recorder is not None and self._recorder.asking)
+
+    @property
+    def _of_stack(self) -> bool:
         return self._asked or self._spy is not None
 
     def ask(self) -> trace_pb2.Stack | None:
@@ -101,13 +109,29 @@ class StackTaker:
         self._until = time.monotonic() + ANSWER_SECONDS
         if state in SILENT_STATES:
             return self._stack("", f"a {state} process can't tell")
+        if self._recorder is not None:
+            self._recorder.ask()
         if spy := shutil.which("py-spy"):
             self._start(spy)
             return None
         return self._ask_rank()
 
     def poll(self) -> trace_pb2.Stack | None:
-        """What has been told since; None while nothing has."""
+        """What has been told since; None while nothing has. The stack comes first, and again with what the flight
+        recorder says."""
+        if self._of_stack:
+            return self._poll_stack()
+        if self._recorder is None or self._newest is None or not (text := self._recorder.poll()):
+            return None
+        return trace_pb2.Stack(
+            clock_ns=self._newest.clock_ns,
+            state=self._newest.state,
+            text=self._newest.text,
+            source=self._newest.source,
+            recorder=text,
+        )
+
+    def _poll_stack(self) -> trace_pb2.Stack | None:
         if self._spy is not None:
             return self._poll_spy()
         if not self._asked or self._source is None:
@@ -125,6 +149,8 @@ class StackTaker:
             self._end_spy()
         if self._source is not None:
             self._source.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _ask_rank(self) -> trace_pb2.Stack | None:
         self._seen = ""
@@ -163,7 +189,8 @@ class StackTaker:
 
     def _stack(self, text: str, source: str) -> trace_pb2.Stack:
         state = process_state(self._pid)
-        return trace_pb2.Stack(clock_ns=time.monotonic_ns(), state=state, text=shown(text), source=source)
+        self._newest = trace_pb2.Stack(clock_ns=time.monotonic_ns(), state=state, text=shown(text), source=source)
+        return self._newest
 
 
 class Standing:

@@ -32,6 +32,7 @@ class Gpt2:
             and not (model.swiglu or model.disable_bias_linear or model.qk_layernorm or model.group_query_attention)
             and model.kv_channels in (None, model.hidden_size // model.num_attention_heads)
             and model.num_experts is None
+            and not model.window_size
         )
 
     def flags(self, config: Fields) -> list[str]:

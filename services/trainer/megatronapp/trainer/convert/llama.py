@@ -33,7 +33,7 @@ class LlamaLike:
     passed_over = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
 
     def matches(self, model: ModelConfig) -> bool:
-        alike = model.model_type == "gpt" and model.num_experts is None
+        alike = model.model_type == "gpt" and model.num_experts is None and not model.window_size
         alike = alike and model.position_embedding_type == "rope" and model.normalization == "RMSNorm" and model.swiglu
         bias_fits = _bias_of(model) == self.bias or (self.name == "llama" and _bias_of(model) == "all")
         return alike and bias_fits and model.qk_layernorm == self.qk_norm

@@ -50,9 +50,9 @@ def gpt_dataset(config: DataConfig, sequence_length: int) -> DatasetKind:
     make_options = partial(
         GPTDatasetConfig,
         sequence_length=sequence_length,
-        reset_position_ids=False,
+        reset_position_ids=config.reset_position_ids or config.reset_attention_mask,  # a document is told by them
         reset_attention_mask=False,
-        eod_mask_loss=False,
+        eod_mask_loss=config.eod_mask_loss,
         create_attention_mask=False,
     )
     return DatasetKind(

@@ -20,6 +20,8 @@ from megatronapp.trainer.config import ModelConfig, TrainerConfig
 from megatronapp.trainer.data.datasets import DatasetKind, gpt_dataset
 from megatronapp.trainer.data.sampler import collate
 from megatronapp.trainer.models import sizes
+from megatronapp.trainer.models.attention import Attention
+from megatronapp.trainer.models.attention_choice import has_own_attention
 from megatronapp.trainer.models.losses import masked_loss, to_device
 from megatronapp.trainer.models.norm import Norm
 from megatronapp.trainer.models.protocol import ChunkPlace, ModelFamily
@@ -32,10 +34,16 @@ class GPTTrainStep(TrainStep):
     """The loss of the next word."""
 
     def get_batch(self, iterator: Iterator[Mapping[str, Any]]) -> Any:
-        batch: dict[str, torch.Tensor] = get_batch_on_this_cp_rank(
-            to_device(next(iterator), _TENSORS, self.settings.device)
-        )
-        return batch
+        data = self.settings.config.data
+        batch = to_device(next(iterator), _TENSORS, self.settings.device)
+        if data.reset_attention_mask:
+            batch["attention_mask"] = document_mask(batch["position_ids"])
+            if not data.reset_position_ids:
+                batch["position_ids"] = (
+                    torch.arange(batch["tokens"].size(1)).to(batch["tokens"]).expand_as(batch["tokens"])
+                )
+        shared: dict[str, torch.Tensor] = get_batch_on_this_cp_rank(batch)
+        return shared
 
     def loss_func(self, batch: Any, output: Any) -> Any:
         return masked_loss(batch["loss_mask"], output)
@@ -44,8 +52,16 @@ class GPTTrainStep(TrainStep):
         if not FAMILY.reads(unwrap_model(model)):
             return model(None, None, None), None
         batch = self.get_batch(iterator)
-        output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        output = model(batch["tokens"], batch["position_ids"], batch.get("attention_mask"), labels=batch["labels"])
         return output, partial(self.loss_func, batch)
+
+
+def document_mask(position_ids: torch.Tensor) -> torch.Tensor:
+    """True where a token must not see another, of the future or another document: [rows, 1, tokens, tokens]. Each
+    document's positions, [rows, tokens], start at 0."""
+    document = (position_ids == 0).cumsum(1)
+    future = torch.ones(document.size(1), document.size(1), dtype=torch.bool, device=document.device).triu(1)
+    return (future | (document[:, :, None] != document[:, None, :]))[:, None]
 
 
 class Gpt:
@@ -61,12 +77,12 @@ class Gpt:
         model = config.model
         return GPTModel(
             config=transformer,
-            transformer_layer_spec=_layer_spec(model, transformer, place.stage),
+            transformer_layer_spec=_layer_spec(config, transformer, place.stage),
             vocab_size=place.vocabulary,
             max_sequence_length=place.positions,
             pre_process=place.first,
             post_process=place.last,
-            position_embedding_type=model.position_embedding_type,
+            position_embedding_type=_embedded(model),
             rotary_percent=model.rotary_percent,
             rotary_base=model.rotary_base,
             rope_scaling=model.use_rope_scaling,
@@ -95,7 +111,13 @@ class Gpt:
         return 3.0 * (model.num_layers * (attention + sizes.mlp_flops(model, length)) + logits)
 
 
-def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+def _embedded(model: ModelConfig) -> str:
+    """Of ALiBi megatron-core's models know nothing: it is their attention's."""
+    return "none" if model.position_embedding_type == "alibi" else model.position_embedding_type
+
+
+def _layer_spec(config: TrainerConfig, transformer: TransformerConfig, stage: int | None) -> Any:
+    model = config.model
     if model.transformer_impl == "transformer_engine":
         return get_gpt_layer_with_transformer_engine_spec(
             num_experts=model.num_experts, moe_grouped_gemm=False, qk_layernorm=model.qk_layernorm
@@ -109,6 +131,12 @@ def _layer_spec(model: ModelConfig, transformer: TransformerConfig, stage: int |
     if transformer.sequence_parallel:
         spec.submodules.input_layernorm = Norm
         spec.submodules.pre_mlp_layernorm = Norm
+    if has_own_attention(config):
+        spec.submodules.self_attention.submodules.core_attention = partial(
+            Attention,
+            alibi=model.position_embedding_type == "alibi",
+            fused=model.attention_backend != "unfused",
+        )
     layers = get_num_layers_to_build(transformer, stage)
     return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
 

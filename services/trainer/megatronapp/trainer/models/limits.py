@@ -60,6 +60,9 @@ def _check_masked(config: TrainerConfig) -> None:
         raise UsageError(f"--short-seq-prob {data.short_seq_prob} is more than all samples: give at most 1")
     if config.parallel.context_parallel_size > 1:
         raise UsageError(f"{family} can't share a sequence among ranks: leave --context-parallel-size out")
+    for name in ("reset_attention_mask", "reset_position_ids", "eod_mask_loss"):
+        if getattr(data, name):
+            raise UsageError(f"--{name.replace('_', '-')} is not built for {family}: leave it out")
     for name, absent in _GPT_ALONE.items():
         if getattr(config.model, name) != absent:
             flag = "--" + name.replace("_", "-")

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 
 
 def to_device(loaded: Mapping[str, Any], names: Sequence[str], device: torch.device) -> dict[str, torch.Tensor]:
@@ -23,4 +25,15 @@ def masked_loss(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor,
     mask = mask.to(losses.dtype)
     total = torch.sum(losses * mask)
     tokens = mask.sum()
-    return total, tokens.to(torch.int), torch.stack([total.detach(), tokens])[None]
+    logged = torch.stack([total.detach(), tokens])[None]
+    return *_over_context(total, tokens), logged
+
+
+def _over_context(total: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each rank's part of a sequence weighs by its tokens: the schedule divides by the number that it is told, and
+    takes the mean over the ranks that share the sequence."""
+    size = parallel_state.get_context_parallel_world_size() if parallel_state.is_initialized() else 1
+    if size > 1:
+        tokens = tokens.clone()
+        dist.all_reduce(tokens, group=parallel_state.get_context_parallel_group())
+    return total * size if size > 1 else total, tokens.to(torch.int)

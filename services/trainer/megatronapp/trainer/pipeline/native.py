@@ -234,9 +234,21 @@ def connected_engine(
     except ValueError as error:
         raise UsageError(str(error)) from error
     except module.TransportError as error:
-        raise TrainingError(f"the native transport can't reach its peers: {error}") from error
+        raise TrainingError(
+            f"the native transport can't reach its peers: {error}{_addresses(error, config)}"
+        ) from error
     log.info("native_transport", lanes={peer: str(route) for peer, route in engine.lanes().items()})
     return engine
+
+
+def _addresses(error: Exception, config: ParallelConfig) -> str:
+    """What to change where an address may be at fault: other faults have errors of their own."""
+    module = rdma_module()
+    if type(error) not in (module.TransportError, module.TransferTimeoutError):
+        return ""
+    if config.node_ips:
+        return "; --node-ips must name, for each rank, an address of its own host that the others reach: correct it"
+    return "; where the address that was found is not reachable, name one for each rank with --node-ips"
 
 
 def _secret(environment: Environment, store: Any) -> bytes:

@@ -8,6 +8,8 @@ export const GUTTER = 148
 export const RULER = 30
 const LINE = 18
 const GAP = 8
+/** Below a lane's spans, where it has slots. */
+const SLOTS = 24
 /** A span is named where its name has room. */
 const CHARACTER = 6.5
 
@@ -30,13 +32,15 @@ export interface InsideScene {
   readonly chosen: number | null
   readonly hovered: Span | null
   readonly label: (lane: Lane) => string
+  /** What is said beside a line of slots; the most that are held. */
+  readonly slotsLabel: (most: number) => string
 }
 
 /** Lanes from the top, each as high as its spans nest. */
 export function stackLanes(lanes: readonly Lane[]): { readonly boxes: LaneBox[]; readonly height: number } {
   let y = 0
   const boxes = lanes.map((lane) => {
-    const box = { lane, y, height: lane.depths * LINE }
+    const box = { lane, y, height: lane.depths * LINE + (lane.slots.length ? SLOTS : 0) }
     y += box.height + GAP
     return box
   })
@@ -82,12 +86,41 @@ function paintLane(pen: CanvasRenderingContext2D, scene: InsideScene, { lane, y,
   pen.rect(GUTTER, y, scene.width - GUTTER, height)
   pen.clip()
   for (const span of lane.spans) if (span.end > scene.from && span.start < scene.to) paintSpan(pen, scene, span, y)
+  if (lane.slots.length) paintSlots(pen, scene, lane, y + height)
   pen.restore()
+  if (lane.slots.length) {
+    pen.fillStyle = palette.muted
+    pen.font = `11px ${palette.font}`
+    pen.textAlign = 'left'
+    pen.textBaseline = 'middle'
+    pen.fillText(scene.slotsLabel(mostHeld(lane)), 12, y + height - SLOTS / 2)
+  }
   pen.fillStyle = palette.text
   pen.font = `${chosen ? 600 : 400} 12px ${palette.font}`
   pen.textAlign = 'left'
   pen.textBaseline = 'middle'
   pen.fillText(scene.label(lane), 12, y + LINE / 2)
+}
+
+function mostHeld({ slots }: Lane): number {
+  return Math.max(...slots.map(({ count }) => count))
+}
+
+/** A line in steps, from the bottom (no slot is held) to the top of its stripe. */
+function paintSlots(pen: CanvasRenderingContext2D, scene: InsideScene, lane: Lane, bottom: number): void {
+  const unit = (SLOTS - 6) / Math.max(1, mostHeld(lane))
+  pen.strokeStyle = scene.palette.text
+  pen.lineWidth = 1.5
+  pen.beginPath()
+  let level = bottom - 2
+  pen.moveTo(GUTTER, level)
+  for (const { at, count } of lane.slots) {
+    pen.lineTo(toX(scene, at), level)
+    level = bottom - 2 - count * unit
+    pen.lineTo(toX(scene, at), level)
+  }
+  pen.lineTo(scene.width, level)
+  pen.stroke()
 }
 
 function paintSpan(pen: CanvasRenderingContext2D, scene: InsideScene, span: Span, y: number): void {

@@ -13,12 +13,20 @@ export interface Span {
   readonly depth: number
 }
 
+/** How many of a backward rank's slots hold a microbatch of the forward ranks, from then on. */
+export interface Held {
+  readonly at: number
+  readonly count: number
+}
+
 export interface Lane {
   readonly rank: number
   readonly stream: number
   readonly label: string
   readonly spans: readonly Span[]
   readonly depths: number
+  /** By time; empty on ranks without slots. */
+  readonly slots: readonly Held[]
 }
 
 /** From a message's send to its receive, or through the ranks of a collective. */
@@ -62,7 +70,7 @@ const PARTS: Record<string, SpanPart> = {
   processor_probe: 'host',
   decide: 'host',
 }
-const WAITS = /_(send|recv)$|^(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|grad_sync)$/
+const WAITS = /^wait_|_(send|recv)$|^(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|grad_sync)$/
 
 export function partOf(name: string): SpanPart {
   return PARTS[name] ?? (WAITS.test(name) ? 'wait' : 'compute')
@@ -98,7 +106,12 @@ function laneOf(events: TraceEvent[], label: string): Lane {
     return { name, part: partOf(name), start, end, microbatch, depth: around.length - 1 }
   })
   const [{ pid, tid }] = events
-  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1 }
+  return { rank: pid, stream: tid, label, spans, depths: Math.max(...spans.map(({ depth }) => depth)) + 1, slots: slotsOf(sorted) }
+}
+
+function slotsOf(sorted: readonly TraceEvent[]): Held[] {
+  const taken = sorted.filter(({ name }) => name === 'wait_input')
+  return taken.map(({ ts = 0, args }) => ({ at: ts / 1e6, count: typeof args?.tokens === 'number' ? args.tokens : 0 }))
 }
 
 function arrowsOf(events: readonly TraceEvent[], lanes: readonly Lane[]): Arrow[] {

@@ -10,6 +10,8 @@ export interface RankPlace {
   readonly device: string
   readonly stage: number
   readonly replica: number
+  /** What a rank does beyond its place, as "forward"; empty: nothing. */
+  readonly role: string
 }
 
 /** Rows of one group, in the order in which they are shown. */
@@ -20,7 +22,7 @@ export interface RowGroup {
 }
 
 const KEYS: Record<Grouping, (place: RankPlace) => string> = {
-  stage: (place) => String(place.stage),
+  stage: ({ stage, role }) => (role ? `${stage} ${role}` : String(stage)),
   replica: (place) => String(place.replica),
   node: (place) => place.node,
   none: () => '',
@@ -37,9 +39,11 @@ export function groupRows(
   slowness?: Float32Array,
 ): RowGroup[] {
   const groups = new Map<string, number[]>()
+  let roles = false
   grid.ranks.forEach((rank, row) => {
     const place = placeOf(rank)
     if (!keep(place)) return
+    roles ||= place.role !== ''
     const key = KEYS[grouping](place)
     const rows = groups.get(key)
     if (rows) rows.push(row)
@@ -47,7 +51,15 @@ export function groupRows(
   })
   const key = (row: number): number => (slowness && !Number.isNaN(slowness[row]) ? slowness[row] : -Infinity)
   const sorted = (rows: number[]): number[] => (slowness ? rows.sort((a, b) => key(b) - key(a) || a - b) : rows)
-  return [...groups].sort(([a], [b]) => inOrder(a, b)).map(([name, rows]) => ({ key: name, grouping, rows: sorted(rows) }))
+  const listed = [...groups]
+  // Ranks are dealt out by where their layers begin, forward before backward: so stages of roles stand as their first ranks do.
+  if (grouping !== 'stage' || !roles) listed.sort(([a], [b]) => inOrder(a, b))
+  return listed.map(([name, rows]) => ({ key: name, grouping, rows: sorted(rows) }))
+}
+
+/** A number for each set of ranks that do the same: those of one stage and one role. */
+export function peersOf({ stage, role }: RankPlace): number {
+  return 2 * stage + (role === 'forward' ? 1 : 0)
 }
 
 /** How slow each row is over buckets [first, end): its median compute ratio. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { groupRows, parseRanks, rankFilter, slownessOf } from '@/draw/timeline/rows'
+import { groupRows, parseRanks, peersOf, rankFilter, slownessOf } from '@/draw/timeline/rows'
 import { pipelineOf } from '@/lib/neighbours'
 import { gridOf } from '../../support/grids'
 import { World } from '../../support/world'
@@ -8,7 +8,7 @@ const world = new World({ ranks: 64, steps: 8, pipeline: 4, faults: [{ ranks: [3
 const grid = gridOf(world, { bucketSteps: 1 })
 grid.setGroups((rank) => world.stageOf(rank))
 const all = Array.from({ length: 64 }, (_, rank) => world.rank(rank))
-const place = (rank: number) => ({ rank, node: all[rank].node, device: all[rank].gpu_uuid, stage: all[rank].placement.pipeline, replica: all[rank].placement.data })
+const place = (rank: number) => ({ rank, node: all[rank].node, device: all[rank].gpu_uuid, stage: all[rank].placement.pipeline, replica: all[rank].placement.data, role: '' })
 
 describe('rows', () => {
   it('are grouped by stage, replica or node, in the order of their numbers', () => {
@@ -16,6 +16,15 @@ describe('rows', () => {
     expect(groupRows(grid, place, 'node', () => true).map(({ key }) => key)).toEqual(Array.from({ length: 8 }, (_, i) => `node-${i}`))
     expect(groupRows(grid, place, 'replica', () => true)).toHaveLength(16)
     expect(groupRows(grid, place, 'none', () => true)).toHaveLength(1)
+  })
+
+  it('of forward ranks stand above those of the backward ranks with the same layers', () => {
+    const roles = ['forward', 'forward', 'backward', 'forward', 'forward', 'backward']
+    const stages = [0, 1, 0, 2, 3, 1]
+    const split = (rank: number) => ({ ...place(rank), role: roles[rank % 6], stage: stages[rank % 6] })
+    const keys = ['0 forward', '1 forward', '0 backward', '2 forward', '3 forward', '1 backward']
+    expect(groupRows(grid, split, 'stage', () => true).map(({ key }) => key)).toEqual(keys)
+    expect(new Set([0, 1, 2, 3, 4, 5].map((rank) => peersOf(split(rank)))).size).toBe(6)
   })
 
   it('come slowest first when asked to', () => {

@@ -13,7 +13,7 @@ import { World } from '../../support/world'
 const world = new World({ ranks: 4, steps: 20, pipeline: 2, tracedEvery: 10 })
 const fine = gridOf(world, { bucketSteps: 1 })
 const coarse = gridOf(world, { bucketSteps: 4 })
-const place = (rank: number) => ({ rank, node: `node-${rank >> 1}`, device: '', stage: world.stageOf(rank), replica: rank % 2 })
+const place = (rank: number) => ({ rank, node: `node-${rank >> 1}`, device: '', stage: world.stageOf(rank), replica: rank % 2, role: '' })
 
 describe('the window', () => {
   it('gives each step one unit of the step axis, and its seconds on the time axis', () => {

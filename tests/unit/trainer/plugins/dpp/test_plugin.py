@@ -39,6 +39,14 @@ def test_it_asks_for_messages_in_any_order_over_the_lane_that_is_named() -> None
     ("flags", "said"),
     [
         ("--use-dpp", "--use-dpp needs a pipeline: give --pipeline-model-parallel-size 2 or more"),
+        (
+            f"{ASKED} --num-layers 5",
+            "--num-layers 5 is no multiple of 2 pipeline stages: change it, or --pipeline-model-parallel-size",
+        ),
+        (
+            f"{ASKED} --num-layers 6",
+            "3 layers per stage can't be cut .* by --num-virtual-stages-per-pipeline-rank 2: change it",
+        ),
         (f"{ASKED} --dpp-cap 1", "a cap of 1 activations can stop for ever: .* it must be at least 2"),
         (f"{ASKED} --dpp-cap 2", "--dpp-cap: a cap of 2 activations keeps the pipeline from full pace.* raise it to 3"),
         (f"{ASKED} --dpp-policy replay", "--dpp-policy replay needs the order to run: add --dpp-order FILE.csv"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 import pytest
 
 from megatronapp.core.errors import PluginMissingError, UsageError
+from megatronapp.trainer.agent.kept_operations import KeptOperations
+from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.plugins.base import PluginContext, Preparation
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.megatrace import MegatracePlugin, plugin
+from tests.unit.nccl.stand_in import Nccl
 
 native = pytest.importorskip("megatronapp.nccl", reason="the plug-in's wheel is not installed: pip install native/nccl")
 asked: list[int] = []
@@ -26,6 +30,20 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "open_segment", lambda ring, lanes: 77)
     monkeypatch.setattr(native, "ask_for", asked.append)
     monkeypatch.delenv(plugin.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def segment(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of the recorder of this process, which is told of all, and whose records were read."""
+    monkeypatch.undo()
+    descriptor: int = native.open_segment(1 << 16, 4096)
+    native.ask_for(native.Level.ALL)
+    before = KeptOperations(Segment(os.dup(descriptor)))
+    before.read()
+    before.close()
+    monkeypatch.setattr(plugin, "_nccl_version", lambda: (2, 28, 9))
+    monkeypatch.setattr(native, "ask_for", asked.append)
+    return descriptor
 
 
 def prepare(*flags: str) -> Preparation:
@@ -117,12 +135,36 @@ class Line:
         return self.tracing
 
 
-def test_the_trace_control_switches_between_steps():
+def created_with(line: Line, operations_fd: int) -> MegatracePlugin:
     context = PluginContext.__new__(PluginContext)
-    line = Line()
-    object.__setattr__(context, "channel", AgentChannel(operations_fd=5, line=line))
+    object.__setattr__(context, "channel", AgentChannel(operations_fd=operations_fd, line=line))  # type: ignore[arg-type]
     created = MegatracePlugin.create(argparse.Namespace(nccl_trace="all"), context)
     assert created is not None
+    return created
+
+
+def test_where_records_are_overwritten_less_is_recorded_and_the_log_says_so(segment, capsys):
+    created = created_with(Line(), segment)
+    kept = KeptOperations(Segment(os.dup(segment)))
+    calls = Nccl(native.LIBRARY, 5).communicator(1 << 40)
+
+    for _ in range(2000):
+        calls.run(calls.enqueue(), 1, 2)
+    kept.read()
+    for step in range(3):
+        created.step_begin(step)
+    created.close()
+    kept.close()
+
+    assert asked == [native.Level.TIMES, native.Level.OFF]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "nccl_trace_lowered" in line
+    assert "--nccl-trace-ring-mib" in line
+
+
+def test_the_trace_control_switches_between_steps(segment):
+    line = Line()
+    created = created_with(line, segment)
 
     for tracing in (True, False, False, True):
         line.tracing = tracing

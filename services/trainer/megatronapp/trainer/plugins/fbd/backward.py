@@ -137,11 +137,27 @@ class RecomputeStep(Step):
     def _received(self, operation: Operation) -> torch.Tensor | None:
         if operation.kind is not Kind.FORWARD:
             return super()._received(operation)
+        return self.take_input(operation)
+
+    def take_input(self, operation: Operation) -> torch.Tensor | None:
+        """What a forward begins with, once it is there; nothing where the model begins."""
         if not self.layout.part(self.stage, operation.chunk):
             return None
         handles, tensor = self._posted_inputs.pop(operation)
         self.inputs.wait(handles)
         return tensor
+
+    def has_slots(self, chunk: int) -> bool:
+        """Whether the forward world sends anything for the chunk."""
+        return self.linears is not None or self.layout.part(self.stage, chunk) > 0
+
+    @property
+    def slots_held(self) -> int:
+        """By microbatches that have come and have not begun their B."""
+        kept = sum(self.has_slots(chunk) for chunk, _ in self._kept)
+        if self.linears is not None:
+            return kept + self.linears.arrived
+        return kept + sum(all(map(Pending.done, handles)) for handles, _ in self._posted_inputs.values())
 
     def _forward(self, operation: Operation) -> None:
         _, chunk, microbatch = operation

@@ -126,6 +126,11 @@ class ReceivedLinears:
             id(linear.module): self._receive(linear, microbatch, batch) for linear in self._by_chunk[chunk]
         }
 
+    @property
+    def arrived(self) -> int:
+        """How many microbatches x chunks that are not taken yet have all come: what is sent last has."""
+        return sum(list(arriving.values())[-1][0].done() for arriving in self._posted.values() if arriving)
+
     @contextmanager
     def of(self, chunk: int, microbatch: int) -> Iterator[None]:
         """Forward passes in it take what was sent."""

@@ -39,6 +39,9 @@ class Pending:
     sends: bool
     of: dict[str, int]
 
+    def done(self) -> bool:
+        return self.handle.done()
+
     def __str__(self) -> str:
         """What this rank waits for, and from whom."""
         what = self.kind.name.lower()

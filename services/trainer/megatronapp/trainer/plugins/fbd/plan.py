@@ -51,6 +51,7 @@ class Plan:
         config = TrainerConfig.of(args)
         backward, forward = _grids(args, config)
         _refuse(args, config, forward)
+        _refuse_attention(config)
         if args.fbd_mode == Mode.LINEARS:
             _refuse_linears(config, forward)
         roles = Roles.of(world_size, forward, backward)
@@ -84,6 +85,20 @@ class Plan:
             ),
             slots=slots,
             receive_bytes=receive_bytes(config, layout, mapping),
+        )
+
+
+def _refuse_attention(config: TrainerConfig) -> None:
+    """What a forward rank would have to hand over beside activations, or hold of heads that ranks share."""
+    model, parallel = config.model, config.parallel
+    if parallel.context_parallel_size > 1 and model.transformer_impl == "local":
+        raise UsageError(f"{SWITCH} can't share sequences among ranks: leave --context-parallel-size out")
+    if config.data.reset_attention_mask:
+        raise UsageError(f"{SWITCH} can't tell documents apart: leave --reset-attention-mask out")
+    if model.group_query_attention and model.num_query_groups % parallel.tensor_model_parallel_size:
+        raise UsageError(
+            f"{SWITCH} can't share {model.num_query_groups} query groups among "
+            f"{parallel.tensor_model_parallel_size} tensor ranks: lower --tensor-model-parallel-size"
         )
 
 
@@ -227,7 +242,7 @@ def _forward_config(config: TrainerConfig, grid: Grid) -> TrainerConfig:
         parallel=parallel,
         training=replace(config.training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None),
         checkpoint=CheckpointConfig(),
-        logging=replace(config.logging, tensorboard_dir=None),
+        logging=replace(config.logging, tensorboard_dir=None, wandb_project=None),
     )
 
 

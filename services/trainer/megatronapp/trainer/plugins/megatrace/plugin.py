@@ -19,7 +19,9 @@ import torch
 from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.logging import get_logger
 from megatronapp.trainer.agent.megatrace_log import MegatraceSettings
+from megatronapp.trainer.agent.segment import Segment
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation
+from megatronapp.trainer.plugins.megatrace.sampling import Sampling
 
 log = get_logger(__name__)
 
@@ -32,6 +34,7 @@ LANES = 2048
 LEAST_RING_MIB, MOST_RING_MIB = 1, 512
 SHARE_OF_MEMORY = 8
 """The ring is at most the container's memory over this."""
+LOWERED = "records were overwritten before the agent read them: a larger --nccl-trace-ring-mib holds more"
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -90,17 +93,24 @@ class MegatracePlugin(Plugin):
         self._level, _ = self._native.supported_level(_nccl_version(), self._native.Level[level.upper()])
         self._in_force = self._level
         self._channel = context.channel
+        self._sampling = Sampling([each for each in self._native.Level if self._native.Level.OFF < each <= self._level])
+        self._segment = Segment(os.dup(context.channel.operations_fd))
 
     def step_begin(self, step: int) -> None:
-        """What the trace control asks for: off leaves the calls, from which a hang is known."""
+        """What the trace control asks for: off leaves the calls, from which a hang is known. Less where the agent does
+        not come after."""
+        if self._sampling.step(self._segment.sent):
+            level = self._native.Level(self._sampling.level).name.lower()
+            log.warning("nccl_trace_lowered", level=level, lost=self._segment.sent, reason=LOWERED)
         enabled = self._channel.line is None or self._channel.line.enabled()
-        wanted = self._level if enabled else self._native.Level.CALLS
+        wanted = self._native.Level(self._sampling.level) if enabled else self._native.Level.CALLS
         if wanted != self._in_force:
             self._in_force = wanted
             self._native.ask_for(wanted)
 
     def close(self) -> None:
         self._native.ask_for(self._native.Level.OFF)
+        self._segment.close()
 
 
 def _native() -> ModuleType:

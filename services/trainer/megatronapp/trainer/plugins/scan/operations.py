@@ -34,6 +34,10 @@ class Operation(IntEnum):
     GC = auto()
     PROCESSOR_PROBE = auto()
     DECIDE = auto()
+    WAIT_INPUT = auto()
+    WAIT_LINEARS = auto()
+    WAIT_WEIGHTS = auto()
+    WAIT_SLOT = auto()
     # From here on granularity full only, and never in a summary.
     LAYER_FORWARD = auto()
     LAYER_BACKWARD = auto()
@@ -69,7 +73,9 @@ COLLECTIVES = frozenset(
         Operation.BARRIER,
     }
 )
-_HOST = frozenset(
+_WAITS = frozenset({Operation.WAIT_INPUT, Operation.WAIT_LINEARS, Operation.WAIT_WEIGHTS, Operation.WAIT_SLOT})
+"""On a GPU its stream waits, or the host and then the stream, too."""
+_HOST = _WAITS | frozenset(
     {
         Operation.DATA,
         Operation.CHECKPOINT,
@@ -95,7 +101,9 @@ def _kind(operation: Operation) -> SpanKind:
 NAMES: tuple[str, ...] = tuple(operation.name.lower() for operation in Operation)
 KINDS: tuple[SpanKind, ...] = tuple(_kind(operation) for operation in Operation)
 
-ON_HOST: tuple[bool, ...] = tuple(operation in _HOST | {Operation.STEP, Operation.EVALUATE} for operation in Operation)
+ON_HOST: tuple[bool, ...] = tuple(
+    operation in _HOST - _WAITS | {Operation.STEP, Operation.EVALUATE} for operation in Operation
+)
 """Measured by the host's clock also on a GPU; the others there by events on the current stream."""
 
 BLOCKING: tuple[bool, ...] = tuple(operation in P2P | COLLECTIVES | _HOST for operation in Operation)

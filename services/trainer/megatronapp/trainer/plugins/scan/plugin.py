@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -24,8 +25,8 @@ from megatronapp.core.trace.values import (
 )
 from megatronapp.trainer.agent import layout
 from megatronapp.trainer.agent.layout import StepEnd
-from megatronapp.trainer.plugins.base import Degree, Plugin, PluginContext, TimerListener
-from megatronapp.trainer.plugins.scan import flags, operations
+from megatronapp.trainer.plugins.base import Degree, Plugin, PluginContext, Preparation, TimerListener
+from megatronapp.trainer.plugins.scan import flags, flight_recorder, operations
 from megatronapp.trainer.plugins.scan.agent_link import AgentLink, find_agent
 from megatronapp.trainer.plugins.scan.clock import cpu_ns, now_ns
 from megatronapp.trainer.plugins.scan.communicators import Communicators
@@ -33,6 +34,7 @@ from megatronapp.trainer.plugins.scan.flags import ScanSettings
 from megatronapp.trainer.plugins.scan.frontier import Frontiers
 from megatronapp.trainer.plugins.scan.hooks.collectives import CollectiveHooks
 from megatronapp.trainer.plugins.scan.hooks.data import TracedData
+from megatronapp.trainer.plugins.scan.hooks.disaggregated import DisaggregatedHooks
 from megatronapp.trainer.plugins.scan.hooks.garbage import GarbageHooks
 from megatronapp.trainer.plugins.scan.hooks.layers import LayerHooks
 from megatronapp.trainer.plugins.scan.hooks.microbatches import MicrobatchHooks
@@ -89,6 +91,13 @@ class ScanPlugin(Plugin):
         flags.add_arguments(parser)
 
     @classmethod
+    def prepare(cls, args: argparse.Namespace, preparation: Preparation) -> Preparation:
+        traced = flags.parse(args, preparation.environment.collector_address) is not None
+        if not (traced and torch.distributed.is_available() and torch.distributed.is_nccl_available()):
+            return preparation
+        return replace(preparation, variables={**preparation.variables, **flight_recorder.variables(os.environ)})
+
+    @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
         asked_for = context.channel.frame_bytes > 0 or context.channel.operations_fd >= 0
         settings = flags.parse(args, context.collector_address, asked_for=asked_for)
@@ -107,6 +116,8 @@ class ScanPlugin(Plugin):
         )
         self._recorder.set_phase(self._position.phase)
         self._stacks = StackFile()
+        on_gpu = context.device.type == "cuda" and torch.distributed.is_initialized()
+        self._flight_recorder = flight_recorder.document(os.environ, torch.distributed.get_rank()) if on_gpu else None
         place = find_agent(identity.run, identity.attempt, first_of_node=first)
         self._link = AgentLink(place, self._recorder.fd, self._hello, context.channel.operations_fd)
         self._communicators = Communicators(lambda new: self._link.communicators([new]), context.world.ranks)
@@ -121,6 +132,8 @@ class ScanPlugin(Plugin):
         if context.degree is Degree.FULL:
             self._passes = MicrobatchHooks(self._probe, dynamic=context.attached is Attached.UNSPECIFIED)
             self._hooks = (self._passes, self._p2p, *self._hooks, *((processor,) if processor else ()))
+            if context.placement.role:
+                self._hooks = (*self._hooks, DisaggregatedHooks(self._probe))
             self._listeners: tuple[TimerListener, ...] = (GradSyncListener(self._probe), self._p2p)
         else:
             self._passes = PassListener(self._probe, before=processor.work if processor else lambda: None)
@@ -236,6 +249,7 @@ class ScanPlugin(Plugin):
         whole = self._recorder.close(FLUSH_SECONDS / 2)
         received = self._link.close(max(deadline - time.monotonic(), FLUSH_SECONDS / 4))
         self._stacks.close()
+        flight_recorder.remove()
         if not (whole and received):
             log.warning("trace_cut", recorded=whole, agent_done=received)
 
@@ -299,6 +313,7 @@ class ScanPlugin(Plugin):
             "collector_address": self._settings.collector_address,
             "trace_dir": str(self._folder) if self._folder else "",
             "stacks": self._stacks.document(),
+            "flight_recorder": self._flight_recorder,
             **(dict([introduce()]) if introduce else {}),
         }
 
