@@ -40,6 +40,15 @@ describe('the timeline', () => {
     expect(summary(shown)).toContain('No rank is marked as slow.')
   })
 
+  it('says nothing of a clock’s error that is not known', async () => {
+    const world = few()
+    const clock = world.clock.bind(world)
+    vi.spyOn(world, 'clock').mockImplementation((rank) => ({ ...clock(rank), error_ns: rank === 3 ? 400 : -1 }))
+    const shown = await open(new FakeGateway([world]))
+    await shown.until(() => text(shown).includes('clocks aligned'))
+    expect(text(shown)).toContain('clocks aligned to ±400 ns')
+  })
+
   it('names the slow rank among many, and asks for no more than is shown', async () => {
     const gateway = new FakeGateway([many()])
     const shown = await open(gateway)

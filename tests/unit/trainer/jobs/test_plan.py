@@ -97,7 +97,7 @@ def test_one_line_says_what_is_ignored(tmp_path: Path) -> None:
     spec = {"nodes": 2, "image": "x", "resources": {"limits": {"nvidia.com/gpu": 8}}, "imagePullPolicy": "Always"}
 
     assert plan(tmp_path, spec).notes() == [
-        "ignored on a laptop: image, imagePullPolicy, resources",
+        "Ignoring spec.image, spec.imagePullPolicy, spec.resources in local runs",
         "all 4 ranks of the 2 nodes run on this machine",
     ]
     assert plan(tmp_path, {}).notes() == []

@@ -110,9 +110,10 @@ class LocalPlan:
     def notes(self) -> list[str]:
         """What the user must know before it starts."""
         spec = self.job.spec
-        ignored = [type(spec).model_fields[key].alias or key for key in IGNORED if key in spec.model_fields_set]
-        ignored += [f"env {variable.name} (valueFrom)" for variable in spec.env if variable.value_from is not None]
-        notes = [f"ignored on a laptop: {', '.join(ignored)}"] if ignored else []
+        unused = [key for key in IGNORED if key in spec.model_fields_set]
+        ignored = [f"spec.{type(spec).model_fields[key].alias or key}" for key in unused]
+        ignored += [f"spec.env {variable.name} (valueFrom)" for variable in spec.env if variable.value_from is not None]
+        notes = [f"Ignoring {', '.join(ignored)} in local runs"] if ignored else []
         if spec.nodes > 1:
             notes.append(f"all {spec.world_size} ranks of the {spec.nodes} nodes run on this machine")
         return notes
