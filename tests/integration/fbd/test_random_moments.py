@@ -1,0 +1,93 @@
+"""A thousand steps with random delays, and ranks that are killed or stopped at random moments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from megatronapp.trainer import launch  # noqa: F401  (imported once, before the ranks are forked)
+from megatronapp.trainer.plugins.base import Plugin, PluginContext
+from megatronapp.trainer.plugins.fbd import FbdPlugin
+from tests.support.delayed_worlds import CASES, Late, assert_delays_change_nothing
+from tests.support.disaggregated import Case
+from tests.support.forked import run_forked
+from tests.support.varied_orders import trained
+
+pytest.importorskip("megatronapp.rdma", reason="the transport's wheel is not installed: pip install native/rdma")
+pytestmark = pytest.mark.exhaustive
+
+STEPS = 1000
+SPLIT = Case("", pipeline=2)
+WITHIN_SECONDS = {signal.SIGKILL: 2.0, signal.SIGSTOP: 12.0}
+SPREAD_SECONDS = 2.0
+"""Over so long the moments are spread: many steps."""
+STOPPED_SECONDS = 40
+MOMENTS = 3
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", CASES)
+def test_a_thousand_steps_with_random_delays_are_stocks(name: str) -> None:
+    assert_delays_change_nothing(name, steps=STEPS)
+
+
+class Ending(Plugin):
+    """One rank is killed or stopped, at a moment that no step knows of."""
+
+    name = "ending"
+    victim, number, seconds, noted = -1, signal.SIGKILL, 0.0, Path()
+
+    @classmethod
+    def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
+        return cls() if context.identity.rank == cls.victim else None
+
+    def step_begin(self, step: int) -> None:
+        if step == 2:
+            threading.Timer(self.seconds, self._end).start()
+
+    def _end(self) -> None:
+        # Who is stopped must end some time, for the test to end.
+        subprocess.Popen(["sh", "-c", f"sleep {STOPPED_SECONDS}; kill -9 {os.getpid()}"])
+        self.noted.write_text(str(time.time()))
+        os.kill(os.getpid(), self.number)
+
+
+def error_of(victim: int, number: signal.Signals, seconds: float, noted: Path) -> tuple[float, str]:
+    """When this rank's run broke off, and with which error."""
+    Ending.victim, Ending.number, Ending.seconds, Ending.noted = victim, number, seconds, noted
+    try:
+        trained(f"{SPLIT.layout} --forward-backward-disaggregating", FbdPlugin, Late, Ending, steps=STEPS)
+    except Exception as error:  # noqa: BLE001  (whoever waits in gloo gets its error)
+        return time.time(), str(error)
+    return time.time(), ""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("number", WITHIN_SECONDS, ids=["killed", "stopped"])
+@pytest.mark.parametrize("victim", range(1, SPLIT.ranks))  # rank 0 holds the store here, as torchrun does for its ranks
+def test_who_ends_at_a_random_moment_is_named_in_time(
+    tmp_path: Path, victim: int, number: signal.Signals, moment: int
+) -> None:
+    seconds = random.Random(f"{victim} {number} {moment}").uniform(0, SPREAD_SECONDS)
+    noted = tmp_path / "ended"
+
+    run = partial(error_of, seconds=seconds, noted=noted)
+    said = run_forked(SPLIT.ranks, run, victim, number, may_die=[victim])
+    ended = float(noted.read_text())
+
+    survivors = [each for rank, each in enumerate(said) if rank != victim]
+    assert all(error for _, error in survivors)
+    named = f"rank {victim} ({SPLIT.roles.place(victim)}) is lost"
+    assert any(named in error for _, error in survivors), survivors
+    assert min(at for at, error in survivors if named in error) - ended < WITHIN_SECONDS[number]
