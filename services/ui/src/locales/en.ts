@@ -1,6 +1,7 @@
 import { runsEn } from './runs.en'
 import { experimentsEn } from './experiments.en'
 import { choicesEn } from './choices.en'
+import { reportEn } from './report.en'
 import { recordingsEn } from './recordings.en'
 import { scopeEn } from './scope.en'
 
@@ -137,22 +138,6 @@ export const en = {
   'mark.stale': 'silent',
   'mark.over': 'ended',
 
-  'report.title': 'Weekly report',
-  'report.days': 'Days',
-  'report.days.n': '{days} days',
-  'report.markdown': 'As Markdown',
-  'report.incidents': 'Incidents',
-  'report.open': 'Still open',
-  'report.mttr': 'Mean time to resolve',
-  'report.level': 'Level',
-  'report.cause': 'Cause',
-  'report.offenders': 'Repeat offenders',
-  'report.alerts': 'Alerts',
-  'report.node': 'node',
-  'report.gpu': 'GPU',
-  'report.job': 'job',
-  'report.none': 'Nothing happened',
-  'report.noneText': 'No alert reached the gateway in this time.',
   'health.fine': 'No open findings',
   'health.atEnd': 'at its end',
   'health.onlyResolved': '{count} resolved',
@@ -399,5 +384,6 @@ export const en = {
   ...experimentsEn,
   ...recordingsEn,
   ...choicesEn,
+  ...reportEn,
   ...scopeEn,
 } as const

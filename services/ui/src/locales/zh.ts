@@ -1,6 +1,7 @@
 import { runsZh } from './runs.zh'
 import { experimentsZh } from './experiments.zh'
 import { choicesZh } from './choices.zh'
+import { reportZh } from './report.zh'
 import { recordingsZh } from './recordings.zh'
 import { scopeZh } from './scope.zh'
 import type { Messages } from '@/composables/useText'
@@ -137,22 +138,6 @@ export const zh: Messages = {
   'mark.stale': '无消息',
   'mark.over': '已结束',
 
-  'report.title': '周报',
-  'report.days': '天数',
-  'report.days.n': '{days} 天',
-  'report.markdown': 'Markdown 格式',
-  'report.incidents': '事件',
-  'report.open': '未恢复',
-  'report.mttr': '平均恢复时间',
-  'report.level': '级别',
-  'report.cause': '原因',
-  'report.offenders': '反复出现',
-  'report.alerts': '告警',
-  'report.node': '节点',
-  'report.gpu': 'GPU',
-  'report.job': '任务',
-  'report.none': '没有事件',
-  'report.noneText': '这段时间内网关没有收到告警。',
   'health.fine': '没有未解决的发现',
   'health.atEnd': '结束时仍存在',
   'health.onlyResolved': '{count} 个已解决',
@@ -399,5 +384,6 @@ export const zh: Messages = {
   ...experimentsZh,
   ...recordingsZh,
   ...choicesZh,
+  ...reportZh,
   ...scopeZh,
 }

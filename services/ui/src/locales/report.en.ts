@@ -1,0 +1,18 @@
+export const reportEn = {
+  'report.title': 'Weekly report',
+  'report.days': 'Days',
+  'report.days.n': '{days} days',
+  'report.markdown': 'As Markdown',
+  'report.incidents': 'Incidents',
+  'report.open': 'Still open',
+  'report.mttr': 'Mean time to resolve',
+  'report.level': 'Level',
+  'report.cause': 'Cause',
+  'report.offenders': 'Repeat offenders',
+  'report.alerts': 'Alerts',
+  'report.node': 'node',
+  'report.gpu': 'GPU',
+  'report.job': 'job',
+  'report.none': 'Nothing happened',
+  'report.noneText': 'No alert reached the gateway in this time.',
+} as const

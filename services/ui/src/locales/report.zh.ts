@@ -1,0 +1,18 @@
+export const reportZh = {
+  'report.title': '周报',
+  'report.days': '天数',
+  'report.days.n': '{days} 天',
+  'report.markdown': 'Markdown 格式',
+  'report.incidents': '事件',
+  'report.open': '未恢复',
+  'report.mttr': '平均恢复时间',
+  'report.level': '级别',
+  'report.cause': '原因',
+  'report.offenders': '反复出现',
+  'report.alerts': '告警',
+  'report.node': '节点',
+  'report.gpu': 'GPU',
+  'report.job': '任务',
+  'report.none': '没有事件',
+  'report.noneText': '这段时间内网关没有收到告警。',
+} as const
