@@ -9,6 +9,8 @@ from megatronapp.core.errors import ConfigError
 from megatronapp.trainer.config import LoggingConfig
 from megatronapp.trainer.metrics import EvaluationReport, StepReport, evaluation_values, step_values
 
+MAX_REASON = 300
+
 
 class WandbReporter:
     """One run of W&B for a run here: a restart goes on with it."""
@@ -31,9 +33,8 @@ class WandbReporter:
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, OSError) as error:
-            raise ConfigError(
-                f"W&B does not start ({str(error).splitlines()[0]}): set WANDB_API_KEY, or WANDB_MODE=offline"
-            ) from error
+            reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+            raise ConfigError(f"W&B does not start ({reason}): set WANDB_API_KEY, or WANDB_MODE=offline") from error
 
     def step(self, report: StepReport) -> None:
         self._run.log(step_values(report), step=report.step)

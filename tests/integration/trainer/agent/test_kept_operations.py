@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +81,29 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert condition()
+
+
+OVERWRITTEN = """
+import os
+from megatronapp import nccl
+from megatronapp.trainer.agent.kept_operations import KeptOperations
+from megatronapp.trainer.agent.segment import Segment
+from tests.unit.nccl.stand_in import Nccl
+descriptor = nccl.open_segment(1 << 16, 8)
+nccl.ask_for(nccl.Level.ALL)
+kept = KeptOperations(Segment(os.dup(descriptor)))
+calls = Nccl(nccl.LIBRARY, 5).communicator(77)
+for _ in range(2000):
+    calls.run(calls.enqueue(), 1, 2)
+kept.read()
+print(kept.lost > 0, Segment(os.dup(descriptor)).sent == kept.lost)
+"""
+
+
+def test_the_rank_is_told_how_many_records_were_overwritten():
+    told = subprocess.run([sys.executable, "-c", OVERWRITTEN], capture_output=True, text=True, check=True).stdout
+
+    assert told.split() == ["True", "True"]
 
 
 def test_after_kill_9_the_agent_tells_what_the_rank_was_in(tmp_path, capsys, monkeypatch):

@@ -125,7 +125,10 @@ def test_what_is_wrong_is_said_in_one_line(
     [
         (["--max-new-tokens", "64"], "prompt 0 has 1 tokens and asks for 64 more: this model takes 64 in all"),
         (["--max-positions", "65"], "--max-positions 65: the model has embeddings for 64"),
-        (["--pipeline-model-parallel-size", "3"], "--num-layers 4 is no multiple of 3 pipeline stages"),
+        (
+            ["--pipeline-model-parallel-size", "3"],
+            "--num-layers 4 is no multiple of 3 pipeline stages: change it, or --pipeline-model-parallel-size",
+        ),
         (["--stop-token", "257"], "stop token 257: ids of this model lie from 0 to 256"),
     ],
 )

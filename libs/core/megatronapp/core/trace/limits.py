@@ -86,9 +86,10 @@ MAX_ROWS = 1_000_000
 MAX_BATCH_ROWS = 1 << 17
 """Spans of one message of a rank. A rank sends 16,384 at most; 4 MiB hold 170,000."""
 MAX_SUMMARY_ROWS = 1 << 15
-MAX_ORDER_BYTES = 1 << 17
 """Rows of one summary, one for each (operation, chunk, communicator, peer); usually some tens. They are 130 bytes each
 when decoded."""
+MAX_ORDER_BYTES = 1 << 17
+"""Of what a stage ran in a step: two a pass."""
 
 MAX_PHASE = 31
 """Phases are bits of 32. A newer sender may name one that is not known here."""

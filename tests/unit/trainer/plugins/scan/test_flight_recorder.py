@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,15 @@ from megatronapp.trainer.plugins.scan.flight_recorder import DUMP, OLDER_DUMP, P
 from megatronapp.trainer.plugins.scan.plugin import ScanPlugin
 
 
-def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *given: str) -> dict[str, str]:
-    monkeypatch.setattr(rendezvous.tempfile, "gettempdir", lambda: str(tmp_path))
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """Of a path that leaves room for a socket's name, as pytest's own are too long for."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        yield folder
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, folder: str, *given: str) -> dict[str, str]:
+    monkeypatch.setattr(rendezvous.tempfile, "gettempdir", lambda: folder)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     parser = argparse.ArgumentParser()
     ScanPlugin.add_arguments(parser)
@@ -28,8 +37,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *given: str) -> di
     return dict(ScanPlugin.prepare(parser.parse_args(given), asked).variables)
 
 
-def test_a_rank_that_is_traced_has_a_recorder_that_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    variables = prepared(monkeypatch, tmp_path, "--trace")
+def test_a_rank_that_is_traced_has_a_recorder_that_listens(monkeypatch: pytest.MonkeyPatch, short_folder: str) -> None:
+    variables = prepared(monkeypatch, short_folder, "--trace")
 
     document = flight_recorder.document(variables, rank=3)
 
@@ -39,8 +48,8 @@ def test_a_rank_that_is_traced_has_a_recorder_that_listens(monkeypatch: pytest.M
     assert Path(document["dump"]).parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_without_tracing_nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert prepared(monkeypatch, tmp_path) == {}
+def test_without_tracing_nothing_is_set(monkeypatch: pytest.MonkeyPatch, short_folder: str) -> None:
+    assert prepared(monkeypatch, short_folder) == {}
 
 
 @pytest.mark.parametrize("dump", [DUMP, OLDER_DUMP])
@@ -55,8 +64,8 @@ def test_a_recorder_of_which_nobody_knows_where_it_writes_is_not_told() -> None:
     assert flight_recorder.document({PIPE: "/run/fr-"}, 0) is None
 
 
-def test_files_of_this_process_alone_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rendezvous.tempfile, "gettempdir", lambda: str(tmp_path))
+def test_files_of_this_process_alone_are_removed(monkeypatch: pytest.MonkeyPatch, short_folder: str) -> None:
+    monkeypatch.setattr(rendezvous.tempfile, "gettempdir", lambda: short_folder)
     own = flight_recorder.variables({})[PIPE]
     other = Path(own).with_name(f"recorder-{os.getpid()}0-0.pipe")
     for path in (Path(f"{own}0.pipe"), other):
