@@ -25,7 +25,7 @@ from megatronapp.trainer import arguments
 from megatronapp.trainer.convert import families
 from megatronapp.trainer.convert.family import Sizes
 from megatronapp.trainer.convert.fields import Fields
-from megatronapp.trainer.convert.safetensors_folder import SINGLE, Planned, header
+from megatronapp.trainer.safetensors_folder import SINGLE, Planned, header
 
 LIMIT_BYTES = 4 * 10**9
 SHAPE: dict[str, Any] = {

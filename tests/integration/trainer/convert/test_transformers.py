@@ -13,9 +13,9 @@ import pytest
 
 from megatronapp.trainer.convert import core_to_hf, hf_to_core
 from megatronapp.trainer.convert.arguments import Options
-from megatronapp.trainer.convert.safetensors_folder import TensorFolder
 from megatronapp.trainer.generate.arguments import Source
 from megatronapp.trainer.generate.loaded import loaded
+from megatronapp.trainer.safetensors_folder import TensorFolder
 from tests.support.forked import run_forked
 from tests.support.marks import some
 from tests.support.transformer_lens_venv import HOW, PYTHON

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UnavailableError, UsageError
-from megatronapp.trainer import checkpoint_folder
+from megatronapp.trainer import checkpoint_folder, safetensors_folder
 from megatronapp.trainer.config import ParallelConfig
-from megatronapp.trainer.convert import core_to_hf, hf_to_core, safetensors_folder
+from megatronapp.trainer.convert import core_to_hf, hf_to_core
 from megatronapp.trainer.convert.arguments import Options
-from megatronapp.trainer.convert.safetensors_folder import TensorFolder
 from megatronapp.trainer.convert.torch_dist import StoredWeights
+from megatronapp.trainer.safetensors_folder import TensorFolder
 from megatronapp.trainer.saved_model import SavedModel
 from tests.support.hugging_face import (
     CONFIGS,

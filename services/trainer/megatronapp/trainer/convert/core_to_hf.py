@@ -13,16 +13,16 @@ import torch
 
 from megatronapp.core.durable_file import replace_file
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer import checkpoint_folder
+from megatronapp.trainer import checkpoint_folder, safetensors_folder
 from megatronapp.trainer.config import TrainerConfig
-from megatronapp.trainer.convert import families, output_folder, safetensors_folder
+from megatronapp.trainer.convert import families, output_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields
 from megatronapp.trainer.convert.hf_to_core import DTYPES
-from megatronapp.trainer.convert.safetensors_folder import Planned
 from megatronapp.trainer.convert.tokenizer_files import KEPT
 from megatronapp.trainer.convert.torch_dist import StoredWeights
+from megatronapp.trainer.safetensors_folder import Planned
 
 EMBEDDING = "embedding.word_embeddings.weight"
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}

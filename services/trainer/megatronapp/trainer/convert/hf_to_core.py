@@ -18,10 +18,10 @@ from megatronapp.trainer.convert import families, output_folder, tokenizer_files
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields
-from megatronapp.trainer.convert.safetensors_folder import TensorFolder
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.safetensors_folder import TensorFolder
 
 STEP = 0
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.convert.safetensors_folder import TensorFolder
 from megatronapp.trainer.convert.torch_dist import StoredWeights
+from megatronapp.trainer.safetensors_folder import TensorFolder
 
 
 def show_folder(folder: Path) -> None:

@@ -21,8 +21,8 @@ from megatronapp.core.json_file import load_json_file
 from megatronapp.core.scope.captures import Place
 from megatronapp.core.scope.sites import MAX_SIZE, SAE
 from megatronapp.core.scope.transformer_lens import place_of
-from megatronapp.trainer.convert import safetensors_folder
-from megatronapp.trainer.convert.safetensors_folder import Stored
+from megatronapp.trainer import safetensors_folder
+from megatronapp.trainer.safetensors_folder import Stored
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 MAX_SAES = 64

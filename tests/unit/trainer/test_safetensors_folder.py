@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from megatronapp.trainer.convert.safetensors_folder import DTYPES, Planned, TensorFolder, write
+from megatronapp.trainer.safetensors_folder import DTYPES, Planned, TensorFolder, write
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 plans = st.lists(st.tuples(shapes, st.sampled_from(list(DTYPES.values()))), min_size=1, max_size=8)
