@@ -89,9 +89,9 @@ class Run:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_kill_at_any_moment_loses_one_checkpoint_at_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_a_kill_at_any_moment_loses_one_checkpoint_at_most(rounds: int, tmp_path: Path) -> None:
     draw = random.Random(21)
-    rounds = 20
     flags = f"{TINY} {DROPOUT} --train-iters {6 * rounds}"
     whole = run_forked(1, train, flags)[0].losses
     saving = f"{flags} --async-save --save-interval 1 --keep-last 3 --save {tmp_path / 'checkpoints'}"
