@@ -13,11 +13,12 @@ from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.findings import Ledger, Moment
 from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 
+SINCE = 10
 SLOW_GPU = Suspicion(
     kind=Kind.SLOW_GPU,
     cause=Cause.INTERFERENCE,
     ranks=(3,),
-    since_step=10,
+    since_step=SINCE,
     effect_ratio=1.5,
     evidence=(),
     summary="Rank 3 is slow.",
@@ -118,7 +119,7 @@ def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
 )
 def test_a_page_is_of_what_has_lasted_in_steps_and_in_time_and_matters(suspicion: Suspicion, page: bool) -> None:
     """However long steps are: two of a minute each are no three."""
-    (finding,) = _told(Ledger("run", "team/job", 1), [suspicion], step=suspicion.since_step + 10)
+    (finding,) = _told(Ledger("run", "team/job", 1), [suspicion], step=SINCE + 10)
 
     assert finding.page is page
 
