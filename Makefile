@@ -9,13 +9,15 @@ EXTRAS ?= dev
 REPORT ?=
 JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
+# Which part the drawn targets play: another one each day
+DAY    ?= $(shell date -u +%j)
 # Node and Helm stand there where the machine has none
 export PATH := $(abspath $(BIN)):$(PATH)
 
 # Run a command on the page's sources, where they could be built
 with_page = @if [ -d services/ui/node_modules ]; then cd services/ui && $(1); else echo "the page is not checked: no Node"; fi
 
-.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-cluster e2e-operator clean
+.PHONY: setup setup-system setup-tests demo test check faults faults-drawn scale test-long test-long-drawn test-exhaustive references transformer-lens corpus locks proto reference ui images chart wheels wheel wheels-native chart-package sbom bench hangs e2e e2e-drawn e2e-cluster e2e-operator clean
 # In this order, also with -j: what the system lacks comes first
 .NOTPARALLEL:
 
@@ -109,6 +111,10 @@ references: setup-tests
 test-long: references
 	$(BIN)/pytest -n 2 --dist worksteal -m "long and not exhaustive" tests $(JUNIT)
 
+# A quarter of them, another one each day and some of every module: ten minutes
+test-long-drawn: references
+	$(BIN)/pytest -n 2 --dist worksteal -m "long and not exhaustive" --share 0.25 --share-seed $(DAY) tests $(JUNIT)
+
 # All integration tests that `make test` leaves out: every layout of every instrument, an hour of two cores
 test-exhaustive: references
 	$(BIN)/pytest -n 2 --dist worksteal -m "long or exhaustive" tests $(JUNIT)
@@ -127,6 +133,10 @@ hangs: setup-tests
 
 e2e: setup-tests
 	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
+
+# Half of them, as above: nine minutes
+e2e-drawn: setup-tests
+	$(BIN)/pytest -m "e2e and not cluster" --share 0.5 --share-seed $(DAY) tests/e2e $(JUNIT)
 
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup-tests
