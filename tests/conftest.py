@@ -34,10 +34,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """After marks and keywords have chosen."""
     share = config.getoption("--share")
     if share < 1:
-        kept = drawn(items, share, config.getoption("--share-seed"), group=lambda item: item.path)
-        left_out = set(items) - set(kept)
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = kept
+        kept = set(drawn(items, share, config.getoption("--share-seed"), group=lambda item: item.path))
+        kept.update(item for item in items if item.get_closest_marker("always"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)
