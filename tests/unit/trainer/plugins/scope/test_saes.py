@@ -16,7 +16,7 @@ from megatronapp.core.scope.expression import parse
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Partial, Top
 from megatronapp.core.scope.sites import Coordinates, Model, Rule, standard_sites
-from megatronapp.trainer.plugins.scope.reduce import reduce_features
+from megatronapp.trainer.plugins.scope.derived import reduce_features
 from megatronapp.trainer.plugins.scope.saes import CONFIG, WEIGHTS, found_saes, read_sae
 from megatronapp.trainer.plugins.scope.shards import Shard, encoded_sites
 from megatronapp.trainer.plugins.scope.watch import resolved

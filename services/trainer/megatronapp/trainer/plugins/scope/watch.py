@@ -16,17 +16,11 @@ from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
+from megatronapp.trainer.plugins.scope.derived import reduce_attention, reduce_features, reduce_head_results
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
-from megatronapp.trainer.plugins.scope.reduce import (
-    Reduced,
-    counts_patterns,
-    reduce_attention,
-    reduce_by_patterns,
-    reduce_features,
-    reduce_head_results,
-    reduce_shard,
-)
+from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_patterns, reduce_shard
+from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
