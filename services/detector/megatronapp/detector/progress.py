@@ -110,6 +110,8 @@ class Progress:
         self._lags: dict[str, int] | None = None
         self._lags_unix_ns = 0
         """When they were worked out."""
+        self._stopped: set[int] = set()
+        """Ranks whose processes are, as the kernel says."""
         self._program: tuple[Blame, ...] = ()
         """Who calls something else than the others."""
         self._program_unix_ns = 0
@@ -163,9 +165,9 @@ class Progress:
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
         if heartbeat.HasField("stack"):
-            state.stack = _with_recorder(heartbeat.stack, None if moved else state.stack)
-        elif not stands:
-            state.stack = None
+            self._see(process.rank, state, _with_recorder(heartbeat.stack, None if moved else state.stack))
+        elif not stands and state.stack is not None:
+            self._see(process.rank, state, None)
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
@@ -175,6 +177,14 @@ class Progress:
             self._step = step
             self._patience.ends(patience.STEP, len(self._ranks))
             self._allowed_seconds = self._patience.of(self._phases)
+
+    def _see(self, rank: int, state: _Rank, stack: trace_pb2.Stack | None) -> None:
+        """What a rank's agent has seen it in."""
+        state.stack = stack
+        if stack is not None and stack.state == STOPPED:
+            self._stopped.add(rank)
+        else:
+            self._stopped.discard(rank)
 
     def stood_still(self, seconds: float, step_seconds: Iterable[float]) -> None:
         """Nothing has moved for so long since the heartbeats that were taken last; steps took so long before. A step's
@@ -201,9 +211,7 @@ class Progress:
 
     def _halted(self) -> bool:
         """Whether the kernel says that somebody's process is stopped: it will not move, however long pauses are."""
-        if self.stalled_seconds <= CERTAIN_SECONDS:
-            return False
-        return any(s.stack is not None and s.stack.state == STOPPED for s in self._ranks.values())
+        return self.stalled_seconds > CERTAIN_SECONDS and bool(self._stopped)
 
     def _overdue(self) -> bool:
         """Whether somebody who has died is waited for, or anybody in collectives for longer than these have ever taken,
