@@ -46,6 +46,12 @@ def test_ranks_are_cut_into_two_worlds_with_layouts_of_their_own() -> None:
     assert not forward.config.parallel.sequence_parallel
 
 
+def test_roles_may_lie_apart() -> None:
+    roles = [prepared(f"{TWO} {ONE} --fbd-roles-apart", 6, rank).role for rank in range(6)]
+
+    assert roles == ["backward"] * 4 + ["forward"] * 2
+
+
 LARGE = (
     "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 32 --hidden-size 4096 "
     "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --fbd-forward-speed 0.8 "
@@ -141,6 +147,7 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{LINEARS} --reset-attention-mask", 2, "can't tell documents apart"),
         (f"{TWO} --group-query-attention --num-query-groups 1", 8, "can't share 1 query groups among 2 tensor ranks"),
         (ONE, 2, "does nothing without --forward-backward-disaggregating"),
+        ("--fbd-roles-apart", 2, "does nothing without --forward-backward-disaggregating"),
         ("--fbd-slots 4", 2, "does nothing without --forward-backward-disaggregating"),
     ],
 )
