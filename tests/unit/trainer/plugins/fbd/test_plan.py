@@ -129,7 +129,13 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{ASKED} --forward-pipeline-model-parallel-size 0", 4, "must be 1 or more"),
         (f"{ASKED} --forward-pipeline-model-parallel-size 3", 5, "--forward-pipeline-model-parallel-size 2 or less"),
         (f"{ASKED} --use-dpp", 4, "can't run with --use-dpp"),
-        (f"{ASKED} --fbd-slots 1", 4, "give 2 or more"),
+        (f"{ASKED} --fbd-slots 0", 4, "give 1 or more"),
+        (
+            "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 8 "
+            "--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 1",
+            8,
+            "give 2 or more",
+        ),
         (f"{LINEARS} --tensor-model-parallel-size 2 {ONE}", 3, "needs 2 forward tensor ranks, as many as backward"),
         (f"{ASKED} --fbd-mode auto --num-experts 2 --disable-bias-linear", 4, "can't plan experts"),
         (f"{LINEARS} --num-experts 2 --disable-bias-linear", 2, "can't run experts"),
