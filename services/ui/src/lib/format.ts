@@ -93,9 +93,10 @@ export function formatShare(share: Maybe): string {
   return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`
 }
 
-/** 1.2 → "1.20×". */
+/** 1.2 → "1.20×", 63.2 → "63×". */
 export function formatRatio(ratio: Maybe): string {
-  return known(ratio) ? `${ratio.toFixed(2)}×` : UNKNOWN
+  if (!known(ratio)) return UNKNOWN
+  return ratio >= 10 ? formatExcess(ratio) : `${ratio.toFixed(2)}×`
 }
 
 /** Ranks as short as can be: [0, 1, 2, 5] → "0–2, 5". */
