@@ -174,7 +174,9 @@ def test_parameters_and_states_are_whole_in_each_layout(model: str, ranks: int, 
         shown, statistics = (whole(found, where, number) for number in range(len(EXPRESSIONS)))
         assert shown.shape == values.shape
         rounding = ADAM_OF_NOTHING if where[0].startswith("weight.") else 1e-12
-        np.testing.assert_allclose(shown, values, rtol=0, atol=2e-5 * np.abs(values).max() + rounding, err_msg=str(where))
+        np.testing.assert_allclose(
+            shown, values, rtol=0, atol=2e-5 * np.abs(values).max() + rounding, err_msg=str(where)
+        )
         axes = tuple(Axis(name, size) for name, size in zip(("out", "in"), values.shape, strict=False))
         over_all = reduced_by_numpy(Values(shown), axes, parse(where[0] + EXPRESSIONS[1]).operations)
         assert isinstance(over_all, Values)
