@@ -182,7 +182,7 @@ class TapReader:
     def _reduced(self, capture: Capture, axes: tuple[Axis, ...], operations: Sequence[Operation]) -> Reduced | None:
         if len(operations) == 1 and capture.spot.site not in MASKED and capture.value.numel():
             stats = operations[0]
-            if counts_patterns(stats, capture.value, None):  # in whatever order
+            if counts_patterns(stats, capture.value, capture.absent):  # in whatever order
                 return reduce_by_patterns(capture.value, stats, partial=self.tap.partial)
         values = ordered(capture, axes)
         return reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
@@ -283,9 +283,9 @@ def _order(dims: Dims, axes: tuple[Axis, ...]) -> tuple[int, ...]:
 
 
 def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
-    """Of scores and probabilities: a key after the query has none."""
+    """Of scores and probabilities: a key after the query has none. Of what this rank has some cells of: the others."""
     if capture.spot.site not in MASKED:
-        return None
+        return capture.absent
     queries, keys = values.shape[-2:]
     rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)
     return torch.arange(keys, device=values.device) > rows
