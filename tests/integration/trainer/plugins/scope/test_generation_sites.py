@@ -45,7 +45,7 @@ Where = tuple[str, str, int | None]
 
 
 @dataclass
-class Seen:
+class Captured:
     """By a rank."""
 
     texts: list[list[int]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Seen:
     epsilon: float = 0.0
 
 
-def generated(folder: Path, layout: dict[str, int]) -> Seen:
+def generated(folder: Path, layout: dict[str, int]) -> Captured:
     """For a rank: text with a cache, then each row's whole text at once."""
     from megatronapp.trainer.generate.loaded import loaded
     from megatronapp.trainer.plugins.scope.position import Position
@@ -65,7 +65,7 @@ def generated(folder: Path, layout: dict[str, int]) -> Seen:
     from megatronapp.trainer.plugins.scope.taps import Capture, Demand, Taps
     from megatronapp.trainer.plugins.scope.weights import weights
 
-    seen, position = Seen(), Position()
+    seen, position = Captured(), Position()
 
     def see(capture: Capture) -> None:
         if capture.key is not None:
@@ -123,7 +123,7 @@ def seen_by(tmp_path_factory: pytest.TempPathFactory) -> object:
     return lambda flags, ranks, layout: run_forked(ranks, generated, folder_of(flags), layout)
 
 
-def whole(ranks: Sequence[Seen], where: Where) -> Floats:
+def whole(ranks: Sequence[Captured], where: Where) -> Floats:
     """Rows of the batch first; NaN where nothing was shown."""
     parts = [part for rank in ranks for part in rank.parts.get(where, [])]
     assert parts, f"nobody has {where}"
@@ -161,7 +161,7 @@ def test_cached_rows_are_those_of_a_forward_pass_by_hand(
     model: str, ranks: int, layout: dict[str, int], seen_by: object
 ) -> None:
     flags, shape = MODELS[model]
-    found: list[Seen] = seen_by(flags, ranks, layout)  # type: ignore[operator]
+    found: list[Captured] = seen_by(flags, ranks, layout)  # type: ignore[operator]
     texts = found[0].texts
     weights = _alone(flags, seen_by).weights
 
@@ -182,7 +182,7 @@ def test_cached_rows_are_those_of_a_forward_pass_by_hand(
             assert_alike(site, *given, (site, layer, row))
 
 
-def _alone(flags: str, seen_by: object) -> Seen:
+def _alone(flags: str, seen_by: object) -> Captured:
     [alone] = seen_by(flags, 1, {})  # type: ignore[operator]
     return alone  # type: ignore[no-any-return]
 
@@ -191,7 +191,7 @@ def _alone(flags: str, seen_by: object) -> Seen:
 def test_a_router_gives_cached_rows_what_numpy_makes_of_them(
     ranks: int, layout: dict[str, int], seen_by: object
 ) -> None:
-    found: list[Seen] = seen_by(MOE, ranks, layout)  # type: ignore[operator]
+    found: list[Captured] = seen_by(MOE, ranks, layout)  # type: ignore[operator]
     alone = _alone(MOE, seen_by)
 
     for row, ids in enumerate(found[0].texts):
@@ -207,7 +207,7 @@ def test_a_router_gives_cached_rows_what_numpy_makes_of_them(
             assert_alike("router.logits", logits, by_numpy.astype(np.float32), layer)
 
 
-def _normed(values: npt.NDArray[np.float64], of: Seen, layer: int) -> npt.NDArray[np.float64]:
+def _normed(values: npt.NDArray[np.float64], of: Captured, layer: int) -> npt.NDArray[np.float64]:
     scale, offset = (of.weights[f"layers.{layer}.pre_mlp_layernorm.{name}"] for name in ("weight", "bias"))
     centred = values - values.mean(-1, keepdims=True)
     normed: npt.NDArray[np.float64] = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + of.epsilon)
