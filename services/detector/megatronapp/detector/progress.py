@@ -85,6 +85,8 @@ class Stall:
     """Of the blamed, what their agents have seen them in."""
     silences: Mapping[int, Silence] = field(default_factory=dict)
     """Of those that are not heard of, what that says."""
+    ended: bool = False
+    """The attempt is over: who died is blamed, and the others have ended over it."""
 
 
 class Progress:
@@ -199,7 +201,7 @@ class Progress:
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
         certain = (late and not self._leaving) or self._differing() or self._halted()
         if self._closed == len(self._ranks) or not certain:
-            self._stall = None
+            self._stall = self._death()
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
@@ -236,6 +238,24 @@ class Progress:
             return False
         others = [other for other in self._ranks.values() if other is not state and other.node == state.node]
         return any(not (other.lost or other.closing or self._silent(other)) for other in others)
+
+    def _death(self) -> Stall | None:
+        """Whose death has ended the attempt: all others have said goodbye in operations in which they waited for it,
+        since their library raises when a connection breaks (gloo). One that was in it too may have been ended by it,
+        and is not named; nor is anybody where the job was about to end, or several died."""
+        if self._lost != 1 or self._closed != len(self._ranks) - 1:
+            return None
+        dead, lost = next((rank, state) for rank, state in self._ranks.items() if state.lost and not state.closing)
+        apart = max(abs(state.step - lost.step) for state in self._ranks.values())
+        if apart > 1 or any(state.phase == patience.PAUSE for state in self._ranks.values()):
+            return None
+        known = self._everyone()
+        activities = {rank: state.activity for rank, state in self._ranks.items()}
+        blamed = tuple(blame(known.frontiers, known.members, frozenset({dead}), activities))
+        if [(b.rank, b.side) for b in blamed] != [(dead, Side.HOST)]:
+            return None
+        silent = {dead: Silence.ENDED}
+        return Stall(self.stalled_seconds, lost.step, blamed, activities, lost.phase, silences=silent, ended=True)
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,
