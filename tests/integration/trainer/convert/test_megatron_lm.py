@@ -26,7 +26,12 @@ LLAMA = (
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("model", "layout"), [(LLAMA, "--tensor-model-parallel-size 2"), ("", "--pipeline-model-parallel-size 2")]
+    ("model", "layout"),
+    [
+        (LLAMA, "--tensor-model-parallel-size 2 --ckpt-format torch"),
+        (LLAMA, "--tensor-model-parallel-size 2 --ckpt-format torch_dist"),
+        ("", "--pipeline-model-parallel-size 2 --ckpt-format torch"),
+    ],
 )
 def test_both_find_the_same_losses(
     model: str, layout: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -35,9 +40,10 @@ def test_both_find_the_same_losses(
     theirs = run(
         ON_CPU,
         megatron_lm / "pretrain_gpt.py",
-        *f"{FLAGS} {MODEL} {SIZES} {model} {layout} --ckpt-format torch --distributed-backend gloo".split(),
+        *f"{FLAGS} {MODEL} {SIZES} {model} {layout} --distributed-backend gloo".split(),
         *("--save", tmp_path / "theirs", "--save-interval", "1000000", "--data-cache-path", tmp_path / "cache"),
         environment={"PYTHONPATH": str(megatron_lm), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        timeout=420.0,
     )
     assert theirs.code == 0, theirs.output
     wanted = [float(loss) for loss in re.findall(r"validation loss at .*lm loss value: (\S+)", theirs.output)]
