@@ -84,6 +84,17 @@ def test_a_checkpoint_is_described(checkpoint: Path, capsys: pytest.CaptureFixtu
     assert f"{FC2}  2x16x24  float32" in told
 
 
+def test_a_layout_that_the_model_can_be_cut_into_needs_no_reshaping(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--target-pipeline-model-parallel-size", "2"]
+
+    assert checkpoint_command.main(["reshape", str(checkpoint), *sizes]) == 0
+    assert "loads so as it is" in capsys.readouterr().out
+    assert checkpoint_command.main(["reshape", str(checkpoint), "--target-tensor-model-parallel-size", "3"]) == 2
+    assert "3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("argv", "code"), [([], 2), (["sideways"], 2), (["verify", "/nowhere"], 1)])
 def test_wrong_flags_and_folders_are_refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert checkpoint_command.main(argv) == code

@@ -19,7 +19,7 @@ from megatronapp.trainer.convert import families, output_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields
-from megatronapp.trainer.convert.hf_to_core import DTYPES
+from megatronapp.trainer.convert.new_checkpoint import DTYPES
 from megatronapp.trainer.convert.tokenizer_files import KEPT
 from megatronapp.trainer.safetensors_folder import Planned
 from megatronapp.trainer.torch_dist import StoredWeights
