@@ -31,6 +31,8 @@ from tests.attack.targets import PROGRAMS, TARGETS
 CHECK_EVERY = 500
 """Inputs from one look at the innocent to the next."""
 PROGRESS_SECONDS = 15.0
+WATCHDOG_SECONDS = 10 * HANG_SECONDS
+"""Inputs that are executed at once, and a look at the innocent, which take longer end the process."""
 MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
 MAX_HARMS = 1_000
@@ -58,10 +60,10 @@ class Run:
         target = make()
         with tempfile.TemporaryDirectory() as folder:
             await target.start(Path(folder))
-            _watch()
             try:
                 for first in range(0, len(seeds), target.at_once):
                     batch = seeds[first : first + target.at_once]
+                    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
                     if self._ends():
@@ -86,7 +88,6 @@ class Run:
         """At the innocent, the memory and the clock, now and then."""
         before, self.executions = self.executions, self.executions + executed
         if before // CHECK_EVERY != self.executions // CHECK_EVERY:
-            _watch()
             try:
                 await target.check()
             except Exception as error:  # noqa: BLE001
@@ -120,11 +121,6 @@ class Run:
             f"memory +{grown >> 20} MiB",
             flush=True,
         )
-
-
-def _watch() -> None:
-    """End the process, with its stack, where the next CHECK_EVERY inputs take too long."""
-    faulthandler.dump_traceback_later(2 * HANG_SECONDS + CHECK_EVERY, exit=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

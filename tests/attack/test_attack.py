@@ -226,3 +226,15 @@ def test_the_long_form_ends_a_target_that_takes_memory_or_only_harms(
     assert not asyncio.run(run.attack(range(10**6)))
 
     assert run.executions <= (4 if grows else attack_bench.MAX_HARMS)
+
+
+def test_the_long_form_waits_for_each_input_alone_however_long_all_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[float] = []
+    monkeypatch.setattr(attack_bench.faulthandler, "dump_traceback_later", lambda seconds, **_: armed.append(seconds))
+    monkeypatch.setitem(TARGETS, "endless", (Endless, 1.0))
+
+    asyncio.run(attack_bench.Run("endless", tmp_path / "failures.jsonl").attack(range(3)))
+
+    assert armed == [attack_bench.WATCHDOG_SECONDS] * 3
