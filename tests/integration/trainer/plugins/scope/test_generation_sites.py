@@ -1,4 +1,4 @@
-"""While text is generated with a cache each site shows, row by row, what a forward pass over the whole text has there."""
+"""While text is generated with a cache each site shows, row by row, what a forward pass over the whole text has."""
 
 from __future__ import annotations
 
