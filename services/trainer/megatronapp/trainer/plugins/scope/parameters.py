@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from megatronapp.core.scope.operations import SHARD
 from megatronapp.core.scope.sites import MAX_SIZE, STATE, WEIGHT, Axis, Pass, Rule, Site, Split
 from megatronapp.trainer.plugins.scope.optimizer_states import Stretch
-from megatronapp.trainer.plugins.scope.places import Dims, Place, Spot
+from megatronapp.trainer.plugins.scope.places import Dims, Place, Spot, weight_spots
 from megatronapp.trainer.plugins.scope.shards import DTYPES, Shard
 from megatronapp.trainer.plugins.scope.weights import Weight
 
@@ -44,6 +45,11 @@ class Held:
     site: Site
     """With this layer alone."""
     read: Callable[[], Shown | None]
+
+
+def held_ends(chunks: Sequence[torch.nn.Module], shard: Shard) -> list[Held]:
+    """The last stage's, by what they are to its logits."""
+    return [Held(spot, shard.sites[spot.site], partial(Shown, value)) for spot, value in weight_spots(chunks)]
 
 
 def held_weights(weights: Iterable[Weight]) -> list[Held]:

@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -33,10 +32,9 @@ from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
 from megatronapp.trainer.plugins.scope.lens import Lens, lens_documents
 from megatronapp.trainer.plugins.scope.optimizer_states import OptimizerStates
-from megatronapp.trainer.plugins.scope.parameters import Held, Shown, held_states, held_weights, sites_of
+from megatronapp.trainer.plugins.scope.parameters import held_ends, held_states, held_weights, sites_of
 from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
-from megatronapp.trainer.plugins.scope.places import weight_spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae, found_saes
 from megatronapp.trainer.plugins.scope.shards import Shard
@@ -131,14 +129,13 @@ class ScopePlugin(Plugin):
         held = HeldWeights(self._weights, shard.data)
         self._kept = Kept(shard)
         self._disturber = Disturber(held, shard, first.config.params_dtype, self._kept, storage=self._weights_stay)
-        ends = [Held(spot, shard.sites[spot.site], partial(Shown, value)) for spot, value in weight_spots(chunks)]
         self._viewer = Viewer(
             self._taps.spots,
             shard,
             self._context.channel,
             self._teller.say,
             self._rank,
-            held=[*ends, *(held_weights(self._weights) if self._weights_stay else ())],
+            held=[*held_ends(chunks, shard), *(held_weights(self._weights) if self._weights_stay else ())],
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._hello
@@ -149,8 +146,7 @@ class ScopePlugin(Plugin):
         states = OptimizerStates(optimizer)
         held = held_states(self._weights, lambda weight: states.of(weight.parameter))
         self._viewer.hold(held)
-        if held:
-            self._teller.say({"sites": {"sites": [described(site) for site in sites_of(held).values()]}})
+        self._teller.say({"sites": {"sites": [described(site) for site in sites_of(held).values()]}})
 
     def step_begin(self, step: int) -> None:
         self._listen()
