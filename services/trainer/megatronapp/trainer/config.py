@@ -245,6 +245,13 @@ class DataConfig:
     data_path: tuple[str, ...] = flag(
         (), "prefix of .bin/.idx files, or a blend: weight prefix weight prefix ...", TRAINING
     )
+    train_data_path: tuple[str, ...] = flag((), "the same for training alone, in place of --data-path", TRAINING)
+    valid_data_path: tuple[str, ...] = flag((), "for validation alone", TRAINING)
+    test_data_path: tuple[str, ...] = flag((), "for test alone", TRAINING)
+    data_args_path: str | None = flag(None, "file that holds what --data-path takes", TRAINING)
+    per_split_data_args_path: str | None = flag(
+        None, "JSON file of train, valid and test, each with what --data-path takes", TRAINING
+    )
     split: str = flag("969,30,1", "parts of the documents for training, validation and test", TRAINING)
     mock_data: bool = flag(False, "made-up sequences in place of --data-path, always the same", TRAINING)
     data_cache_path: str | None = flag(None, "folder of the sample indices; default beside the data", OPERATION)
