@@ -58,6 +58,7 @@ class Run:
         target = make()
         with tempfile.TemporaryDirectory() as folder:
             await target.start(Path(folder))
+            _watch()
             try:
                 for first in range(0, len(seeds), target.at_once):
                     batch = seeds[first : first + target.at_once]
@@ -85,7 +86,7 @@ class Run:
         """At the innocent, the memory and the clock, now and then."""
         before, self.executions = self.executions, self.executions + executed
         if before // CHECK_EVERY != self.executions // CHECK_EVERY:
-            faulthandler.dump_traceback_later(2 * HANG_SECONDS + CHECK_EVERY, exit=True)
+            _watch()
             try:
                 await target.check()
             except Exception as error:  # noqa: BLE001
@@ -119,6 +120,11 @@ class Run:
             f"memory +{grown >> 20} MiB",
             flush=True,
         )
+
+
+def _watch() -> None:
+    """End the process, with its stack, where the next CHECK_EVERY inputs take too long."""
+    faulthandler.dump_traceback_later(2 * HANG_SECONDS + CHECK_EVERY, exit=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

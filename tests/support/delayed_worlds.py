@@ -13,9 +13,12 @@ from megatronapp.trainer.plugins.fbd.link import Link
 from tests.support.disaggregated import Case
 
 CASES = {
-    "input, fewest slots": Case("--fbd-slots 2", forward_pipeline=1),
-    "input, VPP 2, fewest slots": Case("--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 3", forward_pipeline=2),
-    "linears, one stage, fewest slots": Case("--fbd-slots 2", pipeline=1, linears=True),
+    "input, one slot": Case("--fbd-slots 1", forward_pipeline=1),
+    "input, VPP 2, one slot": Case("--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 1", forward_pipeline=2),
+    "linears, one stage, one slot": Case("--fbd-slots 1", pipeline=1, linears=True),
+    "linears, VPP 2, two slots": Case(
+        "--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 2", forward_pipeline=1, linears=True
+    ),
     "linears, PP 2, more slots": Case("--fbd-slots 4", forward_pipeline=1, linears=True),
 }
 LATE_SECONDS, LATE_SHARE = 0.004, 0.3

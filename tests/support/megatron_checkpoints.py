@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.convert import torch_dist
-from megatronapp.trainer.convert.torch_dist import Block, Entry, StoredWeights
+from megatronapp.trainer import checkpoint_folder, torch_dist
+from megatronapp.trainer.torch_dist import Block, Entry, StoredWeights
 
 STACKED = "decoder.layers."
 CUT = {

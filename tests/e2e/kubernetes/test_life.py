@@ -29,6 +29,10 @@ from tests.support.cluster import Cluster, OperatorProcess, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]
 
+APART: dict[str, Any] = {
+    "parallelism": {"pipeline": 2},
+    "plugins": {"fbd": {"enabled": True, "forwardPipeline": 1, "forwardNodeSelector": {"pool": "old"}}},
+}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "world": ({"parallelism": {"tensor": 3}}, "multiple of parallelism.tensor x pipeline x context"),
     "experts": ({"parallelism": {"expert": 4}}, "parallelism.tensor x pipeline x expert"),
@@ -37,6 +41,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fbd ranks": (
         {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"pipeline": 2}, "nodes": 3},
         "forward and backward ranks",
+    ),
+    "forward nodes": (
+        {**APART, "nodes": 1, "procPerNode": 3},
+        "the forward ranks of all replicas must be a multiple of procPerNode",
+    ),
+    "forward nodes in a queue": (
+        {**APART, "nodes": 3, "scheduling": {"queue": "a"}},
+        "forwardNodeSelector can't be used",
     ),
     "elastic": ({"elastic": {"minNodes": 3, "maxNodes": 4}}, "between elastic.minNodes"),
     "elastic sizes": (
@@ -98,6 +110,13 @@ def test_a_name_that_is_too_long_for_its_pods_is_refused(cluster: Cluster) -> No
         cluster.apply(job("n" * 55))
 
     assert "at most 54 characters" in refused.value.stderr
+
+
+def test_a_name_that_is_too_long_for_forward_pods_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        cluster.apply(job("n" * 47, **APART, nodes=3))
+
+    assert "at most 46 characters" in refused.value.stderr
 
 
 def test_what_must_not_change_while_a_job_runs_is_refused(cluster: Cluster) -> None:

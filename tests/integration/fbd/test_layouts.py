@@ -35,7 +35,7 @@ BITWISE = {
     "PP 4, forward PP 3, dropout, untied": Case(
         f"--num-layers 8 {DROPOUT} --untie-embeddings-and-output-weights", pipeline=4, forward_pipeline=3
     ),
-    "VPP 2, one slot more than a group": Case(f"{VIRTUAL} {MODERN} --fbd-slots 3", forward_pipeline=2),
+    "VPP 2, three slots": Case(f"{VIRTUAL} {MODERN} --fbd-slots 3", forward_pipeline=2),
     "linears, TP 2, sequence parallel, dropout, two parts on one forward stage": Case(
         f"--num-layers 6 {DROPOUT} --sequence-parallel", tensor=2, forward_pipeline=1, linears=True
     ),
@@ -48,7 +48,7 @@ BITWISE = {
         forward_pipeline=1,
         linears=True,
     ),
-    "linears, PP 2, forward PP 3, hidden dropout, tied, one slot more than least": Case(
+    "linears, PP 2, forward PP 3, hidden dropout, tied, three slots": Case(
         "--hidden-dropout 0.1 --fbd-slots 3", forward_pipeline=3, linears=True
     ),
     "experts over two ranks": Case(f"{EXPERTS} --global-batch-size 16", data=2),

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from megatronapp.trainer import checkpoint_folder, launch  # noqa: F401  (imported once, before the ranks are forked)
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.engine import MegatronEngine
+from megatronapp.trainer.torch_dist import StoredWeights
 from tests.support.forked import run_forked
 from tests.support.training import TINY, train
 

@@ -11,13 +11,13 @@ from megatronapp.core.trainingjob import Phase, Reason, Status
 from megatronapp.core.trainingjob.status import ExcludedNode, NodesStatus
 from megatronapp.operator.moves import EnsureJob, Finish, Next, NoOp, Start, Stop, Trip, choose
 from megatronapp.operator.observation import Breaker, Observation
-from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.render.job import digest
 from megatronapp.operator.snapshots import Node, format_time
 from tests.unit.operator.samples import NOW, child, observation, pod, report, running, suspicion, training_job
 
 
 def current_digest(view: Observation, excluded: tuple[ExcludedNode, ...] = ()) -> str:
-    return digest(job_spec(view.plan(view.attempt, view.wanted_nodes, excluded)))
+    return digest(view.plan(view.attempt, view.wanted_nodes, excluded))
 
 
 def test_a_new_job_gets_its_first_attempt() -> None:

@@ -11,7 +11,7 @@ from megatronapp.core.trainingjob.status import Condition, Progress
 from megatronapp.operator.actions import Create, Delete, MarkNode, RecordEvent, StartJob, StopJob, TripBreaker
 from megatronapp.operator.observation import Breaker, Limits, Observation, Refusal
 from megatronapp.operator.reconcile import Decision, decide
-from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.render.job import digest
 from megatronapp.operator.snapshots import ChildJob, format_time
 from tests.unit.operator.samples import NOW, child, observation, pod, report, running, suspicion, training_job
 
@@ -66,7 +66,7 @@ def test_service_and_policy_are_there_before_a_held_job_is_let_run() -> None:
 
 def test_a_held_job_is_not_let_run_while_the_server_refuses_what_its_pods_need() -> None:
     refusal = Refusal("exceeded quota: services", 1, NOW + timedelta(seconds=60))
-    current = digest(job_spec(observation().plan(1, 2, ())))
+    current = digest(observation().plan(1, 2, ()))
 
     decision = decide(observation(children=(child(suspended=True, held=True, digest=current),), refusal=refusal))
 

@@ -60,6 +60,12 @@ CASES: dict[str, dict[str, Any]] = {
     "coscheduling": {"scheduling": {"gang": "Coscheduling"}},
     "volcano": {"scheduling": {"gang": "Volcano", "queue": "team-a"}},
     "suspended": {"suspend": True},
+    "forward-nodes": {
+        "nodes": 3,
+        "parallelism": {"tensor": 2, "pipeline": 2},
+        "plugins": {"fbd": {"enabled": True, "forwardPipeline": 1, "forwardNodeSelector": {"pool": "old"}}},
+        "scheduling": {"gang": "Coscheduling", "nodeSelector": {"pool": "new"}, "topology": {"level": "rack"}},
+    },
     "own-command": {"command": ["torchrun", "train.py"], "args": ["--fast"]},
     "attached": {
         "image": "registry.example.com/gpt:1",
@@ -109,11 +115,25 @@ def test_a_jobset_holds_the_same_pods() -> None:
     assert inner == render_job(made)["spec"]
 
 
+def test_jobs_of_two_roles_share_all_nodes_of_torchrun() -> None:
+    jobs = [body for body in made_of(**CASES["forward-nodes"]) if body["kind"] == "Job"]
+    pods = [job["spec"]["template"]["spec"] for job in jobs]
+    env = [{each["name"]: each.get("value") for each in pod["containers"][0]["env"]} for pod in pods]
+
+    assert [(job["metadata"]["name"], job["spec"]["completions"]) for job in jobs] == [
+        ("gpt-3", 2),
+        ("gpt-3-forward", 1),
+    ]
+    assert [pod["nodeSelector"] for pod in pods] == [{"pool": "new"}, {"pool": "old"}]
+    assert [each.get("MEGATRONAPP_FIRST_NODE_RANK") for each in env] == [None, "2"]
+    assert {(each["PET_NNODES"], each["PET_MASTER_ADDR"]) for each in env} == {("3", "gpt-3-0.gpt-ranks")}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_objects_are_valid_kubernetes(name: str) -> None:
     made = plan(**CASES[name])
 
-    for body in (render_network_policy(made.job), render_service(made.job), render_job(made)):
+    for body in (render_network_policy(made.job), render_service(made.job), *map(render_job, made.parts)):
         kubernetes_validate.validate(body, "1.34", strict=True)
 
 

@@ -14,6 +14,11 @@ from megatronapp.core.trainingjob import Phase
 from tests.unit.operator.samples import report, suspicion
 from tests.unit.operator.world import KilledError, World
 
+APART = {
+    "parallelism": {"pipeline": 2},
+    "plugins": {"fbd": {"enabled": True, "forwardNodeSelector": {"pool": "old"}}},
+}
+"""Forward ranks have pods of their own: each attempt is two Jobs."""
 ENDED = {Phase.SUCCEEDED, Phase.FAILED}
 
 
@@ -24,9 +29,11 @@ class Life(RuleBasedStateMachine):
         restarts=st.integers(0, 3),
         mode=st.sampled_from(["Observe", "ExcludeNode", "Taint"]),
         suspend=st.booleans(),
+        apart=st.booleans(),
     )
-    def begin(self, restarts: int, mode: str, suspend: bool) -> None:
+    def begin(self, restarts: int, mode: str, suspend: bool, apart: bool) -> None:
         self.world = World(
+            **(APART if apart else {}),
             suspend=suspend,
             failurePolicy={"maxRestarts": restarts},
             remediation={"mode": mode, "cooldownSeconds": 100},
@@ -79,7 +86,7 @@ class Life(RuleBasedStateMachine):
     def never_two_attempts_at_once(self) -> None:
         """But for pods on lost nodes, which nobody can end."""
         running = [child for child in self.world.children.values() if not child.stopped and not child.suspended]
-        live = [c for c in running if not (c.failing or c.failed or c.complete)]
+        live = {c.attempt for c in running if not (c.failing or c.failed or c.complete)}
         assert len(live) <= 1
 
     @invariant()
@@ -109,6 +116,8 @@ class Life(RuleBasedStateMachine):
             self.world.wait(300)
         self.world.settle()
         assert self.world.reconcile() == 0
+        jobs = 2 if self.world.spec.get("plugins") else 1
+        assert all(len(states) == jobs and len(set(states)) == 1 for states in self.world.states().values())
 
 
 Life.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
@@ -176,9 +185,10 @@ LIFECYCLES = [
 ]
 
 
+@pytest.mark.parametrize("roles", [{}, APART], ids=["together", "apart"])
 @pytest.mark.parametrize("lifecycle", LIFECYCLES)
-def test_a_kill_before_any_write_changes_nothing_in_the_end(lifecycle: Lifecycle) -> None:
-    spec = {"remediation": {"mode": "Taint"}}
+def test_a_kill_before_any_write_changes_nothing_in_the_end(lifecycle: Lifecycle, roles: dict[str, object]) -> None:
+    spec = {"remediation": {"mode": "Taint"}, **roles}
     calm = World(**spec)
     lifecycle(calm, calm.settle)
 

@@ -101,8 +101,8 @@ class World:
             case StartJob(name):
                 self._change(name, suspended=False)
             case Delete("Job", name):
-                self.children.pop(name, None)
-                self.pods = {key: pod for key, pod in self.pods.items() if not pod.name.startswith(f"{name}-")}
+                gone = self.children.pop(name, None)
+                self.pods = {key: pod for key, pod in self.pods.items() if gone is None or not _is_of(gone, pod)}
             case Delete("NetworkPolicy", _):
                 self.policy = False
             case Delete("Service", _):
@@ -128,7 +128,7 @@ class World:
         return int(before != (self.children, self.pods))
 
     def _run_job(self, child: ChildJob) -> None:
-        mine = [pod for pod in self.pods.values() if pod.attempt == child.attempt]
+        mine = [pod for pod in self.pods.values() if _is_of(child, pod)]
         if child.complete or child.failed:
             return
         if child.stopped or child.suspended or child.failing:
@@ -143,7 +143,7 @@ class World:
         elif not (child.stopped or child.suspended or child.failing):
             for index in range(len(mine), child.nodes):
                 name = f"{child.name}-{index}"
-                self.pods[name] = Pod(name=name, run=UID, attempt=child.attempt)
+                self.pods[name] = Pod(name=name, run=UID, attempt=child.attempt, role=child.role)
 
     def _run_pod(self, pod: Pod) -> None:
         if pod.delete_requested is not None and self.nodes[pod.node].ready:
@@ -185,8 +185,20 @@ class World:
     def wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
+    def states(self) -> dict[int, list[str]]:
+        """Of each attempt: whether its Jobs, in the order of their roles, are over, wait or run."""
+        found: dict[int, list[str]] = {}
+        for child in sorted(self.children.values(), key=lambda child: child.role):
+            state = "over" if child.ending else "waits" if child.suspended else "runs"
+            found.setdefault(child.attempt, []).append(state)
+        return found
+
     def final(self) -> tuple[object, ...]:
         """What two runs of the same story must agree on."""
         status = self.status or Status()
         told = [(c.type, c.status, c.reason) for c in status.conditions]
         return (status.phase, status.attempt, status.restarts, told, sorted(self.children), tuple(self.made), UID)
+
+
+def _is_of(child: ChildJob, pod: Pod) -> bool:
+    return (pod.attempt, pod.role) == (child.attempt, child.role)

@@ -10,7 +10,7 @@ from megatronapp.trainer import checkpoint_command, checkpoint_folder
 from megatronapp.trainer.checkpoint_verify import faults
 from megatronapp.trainer.convert import hf_to_core
 from megatronapp.trainer.convert.arguments import Options
-from megatronapp.trainer.convert.torch_dist import METADATA, read_metadata
+from megatronapp.trainer.torch_dist import METADATA, read_metadata
 from tests.support.hugging_face import write_model
 
 FC2 = "decoder.layers.mlp.linear_fc2.weight"

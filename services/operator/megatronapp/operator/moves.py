@@ -10,7 +10,7 @@ from megatronapp.core.trainingjob.status import ExcludedNode
 from megatronapp.operator import backoff, remediate, startup
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.outcome import Ending, Outcome, outcome
-from megatronapp.operator.render.job import digest, job_spec
+from megatronapp.operator.render.job import digest
 from megatronapp.operator.snapshots import format_time
 
 UNSCHEDULABLE_SECONDS = 60
@@ -224,4 +224,4 @@ def is_current(observation: Observation) -> bool:
     """Whether the attempt's Job is what would be made of the job now."""
     job = observation.current
     plan = observation.plan(observation.attempt, observation.wanted_nodes, observation.excluded)
-    return job is not None and job.digest == digest(job_spec(plan))
+    return job is not None and job.digest == digest(plan)

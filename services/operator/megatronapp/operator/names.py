@@ -10,6 +10,9 @@ JOB_LABEL = f"{DOMAIN}/training-job"
 RUN_LABEL = f"{DOMAIN}/run"
 """The TrainingJob's uid: children of an earlier one of the same name are not its own."""
 ATTEMPT_LABEL = f"{DOMAIN}/attempt"
+ROLE_LABEL = f"{DOMAIN}/role"
+"""What the ranks of a Job do, where they don't all do the same."""
+FORWARD, BACKWARD = "forward", "backward"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "megatronapp-operator"
 STOPPED = f"{DOMAIN}/stopped"
@@ -36,9 +39,9 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-def child(name: str, attempt: int) -> str:
+def child(name: str, attempt: int, role: str = "") -> str:
     """The Job of an attempt. Always the same name, so that a crash between create and record makes no second one."""
-    return f"{name}-{attempt}"
+    return f"{name}-{attempt}-{FORWARD}" if role == FORWARD else f"{name}-{attempt}"
 
 
 def service(name: str) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from megatronapp.core.trainingjob import Reason, Spec, Status, TrainingJob
 from megatronapp.core.trainingjob.status import ExcludedNode
+from megatronapp.operator.attempt import as_one
 from megatronapp.operator.render import Plan, RenderSettings
 from megatronapp.operator.snapshots import ChildJob, Node, Pod, Report, is_stuck, parse_time
 
@@ -93,8 +94,14 @@ class Observation:
 
     @cached_property
     def current(self) -> ChildJob | None:
-        """The newest attempt's Job."""
-        return next((child for child in self.children if child.attempt == self.attempt), None)
+        """The newest attempt's Job; its Jobs as one, where it has two."""
+        return as_one(self.parts)
+
+    @cached_property
+    def parts(self) -> tuple[ChildJob, ...]:
+        """The newest attempt's Jobs, that of the job's first nodes first."""
+        mine = (child for child in self.children if child.attempt == self.attempt)
+        return tuple(sorted(mine, key=lambda child: child.role))
 
     @cached_property
     def ranks(self) -> tuple[Pod, ...]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from megatronapp.core.trainingjob import Condition, ConditionType, Phase, Status
 from megatronapp.core.trainingjob.status import BackendStatus, ExcludedNode, NodesStatus
-from megatronapp.operator import backoff, moves, names, remediate, startup
+from megatronapp.operator import attempt, backoff, moves, names, remediate, startup
 from megatronapp.operator.actions import Action, Create, Delete, MarkNode, RecordEvent, StartJob, StopJob, TripBreaker
 from megatronapp.operator.conditions import conditions_of, phase_of
 from megatronapp.operator.moves import UNSCHEDULABLE_SECONDS, Finish, Move, Next, Start, Stop, Trip, Wait
@@ -17,7 +17,7 @@ from megatronapp.operator.progress import findings_of, progress_due, progress_of
 from megatronapp.operator.render import Plan, render_job, render_network_policy, render_service
 from megatronapp.operator.render.gang import pod_group
 from megatronapp.operator.render.jobset import render_jobset
-from megatronapp.operator.snapshots import format_time, parse_time
+from megatronapp.operator.snapshots import ChildJob, format_time, parse_time
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
 WARNINGS = frozenset(
@@ -109,18 +109,20 @@ def _actions(observation: Observation, move: Move) -> tuple[Action, ...]:
     if isinstance(move, Next):
         return _create(observation, observation.plan(observation.attempt + 1, move.nodes, observation.excluded))
     if isinstance(move, moves.EnsureJob):
-        return _create(
-            observation, observation.plan(observation.attempt, observation.wanted_nodes, observation.excluded)
-        )
-    if isinstance(move, Start) and observation.current:
-        return _start(observation, observation.current.name)
-    if isinstance(move, Stop) and observation.current:
-        return (*_mark(observation, move), StopJob(observation.current.name, move.reason))
-    if isinstance(move, Trip) and not observation.breaker.tripped:
-        return (TripBreaker(move.message),)
+        return _create(observation, _plan(observation))
+    if isinstance(move, Start):
+        return _start(observation)
+    if isinstance(move, Stop):
+        return (*_mark(observation, move), *(StopJob(part.name, move.reason) for part in observation.parts))
     if isinstance(move, Finish):
         return _clear(observation, move)
-    return ()
+    if isinstance(move, Trip) and not observation.breaker.tripped:
+        return (TripBreaker(move.message), *_catch_up(observation))
+    return _catch_up(observation)
+
+
+def _plan(observation: Observation) -> Plan:
+    return observation.plan(observation.attempt, observation.wanted_nodes, observation.excluded)
 
 
 def _create(observation: Observation, plan: Plan) -> tuple[Action, ...]:
@@ -129,12 +131,34 @@ def _create(observation: Observation, plan: Plan) -> tuple[Action, ...]:
     # What only pods need waits for them.
     network = () if observation.spec.suspend else _network(observation)
     group = pod_group(plan)
-    ranks = render_jobset(plan) if observation.spec.backend == "JobSet" else render_job(plan)
-    return (*network, *(Create(body) for body in (*([group] if group else []), ranks)))
+    jobset = observation.spec.backend == "JobSet"
+    ranks = [render_jobset(plan)] if jobset else [render_job(part) for part in plan.parts]
+    return (*network, *(Create(body) for body in (*([group] if group else []), *ranks)))
 
 
-def _start(observation: Observation, name: str) -> tuple[Action, ...]:
-    return (*_network(observation), StartJob(name)) if observation.refusal is None else ()
+def _start(observation: Observation) -> tuple[Action, ...]:
+    """Of the attempt made suspended, also what is not there yet."""
+    if observation.refusal is not None:
+        return ()
+    start = (StartJob(part.name) for part in observation.parts)
+    return (*_network(observation), *_missing(observation), *start)
+
+
+def _catch_up(observation: Observation) -> tuple[Action, ...]:
+    """What has happened to one of an attempt's Jobs, and not yet to the other."""
+    stop = (StopJob(part.name, reason) for part, reason in attempt.to_stop(observation.parts))
+    start = (StartJob(part.name) for part in attempt.to_start(observation.parts))
+    return (*stop, *_missing(observation), *start)
+
+
+def _missing(observation: Observation) -> tuple[Create, ...]:
+    """The Jobs that an attempt still lacks; none of one that was made of another spec, which goes as a whole."""
+    there = {part.role for part in observation.parts}
+    wanted = {part.role: part for part in _plan(observation).parts}
+    gone = any(part.ending for part in observation.parts)
+    if gone or observation.refusal is not None or not there or not there <= wanted.keys():
+        return ()
+    return tuple(Create(render_job(part)) for role, part in wanted.items() if role not in there)
 
 
 def _network(observation: Observation) -> tuple[Create, ...]:
@@ -158,14 +182,15 @@ def _mark(observation: Observation, move: Stop) -> tuple[Action, ...]:
 
 def _clear(observation: Observation, move: Finish) -> tuple[Action, ...]:
     """What an ended job no longer needs: its pods, and after success the attempts before the last."""
-    job = observation.current
-    stop = [] if job is None or job.stopped or job.complete or job.failed else [StopJob(job.name, move.reason)]
+    there = (part for part in observation.parts if not (part.stopped or part.complete or part.failed))
+    stop = (StopJob(part.name, move.reason) for part in there)
     old = observation.children if move.phase is Phase.SUCCEEDED else ()
-    return (*stop, *(_delete(observation, child.attempt) for child in old if child.attempt < observation.attempt))
+    return (*stop, *(_delete(observation, child) for child in old if child.attempt < observation.attempt))
 
 
-def _delete(observation: Observation, attempt: int) -> Delete:
-    return Delete(observation.spec.backend, names.child(observation.job.metadata.name, attempt))
+def _delete(observation: Observation, child: ChildJob) -> Delete:
+    name = names.child(observation.job.metadata.name, child.attempt, child.role)
+    return Delete(observation.spec.backend, name)
 
 
 def _delete_network(observation: Observation) -> tuple[Delete, ...]:
@@ -187,7 +212,7 @@ def _decide_ended(observation: Observation) -> Decision:
     left = (ended + timedelta(seconds=ttl) - observation.now).total_seconds()
     if left > 0:
         return Decision(status, actions, left)
-    children = [_delete(observation, child.attempt) for child in observation.children]
+    children = [_delete(observation, child) for child in observation.children]
     return Decision(status, (*children, *_delete_network(observation)))
 
 

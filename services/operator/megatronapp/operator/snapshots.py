@@ -62,6 +62,8 @@ class ChildJob:
     message: str = ""
     created: datetime | None = None
     failed_at: datetime | None = None
+    role: str = ""
+    """Of its ranks, where the attempt has a Job for each role."""
 
     @classmethod
     def of(cls, body: Body) -> ChildJob | None:
@@ -90,7 +92,13 @@ class ChildJob:
             message=failure.get("message", ""),
             created=parse_time(meta.get("creationTimestamp")),
             failed_at=parse_time(failure.get("lastTransitionTime")),
+            role=_labels(meta).get(names.ROLE_LABEL, ""),
         )
+
+    @property
+    def ending(self) -> bool:
+        """It has ended, or its pods are being ended."""
+        return bool(self.stopped) or self.failing or self.failed or self.complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,7 @@ class Pod:
     waiting_reason: str = ""
     """Why its container does not start, as far as the pod says so."""
     waiting_message: str = ""
+    role: str = ""
 
     @classmethod
     def of(cls, body: Body) -> Pod:
@@ -142,6 +151,7 @@ class Pod:
             placed_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
             waiting_reason=waiting_reason,
             waiting_message=waiting_message,
+            role=_labels(meta).get(names.ROLE_LABEL, ""),
         )
 
     @property

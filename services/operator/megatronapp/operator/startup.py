@@ -118,8 +118,9 @@ def _subject(observation: Observation) -> Subject | None:
     job = observation.current
     if job is None or job.stopped or job.suspended or job.failing or job.failed or job.complete:
         return None
-    if len(observation.ranks) < job.nodes:
-        return Subject("Job", job.name, job.created) if job.created else None
+    for part in observation.parts:
+        if sum(pod.role == part.role for pod in observation.ranks) < part.nodes:
+            return Subject("Job", part.name, part.created) if part.created else None
     slow = sorted((pod for pod in observation.live if _is_starting(pod)), key=lambda pod: pod.name)
     return Subject("Pod", slow[0].name, slow[0].placed_at) if slow and slow[0].placed_at else None
 

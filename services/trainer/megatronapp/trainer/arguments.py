@@ -40,6 +40,7 @@ FLAGS_OF_PLUGINS = {
         "--forward-pipeline-model-parallel-size",
         "--fbd-slots",
         "--fbd-mode",
+        "--fbd-roles-apart",
         "--fbd-tflops",
         "--fbd-memory-gib",
         "--fbd-forward-speed",

@@ -16,10 +16,10 @@ from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.trainer import checkpoint_folder, checkpoint_verify
 from megatronapp.trainer.convert import structure
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.generate.arguments import Parser
 from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.torch_dist import StoredWeights
 
 library_warnings.silence()
 

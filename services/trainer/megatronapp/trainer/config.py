@@ -156,6 +156,11 @@ class TrainingConfig:
     decoder_seq_length: int | None = flag(
         None, "T5: tokens per sequence of the decoder; default --seq-length", TRAINING
     )
+    variable_seq_lengths: bool = flag(
+        False,
+        "cut each microbatch to its longest sequence, in place of padding all to --seq-length; GPT and BERT",
+        TRAINING,
+    )
     global_batch_size: int | None = flag(
         None, "sequences per step; default micro batch size x data-parallel size", TRAINING
     )

@@ -17,6 +17,7 @@ FURTHER_VARIABLES = {
     "MEGATRONAPP_ATTACH": "flags of the plug-ins as a JSON list, for a script that is not ours; empty: not attached",
     "MEGATRONAPP_AGENT_SOCKET": "socket of the node's agent; empty: the ranks of a node start one",
     "MEGATRONAPP_AGENT_PYTHON": "Python of an agent that ranks start; empty: theirs, or an installed command's",
+    "MEGATRONAPP_FIRST_NODE_RANK": "number of the first node of a pod's Job, added to PET_NODE_RANK; empty: 0",
     GATEWAY_ADDRESS: "host:port where the agent tells of models (`--scope`), and is told what to show; empty: nowhere",
 }
 """What is not read here; docs/settings.md lists it too."""

@@ -16,8 +16,8 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_f
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from megatronapp.core.errors import DataError, UsageError
-from megatronapp.trainer.convert.torch_dist import read_metadata
 from megatronapp.trainer.optimizer import parts_of
+from megatronapp.trainer.torch_dist import read_metadata
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WEIGHT = "weight"

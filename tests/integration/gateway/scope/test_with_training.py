@@ -76,10 +76,12 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     statistics = await viewer.subscribe(1, "layers[*].resid_post | stats(mean,nonfinite)", quantizer="f32", credits=99)
     await viewer.subscribe(2, "logits | batch(0) | last(1) | topk(5)", credits=99)
     await viewer.subscribe(3, "layers[1].attn.q | batch(0)", quantizer="f32", credits=99)
+    await viewer.subscribe(5, "layers[1].weight.mlp.linear_fc1.weight", quantizer="f32", credits=99)
+    await viewer.subscribe(6, "layers[1].opt.exp_avg.mlp.linear_fc2.weight", quantizer="f32", credits=99)
     await command(viewer, "step", train={"do": "step", "steps": 1, "leaseSeconds": 60})
 
     shown: dict[int, Frame] = {}  # a viewer gets the newest pictures, not all of them
-    while set(shown) != {1, 2, 3}:
+    while set(shown) != {1, 2, 3, 5, 6}:
         frame = await viewer.frame()
         shown[frame.subscription] = frame
     assert {(frame.step, frame.missing_shards) for frame in shown.values()} == {(shown[1].step, 0)}
@@ -95,6 +97,9 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     assert isinstance(queries, Values)
     assert queries.array.shape == (16, 4, 8)
     assert queries.missing is None
+
+    assert [shown[number].dims for number in (5, 6)] == [(128, 32), (32, 128)]  # of both tensor ranks
+    assert all(np.abs(of_frame(shown[number]).array).min(1).all() for number in (5, 6))  # type: ignore[union-attr]
 
     # Text of the model as it is now, from within the pause, and what is seen of it.
     await viewer.subscribe(4, "layers[1].attn.q | batch(0) | last(1)", quantizer="f32", credits=99, request="g")

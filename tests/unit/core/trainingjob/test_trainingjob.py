@@ -9,6 +9,13 @@ from megatronapp.core.scenario import FaultKind
 from megatronapp.core.trainingjob import Phase, Reason, Status, TrainingJob
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
+APART: dict[str, Any] = {
+    "nodes": 3,
+    "procPerNode": 2,
+    "parallelism": {"tensor": 2, "pipeline": 2},
+    "plugins": {"fbd": {"enabled": True, "forwardPipeline": 1, "forwardNodeSelector": {"pool": "old"}}},
+}
+"""Two nodes of backward ranks, one of forward ranks."""
 SERVE: dict[str, Any] = {
     "mode": "serve",
     "parallelism": {"tensor": 4, "pipeline": 2},
@@ -76,6 +83,13 @@ def test_a_file_without_one_job_is_refused(text: str, says: str) -> None:
             {"plugins": {"fbd": {"enabled": True}}, "parallelism": {"tensor": 4, "pipeline": 2}},
             "multiple of 8 forward and 8 backward ranks = 16",
         ),
+        (
+            {**APART, "nodes": 2, "procPerNode": 3},
+            "forwardNodeSelector: 2 forward ranks fill no whole nodes of procPerNode = 3: change nodes or procPerNode",
+        ),
+        ({**APART, "elastic": {"minNodes": 3, "maxNodes": 3}}, "can't be used with elastic: leave one of them out"),
+        ({**APART, "backend": "JobSet"}, "can't be used with backend JobSet: leave one of them out"),
+        ({**APART, "scheduling": {"queue": "a"}}, r"can't be used with scheduling\.queue: leave one of them out"),
         (
             {"plugins": {"fbd": {"ignoreForwardTensorParallel": True, "forwardTensor": 2}}},
             "means forwardTensor 1: give one of them",
@@ -180,6 +194,16 @@ def test_fbd_has_a_world_of_its_own() -> None:
     spec = {"plugins": {"fbd": {"enabled": True, "ignoreForwardTensorParallel": True}}, "parallelism": sizes}
 
     assert job(spec).spec.world_size == 8
+
+
+def test_forward_ranks_with_nodes_of_their_own_are_numbered_last() -> None:
+    assert "--fbd-roles-apart" in job(APART).spec.trainer_args()
+
+
+def test_names_leave_room_for_those_of_forward_pods() -> None:
+    assert job(APART, name="n" * 46)
+    with pytest.raises(ConfigError, match=r"metadata\.name: at most 46 characters with plugins\.fbd\.forwardNode"):
+        job(APART, name="n" * 47)
 
 
 def test_trainer_args_carry_layout_and_tracing() -> None:

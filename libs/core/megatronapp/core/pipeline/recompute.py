@@ -3,6 +3,9 @@ part again (R, a FORWARD here) and then its B. Pure.
 
 Backwards keep megatron-core's order, so that gradients are summed as it sums them. R of the next microbatch comes
 before B of this one, to be run while B's gradient is still on its way; no more than `ahead` + 1 of them are held.
+
+A chunk's slots are inputs that were received and have not had their B. A forward rank goes on while no more than
+ON_THE_WAY of its outputs for a part have no slot.
 """
 
 from __future__ import annotations
@@ -10,6 +13,14 @@ from __future__ import annotations
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.orders import Order, microbatch_groups, passes
 from megatronapp.core.pipeline.placement import Layout
+
+ON_THE_WAY = 2
+"""Outputs of a forward rank for one part of the model that are sent and not received."""
+
+
+def ahead_with(layout: Layout, slots: int) -> int:
+    """How far to run ahead: by one, where there are slots for it."""
+    return int(slots >= least_slots(layout, ahead=1))
 
 
 def recompute_order(layout: Layout, *, ahead: int = 1) -> Order:
@@ -24,8 +35,9 @@ def recompute_order(layout: Layout, *, ahead: int = 1) -> Order:
     return order
 
 
-def least_slots(layout: Layout, *, ahead: int = 1) -> int:
-    """Inputs of a chunk that a stage must take before the first of them has had its B: with fewer, forward ranks that
-    send in the order of microbatches and this order would wait for each other."""
+def least_slots(layout: Layout, *, ahead: int = 0) -> int:
+    """Of a chunk: with fewer both worlds wait for each other. Forward ranks send in the order of microbatches; the last
+    chunk's backwards of a whole group come before the first of another chunk, for which the group's inputs are in slots
+    or on their way then."""
     group = len(microbatch_groups(layout.stages, layout.microbatches)[-1]) if layout.chunks > 1 else 1
-    return min(group + ahead, layout.microbatches)
+    return min(max(1 + ahead, group - ON_THE_WAY), layout.microbatches)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from megatronapp.core.errors import ConfigError
@@ -17,6 +17,8 @@ from megatronapp.core.yaml_text import load_yaml_documents
 
 MAX_NAME_LENGTH = 63 - len("-999-9999")
 """A child's name is `<job>-<attempt>-<index>`, and Kubernetes allows it 63 characters."""
+MAX_NAME_LENGTH_APART = MAX_NAME_LENGTH - len("-forward")
+"""Of a job whose forward ranks have pods of their own: `<job>-<attempt>-forward-<index>`."""
 
 
 class Metadata(Model):
@@ -39,6 +41,15 @@ class TrainingJob(Model):
     metadata: Metadata
     spec: Spec
     status: Status | None = None
+
+    @model_validator(mode="after")
+    def _names_of_pods_fit(self) -> Self:
+        if self.spec.plugins.fbd.apart and len(self.metadata.name) > MAX_NAME_LENGTH_APART:
+            raise ValueError(
+                f"metadata.name: at most {MAX_NAME_LENGTH_APART} characters with plugins.fbd.forwardNodeSelector, as "
+                "pods are called <name>-<attempt>-forward-<index>"
+            )
+        return self
 
     @classmethod
     def load(cls, path: Path) -> TrainingJob:

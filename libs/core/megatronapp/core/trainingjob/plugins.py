@@ -115,12 +115,22 @@ class FbdPlugin(Model):
     forward_pipeline: int | None = Field(
         default=None, ge=1, le=MAX_FORWARD, description="pipeline stages of them; default: parallelism.pipeline"
     )
+    forward_node_selector: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="nodes of the forward ranks, which then get pods of their own, in place of scheduling.nodeSelector",
+    )
 
     @model_validator(mode="after")
     def _one_tensor_size(self) -> Self:
         if self.ignore_forward_tensor_parallel and self.forward_tensor not in (None, 1):
             raise ValueError("ignoreForwardTensorParallel means forwardTensor 1: give one of them")
         return self
+
+    @property
+    def apart(self) -> bool:
+        """Whether forward ranks have pods of their own."""
+        return self.enabled and bool(self.forward_node_selector)
 
     def forward_ranks(self, tensor: int, pipeline: int) -> int:
         """Of a replica with backward ranks of these sizes."""
@@ -135,6 +145,7 @@ class FbdPlugin(Model):
         switch += ["--ignore-forward-tensor-parallel"] if self.ignore_forward_tensor_parallel else []
         for name, size in (("tensor", self.forward_tensor), ("pipeline", self.forward_pipeline)):
             switch += [] if size is None else [f"--forward-{name}-model-parallel-size", str(size)]
+        switch += ["--fbd-roles-apart"] if self.apart else []
         return ["--forward-backward-disaggregating", *switch]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from megatronapp.core.trainingjob import pod_template
+from megatronapp.core.trainingjob import disaggregation, pod_template
 from megatronapp.core.trainingjob.base import Model, ObjectName
 from megatronapp.core.trainingjob.plugins import ZERO_BUBBLE_POLICIES, Plugins
 from megatronapp.core.trainingjob.reserved import TOKEN_FOLDER, hides_token, is_reserved_env
@@ -216,7 +216,7 @@ class Spec(Model):
     def _world_divides(self) -> Self:
         sizes = self.parallelism
         if self.plugins.fbd.enabled:
-            self._check_fbd()
+            disaggregation.check(self)
             return self
         if self.world_size % sizes.model_ranks:
             raise ValueError(
@@ -229,22 +229,6 @@ class Spec(Model):
                 f"nodes x procPerNode = {self.world_size} is no multiple of tensor x pipeline x expert = {grid}"
             )
         return self
-
-    def _check_fbd(self) -> None:
-        sizes = self.parallelism
-        if sizes.context != 1 or sizes.expert != 1:
-            raise ValueError("plugins.fbd needs context and expert of 1")
-        if sizes.pipeline < 2 and self.plugins.fbd.mode not in ("Linears", "Auto"):
-            raise ValueError(
-                "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"
-            )
-        backward = sizes.tensor * sizes.pipeline
-        forward = self.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline)
-        if self.world_size % (forward + backward):
-            raise ValueError(
-                f"plugins.fbd needs nodes x procPerNode = {self.world_size} to be a multiple of {forward} forward and "
-                f"{backward} backward ranks = {forward + backward}"
-            )
 
     @model_validator(mode="after")
     def _elastic_sizes_divide(self) -> Self:

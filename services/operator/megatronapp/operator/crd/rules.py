@@ -14,6 +14,8 @@ FORWARD_RANKS = (
     "has(self.plugins.fbd.forwardTensor) ? self.plugins.fbd.forwardTensor : self.parallelism.tensor) * "
     "(has(self.plugins.fbd.forwardPipeline) ? self.plugins.fbd.forwardPipeline : self.parallelism.pipeline)"
 )
+APART = "self.plugins.fbd.enabled && has(self.plugins.fbd.forwardNodeSelector) && "
+APART += "size(self.plugins.fbd.forwardNodeSelector) > 0"
 INJECTS = (
     "(has(self.plugins.faults.scenarioFrom) || (has(self.plugins.faults.scenario) && "
     "has(self.plugins.faults.scenario.faults) && size(self.plugins.faults.scenario.faults) > 0))"
@@ -25,6 +27,11 @@ OBJECT_RULES = [
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 54",
         "metadata.name: use lower-case letters, digits and '-', beginning with a letter, at most 54 characters: "
         "pods are called <name>-<attempt>-<index>",
+    ),
+    (
+        f"!({APART.replace('self.', 'self.spec.')}) || size(self.metadata.name) <= 46",
+        "metadata.name: use at most 46 characters with plugins.fbd.forwardNodeSelector: pods are called "
+        "<name>-<attempt>-forward-<index>",
     ),
 ]
 
@@ -60,6 +67,17 @@ SPEC_RULES = [
         f"!self.plugins.fbd.enabled || {WORLD} % ({FORWARD_RANKS} + {BACKWARD_RANKS}) == 0",
         "plugins.fbd needs nodes x procPerNode to be a multiple of a replica's forward and backward ranks: "
         "forwardTensor x forwardPipeline + tensor x pipeline",
+    ),
+    (
+        f"!({APART}) || {WORLD} / ({FORWARD_RANKS} + {BACKWARD_RANKS}) * ({FORWARD_RANKS}) % self.procPerNode == 0",
+        "plugins.fbd.forwardNodeSelector: the forward ranks of all replicas must be a multiple of procPerNode, as they "
+        "get nodes of their own",
+    ),
+    (
+        f"!({APART}) || (!has(self.elastic) && self.backend == 'Job' && "
+        "(!has(self.scheduling.queue) || self.scheduling.queue == ''))",
+        "plugins.fbd.forwardNodeSelector can't be used with elastic, backend JobSet or scheduling.queue: leave one of "
+        "them out",
     ),
     (
         "!has(self.elastic) || (self.elastic.minNodes <= self.nodes && self.nodes <= self.elastic.maxNodes)",

@@ -39,6 +39,7 @@ def _render_settings(plan: Plan) -> list[dict[str, Any]]:
         "MEGATRONAPP_RUN_ID": plan.job.metadata.uid,
         "MEGATRONAPP_JOB": plan.full_name,
         "MEGATRONAPP_ATTEMPT": plan.attempt,
+        "MEGATRONAPP_FIRST_NODE_RANK": plan.first_node or "",
         "MEGATRONAPP_TOKEN_FILE": f"{TOKEN_FOLDER}/token",
         "MEGATRONAPP_COLLECTOR_ADDRESS": plan.platform.collector_of(plan.job.metadata.uid),
         **_tls(plan),

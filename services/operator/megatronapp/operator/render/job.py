@@ -14,9 +14,10 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def render_job(plan: Plan) -> dict[str, Any]:
+    """Of one part of an attempt."""
     spec = job_spec(plan)
-    metadata = plan.metadata(plan.name)
-    metadata["annotations"] = annotations_of(plan, spec)
+    metadata = plan.metadata(plan.job_name)
+    metadata["annotations"] = annotations_of(plan)
     if plan.spec.scheduling.queue and plan.spec.scheduling.gang != "Volcano":
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
     # With a queue `suspend` is Kueue's, unless the user wants it: two owners would flip it for ever.
@@ -29,8 +30,8 @@ def job_spec(plan: Plan) -> dict[str, Any]:
     """A pod that fails fails the Job, and no pod is replaced: a gang starts again as a whole."""
     found = {
         "completionMode": "Indexed",
-        "completions": plan.nodes,
-        "parallelism": plan.nodes,
+        "completions": plan.pods,
+        "parallelism": plan.pods,
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
         "template": pod_template(plan),
@@ -42,9 +43,11 @@ def job_spec(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def annotations_of(plan: Plan, spec: dict[str, Any]) -> dict[str, str]:
-    return {names.DIGEST: digest(spec), **({names.HELD: "true"} if plan.spec.suspend else {})}
+def annotations_of(plan: Plan) -> dict[str, str]:
+    return {names.DIGEST: digest(plan), **({names.HELD: "true"} if plan.spec.suspend else {})}
 
 
-def digest(spec: dict[str, Any]) -> str:
-    return sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+def digest(plan: Plan) -> str:
+    """Of all parts of the attempt: one that is out of date makes the others so."""
+    texts = (json.dumps(job_spec(part), sort_keys=True) for part in plan.parts)
+    return sha256("".join(texts).encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ def render_jobset(plan: Plan) -> dict[str, Any]:
     spec = job_spec(plan)
     metadata = plan.metadata(plan.name)
     # On the inner Job too: that is what is watched.
-    annotations = metadata["annotations"] = annotations_of(plan, spec)
+    annotations = metadata["annotations"] = annotations_of(plan)
     if plan.spec.scheduling.queue:
         metadata["labels"] = {**plan.labels(), QUEUE_LABEL: plan.spec.scheduling.queue}
     found: dict[str, Any] = {

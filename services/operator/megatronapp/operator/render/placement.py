@@ -13,6 +13,12 @@ LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 HOST = "kubernetes.io/hostname"
 
 
+def node_selector(plan: Plan) -> dict[str, str]:
+    if plan.role == names.FORWARD:
+        return plan.spec.plugins.fbd.forward_node_selector
+    return plan.spec.scheduling.node_selector
+
+
 def tolerations(plan: Plan) -> list[dict[str, Any]]:
     given = plan.spec.scheduling.tolerations
     own = [
@@ -24,8 +30,10 @@ def tolerations(plan: Plan) -> list[dict[str, Any]]:
 
 
 def affinity(plan: Plan) -> dict[str, Any]:
-    """Away from excluded nodes; pods of the job on nodes of their own if there are enough, in one topology domain."""
-    own = {"labelSelector": {"matchLabels": {names.JOB_LABEL: plan.job.metadata.name}}}
+    """Away from excluded nodes; pods of the job on nodes of their own if there are enough, in one topology domain for
+    each role."""
+    labels = {names.JOB_LABEL: plan.job.metadata.name}
+    own = {"labelSelector": {"matchLabels": labels}}
     spread = {"weight": 100, "podAffinityTerm": {**own, "topologyKey": HOST}}
     found: dict[str, Any] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [spread]}}
     if plan.excluded:
@@ -35,7 +43,8 @@ def affinity(plan: Plan) -> dict[str, Any]:
         found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     topology = plan.spec.scheduling.topology
     if topology is not None and not plan.spec.scheduling.queue:
-        term = {**own, "topologyKey": topology.level}
+        role = {names.ROLE_LABEL: plan.role} if plan.role else {}
+        term = {"labelSelector": {"matchLabels": {**labels, **role}}, "topologyKey": topology.level}
         required = topology.mode == "Required"
         found["podAffinity"] = (
             {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

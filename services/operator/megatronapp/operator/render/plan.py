@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatronapp.core.trainingjob import Spec, TrainingJob
+from megatronapp.core.trainingjob.disaggregation import forward_nodes
 from megatronapp.operator import names
 from megatronapp.operator.crd.definition import GROUP, KIND, VERSION
 
@@ -41,6 +42,25 @@ class Plan:
     nodes: int
     excluded: tuple[str, ...]
     platform: RenderSettings
+    role: str = ""
+    """Of the ranks of one Job, where there is one for each role."""
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """One for each Job: the first has the job's first nodes."""
+        if not self.spec.plugins.fbd.apart:
+            return (self,)
+        return replace(self, role=names.BACKWARD), replace(self, role=names.FORWARD)
+
+    @property
+    def pods(self) -> int:
+        """Of the part's Job."""
+        forward = forward_nodes(self.spec)
+        return {names.FORWARD: forward, names.BACKWARD: self.nodes - forward}.get(self.role, self.nodes)
+
+    @property
+    def first_node(self) -> int:
+        return self.nodes - self.pods if self.role == names.FORWARD else 0
 
     @property
     def spec(self) -> Spec:
@@ -48,7 +68,12 @@ class Plan:
 
     @property
     def name(self) -> str:
+        """Of the attempt, and of its first Job."""
         return names.child(self.job.metadata.name, self.attempt)
+
+    @property
+    def job_name(self) -> str:
+        return names.child(self.job.metadata.name, self.attempt, self.role)
 
     @property
     def service(self) -> str:
@@ -68,6 +93,7 @@ class Plan:
             names.RUN_LABEL: self.job.metadata.uid,
             names.ATTEMPT_LABEL: str(self.attempt),
             names.MANAGED_BY_LABEL: names.MANAGED_BY,
+            **({names.ROLE_LABEL: self.role} if self.role else {}),
         }
 
     def metadata(self, name: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from megatronapp.core.trainingjob.reserved import TOKEN_VOLUME, TRAINER_CONTAINE
 from megatronapp.operator.render import attached, gang
 from megatronapp.operator.render.environment import environment, platform_environment
 from megatronapp.operator.render.overlay import overlaid
-from megatronapp.operator.render.placement import affinity, tolerations, topology_annotations
+from megatronapp.operator.render.placement import affinity, node_selector, tolerations, topology_annotations
 from megatronapp.operator.render.plan import Plan
 from megatronapp.operator.render.volumes import TMP, scenario_annotation, scenario_file, token, volumes
 
@@ -73,7 +73,7 @@ def _pod_spec(plan: Plan) -> dict[str, Any]:
         "schedulerName": gang.scheduler(plan),
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
         "imagePullSecrets": [secret.model_dump() for secret in spec.image_pull_secrets],
-        "nodeSelector": spec.scheduling.node_selector,
+        "nodeSelector": node_selector(plan),
         "tolerations": tolerations(plan),
         "affinity": affinity(plan),
         "securityContext": {

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from megatronapp.core.errors import DataError
+from megatronapp.trainer import torch_dist
 from megatronapp.trainer.config import TrainerConfig
-from megatronapp.trainer.convert import families, new_checkpoint, tokenizer_files, torch_dist
+from megatronapp.trainer.convert import families, new_checkpoint, tokenizer_files
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields

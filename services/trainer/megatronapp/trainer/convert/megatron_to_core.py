@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import torch
 
 from megatronapp.core.errors import DataError, NotFoundError, UsageError
+from megatronapp.trainer import torch_dist
 from megatronapp.trainer.checkpoint_folder import LATEST, RECIPE
-from megatronapp.trainer.convert import core_weights, megatron_args, new_checkpoint, rank_files, structure, torch_dist
+from megatronapp.trainer.convert import core_weights, megatron_args, new_checkpoint, rank_files, structure
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.core_weights import CoreWeight
 from megatronapp.trainer.convert.family import LAYERS, Sizes
 from megatronapp.trainer.convert.new_checkpoint import DTYPES
-from megatronapp.trainer.convert.torch_dist import COMMON, METADATA, StoredWeights
+from megatronapp.trainer.torch_dist import COMMON, METADATA, StoredWeights
 
 
 class Source(Protocol):

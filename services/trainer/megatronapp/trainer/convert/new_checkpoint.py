@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
-from megatronapp.trainer import arguments, checkpoint_folder, versions
+from megatronapp.trainer import arguments, checkpoint_folder, torch_dist, versions
 from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.config import TrainerConfig
-from megatronapp.trainer.convert import output_folder, torch_dist
+from megatronapp.trainer.convert import output_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.layout import Layout

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.safetensors_folder import TensorFolder
+from megatronapp.trainer.torch_dist import StoredWeights
 
 
 def show_folder(folder: Path) -> None:

@@ -113,6 +113,7 @@ class LocalPlan:
         unused = [key for key in IGNORED if key in spec.model_fields_set]
         ignored = [f"spec.{type(spec).model_fields[key].alias or key}" for key in unused]
         ignored += [f"spec.env {variable.name} (valueFrom)" for variable in spec.env if variable.value_from is not None]
+        ignored += ["spec.plugins.fbd.forwardNodeSelector"] if spec.plugins.fbd.apart else []
         notes = [f"Ignoring {', '.join(ignored)} in local runs"] if ignored else []
         if spec.nodes > 1:
             notes.append(f"all {spec.world_size} ranks of the {spec.nodes} nodes run on this machine")

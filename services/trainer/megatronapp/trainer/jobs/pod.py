@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
 
 import psutil
@@ -16,6 +17,7 @@ import psutil
 from megatronapp.trainer.jobs.torchrun import launch
 
 ASKED_TO_STOP = 128 + signal.SIGTERM
+NODE_RANK, FIRST_NODE_RANK = "PET_NODE_RANK", "MEGATRONAPP_FIRST_NODE_RANK"
 
 
 class Stop:
@@ -34,10 +36,18 @@ class Stop:
             rank.send_signal(signal.SIGTERM)
 
 
+def node_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variable, where this pod's Job has not the job's first nodes: a Job counts its own pods alone."""
+    if not environ.get(FIRST_NODE_RANK):
+        return {}
+    return {NODE_RANK: str(int(environ[FIRST_NODE_RANK]) + int(environ[NODE_RANK]))}
+
+
 def run(argv: list[str]) -> int:
     """Run torchrun with `argv`. Returns the exit code of the rank that failed, 143 after SIGTERM."""
     # The first process of a pod has no default handlers: without this one SIGTERM would be lost while torch loads.
     stop = Stop()
+    os.environ.update(node_rank(os.environ))
     code = launch(["--signals-to-handle=SIGINT", *argv])
     return ASKED_TO_STOP if stop.asked else code
 

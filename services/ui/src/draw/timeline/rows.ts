@@ -1,17 +1,16 @@
+import type { Stage } from '@/lib/stages'
+import { byLayers } from '@/lib/stages'
 import type { StepGrid } from './grid'
 
 export type Grouping = 'stage' | 'replica' | 'node' | 'none'
 export type Sorting = 'rank' | 'slowest'
 
 /** Where a rank stands, as far as rows are ordered by it. */
-export interface RankPlace {
+export interface RankPlace extends Stage {
   readonly rank: number
   readonly node: string
   readonly device: string
-  readonly stage: number
   readonly replica: number
-  /** What a rank does beyond its place, as "forward"; empty: nothing. */
-  readonly role: string
 }
 
 /** Rows of one group, in the order in which they are shown. */
@@ -38,23 +37,22 @@ export function groupRows(
   keep: (place: RankPlace) => boolean,
   slowness?: Float32Array,
 ): RowGroup[] {
-  const groups = new Map<string, number[]>()
-  let roles = false
-  grid.ranks.forEach((rank, row) => {
-    const place = placeOf(rank)
+  const groups = new Map<string, { place: RankPlace; rows: number[] }>()
+  const places = Array.from(grid.ranks, placeOf)
+  places.forEach((place, row) => {
     if (!keep(place)) return
-    roles ||= place.role !== ''
     const key = KEYS[grouping](place)
-    const rows = groups.get(key)
-    if (rows) rows.push(row)
-    else groups.set(key, [row])
+    const group = groups.get(key)
+    if (group) group.rows.push(row)
+    else groups.set(key, { place, rows: [row] })
   })
   const key = (row: number): number => (slowness && !Number.isNaN(slowness[row]) ? slowness[row] : -Infinity)
   const sorted = (rows: number[]): number[] => (slowness ? rows.sort((a, b) => key(b) - key(a) || a - b) : rows)
   const listed = [...groups]
-  // Ranks are dealt out by where their layers begin, forward before backward: so stages of roles stand as their first ranks do.
-  if (grouping !== 'stage' || !roles) listed.sort(([a], [b]) => inOrder(a, b))
-  return listed.map(([name, rows]) => ({ key: name, grouping, rows: sorted(rows) }))
+  const ofStages = byLayers(places)
+  if (grouping === 'stage') listed.sort(([, a], [, b]) => ofStages(a.place, b.place))
+  else listed.sort(([a], [b]) => inOrder(a, b))
+  return listed.map(([name, { rows }]) => ({ key: name, grouping, rows: sorted(rows) }))
 }
 
 /** A number for each set of ranks that do the same: those of one stage and one role. */

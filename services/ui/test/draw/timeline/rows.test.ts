@@ -19,12 +19,17 @@ describe('rows', () => {
   })
 
   it('of forward ranks stand above those of the backward ranks with the same layers', () => {
-    const roles = ['forward', 'forward', 'backward', 'forward', 'forward', 'backward']
-    const stages = [0, 1, 0, 2, 3, 1]
+    const roles = ['forward', 'backward', 'forward', 'forward', 'backward', 'forward']
+    const stages = [0, 0, 1, 2, 1, 3]
     const split = (rank: number) => ({ ...place(rank), role: roles[rank % 6], stage: stages[rank % 6] })
-    const keys = ['0 forward', '1 forward', '0 backward', '2 forward', '3 forward', '1 backward']
+    const keys = ['0 forward', '0 backward', '1 forward', '2 forward', '1 backward', '3 forward']
     expect(groupRows(grid, split, 'stage', () => true).map(({ key }) => key)).toEqual(keys)
     expect(new Set([0, 1, 2, 3, 4, 5].map((rank) => peersOf(split(rank)))).size).toBe(6)
+  })
+
+  it('of forward ranks stand there also where these are numbered after all backward ranks', () => {
+    const apart = (rank: number) => ({ ...place(rank), role: rank < 32 ? 'backward' : 'forward', stage: rank % 2 })
+    expect(groupRows(grid, apart, 'stage', () => true).map(({ key }) => key)).toEqual(['0 forward', '0 backward', '1 forward', '1 backward'])
   })
 
   it('come slowest first when asked to', () => {

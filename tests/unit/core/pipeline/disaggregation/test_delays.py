@@ -48,7 +48,7 @@ def test_no_delays_stop_a_step_from_the_fewest_slots_up(seed: int) -> None:
 
 
 def test_with_a_slot_too_few_a_step_stops_for_ever() -> None:
-    model, training, devices = parts(Cluster(layers=4, stages=2, microbatches=4))
+    model, training, devices = parts(Cluster(layers=8, stages=4, chunks=2, microbatches=4))
     step = PlannedStep(model, training, devices, Mapping(Mode.INPUT, 1, 1, 1), 0.9)
 
     with pytest.raises(TrainingError, match="wait for each other for ever"):

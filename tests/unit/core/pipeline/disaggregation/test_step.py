@@ -27,7 +27,7 @@ def test_it_is_the_brute_force_simulators(
         layers=12, stages=stages, chunks=chunks, microbatches=stages * 4, speed=speed, gigabytes_per_second=link
     )
     model, training, devices = parts(cluster)
-    slots = least_slots(training.layout) + more_slots
+    slots = least_slots(training.layout, ahead=1) + more_slots
 
     planned = PlannedStep(model, training, devices, Mapping(mode, 1, pipeline, slots), model.linears_share)
 

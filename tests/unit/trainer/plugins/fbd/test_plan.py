@@ -46,6 +46,12 @@ def test_ranks_are_cut_into_two_worlds_with_layouts_of_their_own() -> None:
     assert not forward.config.parallel.sequence_parallel
 
 
+def test_roles_may_lie_apart() -> None:
+    roles = [prepared(f"{TWO} {ONE} --fbd-roles-apart", 6, rank).role for rank in range(6)]
+
+    assert roles == ["backward"] * 4 + ["forward"] * 2
+
+
 LARGE = (
     "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 32 --hidden-size 4096 "
     "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --fbd-forward-speed 0.8 "
@@ -123,7 +129,13 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         (f"{ASKED} --forward-pipeline-model-parallel-size 0", 4, "must be 1 or more"),
         (f"{ASKED} --forward-pipeline-model-parallel-size 3", 5, "--forward-pipeline-model-parallel-size 2 or less"),
         (f"{ASKED} --use-dpp", 4, "can't run with --use-dpp"),
-        (f"{ASKED} --fbd-slots 1", 4, "give 2 or more"),
+        (f"{ASKED} --fbd-slots 0", 4, "give 1 or more"),
+        (
+            "--forward-backward-disaggregating --pipeline-model-parallel-size 4 --num-layers 8 "
+            "--num-virtual-stages-per-pipeline-rank 2 --fbd-slots 1",
+            8,
+            "give 2 or more",
+        ),
         (f"{LINEARS} --tensor-model-parallel-size 2 {ONE}", 3, "needs 2 forward tensor ranks, as many as backward"),
         (f"{ASKED} --fbd-mode auto --num-experts 2 --disable-bias-linear", 4, "can't plan experts"),
         (f"{LINEARS} --num-experts 2 --disable-bias-linear", 2, "can't run experts"),
@@ -139,8 +151,10 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         ),
         (f"{ASKED} --context-parallel-size 2", 8, "leave --context-parallel-size out"),
         (f"{LINEARS} --reset-attention-mask", 2, "can't tell documents apart"),
+        (f"{LINEARS} --variable-seq-lengths", 2, "leave --variable-seq-lengths out"),
         (f"{TWO} --group-query-attention --num-query-groups 1", 8, "can't share 1 query groups among 2 tensor ranks"),
         (ONE, 2, "does nothing without --forward-backward-disaggregating"),
+        ("--fbd-roles-apart", 2, "does nothing without --forward-backward-disaggregating"),
         ("--fbd-slots 4", 2, "does nothing without --forward-backward-disaggregating"),
     ],
 )

@@ -12,23 +12,23 @@ from megatronapp.trainer.plugins.fbd.roles import Grid, Place, Role, Roles
 grids = st.builds(Grid, tensor=st.integers(1, 4), pipeline=st.integers(1, 4), context=st.just(1))
 
 
-@given(grids, grids, st.integers(1, 3), st.integers(1, 2))
-def test_every_rank_has_one_place_and_replicas_lie_together(
-    forward: Grid, backward: Grid, replicas: int, context: int
+@given(grids, grids, st.integers(1, 3), st.integers(1, 2), st.booleans())
+def test_every_rank_has_one_place_and_a_role_is_counted_as_megatron_core_counts(
+    forward: Grid, backward: Grid, replicas: int, context: int, apart: bool
 ) -> None:
     forward, backward = (Grid(tensor=g.tensor, pipeline=g.pipeline, context=context) for g in (forward, backward))
     size = forward.ranks + backward.ranks
 
-    roles = Roles.of(size * replicas, forward, backward)
+    roles = Roles.of(size * replicas, forward, backward, apart=apart)
 
     assert sorted(roles.ranks(Role.FORWARD) + roles.ranks(Role.BACKWARD)) == list(range(size * replicas))
     for rank in range(size * replicas):
         place = roles.place(rank)
         assert roles.rank(place) == rank
-        assert place.replica == rank // size
+        assert apart or place.replica == rank // size
         ours = roles.grid(place.role)
         inner = ((place.stage * replicas + place.replica) * context + place.context) * ours.tensor + place.tensor
-        assert roles.ranks(place.role)[inner] == rank  # as megatron-core counts
+        assert roles.ranks(place.role)[inner] == rank
 
 
 def test_a_forward_stage_lies_beside_the_backward_stage_of_the_same_layers() -> None:
@@ -37,6 +37,15 @@ def test_a_forward_stage_lies_beside_the_backward_stage_of_the_same_layers() -> 
     assert [(roles.place(rank).role, roles.place(rank).stage) for rank in range(6)] == [
         (Role.FORWARD, 0), (Role.BACKWARD, 0), (Role.BACKWARD, 0),
         (Role.FORWARD, 1), (Role.BACKWARD, 1), (Role.BACKWARD, 1),
+    ]  # fmt: skip
+
+
+def test_roles_that_lie_apart_have_their_own_ranks_backward_first() -> None:
+    roles = Roles.of(6, Grid(tensor=1, pipeline=1), Grid(tensor=1, pipeline=2), apart=True)
+
+    assert [(roles.place(rank).role, roles.place(rank).replica, roles.place(rank).stage) for rank in range(6)] == [
+        (Role.BACKWARD, 0, 0), (Role.BACKWARD, 0, 1), (Role.BACKWARD, 1, 0), (Role.BACKWARD, 1, 1),
+        (Role.FORWARD, 0, 0), (Role.FORWARD, 1, 0),
     ]  # fmt: skip
 
 

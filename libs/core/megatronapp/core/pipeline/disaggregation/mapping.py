@@ -32,7 +32,7 @@ def mappings(model: Model, training: Training, devices: ForwardDevices) -> Itera
     """All that MegaFBD can run on so many devices. *Linears* needs as many tensor ranks on both sides, *input* sizes of
     which one divides the other, and a pipeline."""
     layout = training.layout
-    least = least_slots(layout)
+    least = least_slots(layout, ahead=1)
     offered = (layout.stages, layout.stages + 1, layout.stages + 2, 2 * layout.stages)
     numbers = sorted({least, *(number for number in offered if number > least)})
     for mode in Mode:

@@ -7,10 +7,7 @@ from megatronapp.core.pipeline.disaggregation.cluster import VALUE_BYTES, Model,
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping
 from megatronapp.core.pipeline.orders import interleaved
 from megatronapp.core.pipeline.partition import Mode
-from megatronapp.core.pipeline.recompute import recompute_order
-
-ON_THE_WAY = 2
-"""Outputs of a forward rank for one part of the model that are sent and not received."""
+from megatronapp.core.pipeline.recompute import ON_THE_WAY, ahead_with, recompute_order
 
 
 def training_bytes(model: Model, training: Training, *, recomputes: bool) -> float:
@@ -28,7 +25,7 @@ def backward_bytes(model: Model, training: Training, mapping: Mapping) -> float:
     all slots are received into."""
     layout = training.layout
     activation = model.layers / layout.parts * model.activation_bytes(training.tensor)
-    run_again = peak(recompute_order(layout))
+    run_again = peak(recompute_order(layout, ahead=ahead_with(layout, mapping.slots)))
     waiting = max(0, mapping.slots * layout.chunks - run_again)
     message = message_bytes(model, layout.parts, mapping)
     received_into = mapping.slots * layout.chunks * message  # the engine's, from where it goes to the tensors

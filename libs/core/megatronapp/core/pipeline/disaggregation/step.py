@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from megatronapp.core.pipeline.disaggregation.cluster import VALUE_BYTES, ForwardDevices, Model, Training
 from megatronapp.core.pipeline.disaggregation.mapping import Mapping
-from megatronapp.core.pipeline.disaggregation.memory import ON_THE_WAY
 from megatronapp.core.pipeline.disaggregation.tasks import Task, ends
 from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.partition import Mode, Partition
-from megatronapp.core.pipeline.recompute import recompute_order
+from megatronapp.core.pipeline.recompute import ON_THE_WAY, ahead_with, recompute_order
 
 SECOND_NS = 1e9
 
@@ -169,7 +168,7 @@ class PlannedStep:
             Kind.FORWARD: self._again_ns / layout.chunks,
             Kind.BACKWARD: (self.training.dgrad_ns + self.training.wgrad_ns) / layout.chunks,
         }
-        order = recompute_order(layout)
+        order = recompute_order(layout, ahead=ahead_with(layout, self.mapping.slots))
         for stage in range(layout.stages):
             before: Hashable | None = None
             for kind, chunk, microbatch in order:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from megatronapp.core.pipeline.operations import Kind, Operation
 from megatronapp.core.pipeline.partition import Partition
 from megatronapp.core.pipeline.placement import Layout
-from megatronapp.core.pipeline.recompute import recompute_order
+from megatronapp.core.pipeline.recompute import ahead_with, recompute_order
 from megatronapp.core.trace.message_id import MessageId
 from megatronapp.trainer.pipeline.dynamic import DynamicSchedule
 from megatronapp.trainer.pipeline.dynamic_step import Step
@@ -71,8 +72,8 @@ class Inputs:
 class FixedOrder:
     """A policy that has chosen already."""
 
-    def __init__(self, layout: Layout, stage: int) -> None:
-        self.order = deque(recompute_order(layout))
+    def __init__(self, layout: Layout, stage: int, *, slots: int) -> None:
+        self.order = deque(recompute_order(layout, ahead=ahead_with(layout, slots)))
 
     @property
     def finished(self) -> bool:
@@ -91,7 +92,7 @@ class RecomputeSchedule(DynamicSchedule):
     def __init__(
         self, stock: Callable[..., Any], messages: PipelineMessages, inputs: Inputs, linears: ReceivedLinears | None
     ) -> None:
-        super().__init__(stock, messages, FixedOrder)  # type: ignore[arg-type]
+        super().__init__(stock, messages, partial(FixedOrder, slots=inputs.slots))  # type: ignore[arg-type]
         self._inputs, self._linears = inputs, linears
 
     def _check_groups(self) -> None:

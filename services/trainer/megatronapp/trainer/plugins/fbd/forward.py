@@ -22,6 +22,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatronapp.core.errors import TrainingError
 from megatronapp.core.pipeline.partition import Mode, Partition
+from megatronapp.core.pipeline.recompute import ON_THE_WAY
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.core.trace.values import Phase
 from megatronapp.trainer import model
@@ -43,8 +44,6 @@ from megatronapp.trainer.plugins.fbd.weights import EMBEDDING, Receiving, shared
 if TYPE_CHECKING:
     from megatronapp.trainer.borders import Borders
 
-ON_THE_WAY = 2
-"""Outputs for one part that are sent and not received."""
 AHEAD = 2
 """Receives from the stage before that are posted."""
 POLL_SECONDS = 0.5e-3

@@ -18,12 +18,10 @@ import torch
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 
 from megatronapp.core.pipeline.partition import Partition
+from megatronapp.core.pipeline.recompute import ON_THE_WAY
 from megatronapp.trainer.pipeline.linears import Product, Wgrad, route_linears
 from megatronapp.trainer.plugins.fbd.link import Link, twins_of
 from megatronapp.trainer.plugins.fbd.pending import Kind, Pending
-
-ON_THE_WAY = 2
-"""Microbatches of a layer that are sent and not received."""
 
 
 @dataclass(frozen=True, slots=True)

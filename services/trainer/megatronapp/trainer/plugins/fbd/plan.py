@@ -24,6 +24,7 @@ IGNORE_TENSOR = "--ignore-forward-tensor-parallel"
 FORWARD_TENSOR = "--forward-tensor-model-parallel-size"
 FORWARD_PIPELINE = "--forward-pipeline-model-parallel-size"
 SLOTS = "--fbd-slots"
+APART = "--fbd-roles-apart"
 MODE = "--fbd-mode"
 AUTO = "auto"
 
@@ -54,7 +55,7 @@ class Plan:
         _refuse_attention(config)
         if args.fbd_mode == Mode.LINEARS:
             _refuse_linears(config, forward)
-        roles = Roles.of(world_size, forward, backward)
+        roles = Roles.of(world_size, forward, backward, apart=args.fbd_roles_apart)
         layout = Layout.of(config, backward.ranks * roles.replicas)
         mode = _mode(args, config, layout, forward)
         pipeline = placement.Layout(
@@ -93,6 +94,8 @@ def _refuse_attention(config: TrainerConfig) -> None:
     model, parallel = config.model, config.parallel
     if parallel.context_parallel_size > 1 and model.transformer_impl == "local":
         raise UsageError(f"{SWITCH} can't share sequences among ranks: leave --context-parallel-size out")
+    if config.training.variable_seq_lengths:
+        raise UsageError(f"{SWITCH} needs sequences of one length: leave --variable-seq-lengths out")
     if config.data.reset_attention_mask:
         raise UsageError(f"{SWITCH} can't tell documents apart: leave --reset-attention-mask out")
     if model.group_query_attention and model.num_query_groups % parallel.tensor_model_parallel_size:
@@ -110,6 +113,7 @@ def refuse_without_switch(args: argparse.Namespace) -> None:
         FORWARD_PIPELINE: args.forward_pipeline_model_parallel_size is not None,
         SLOTS: args.fbd_slots is not None,
         MODE: args.fbd_mode is not None,
+        APART: args.fbd_roles_apart,
     }
     for flag, is_given in given.items():
         if is_given:

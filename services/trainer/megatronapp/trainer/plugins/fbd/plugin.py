@@ -94,6 +94,12 @@ class FbdPlugin(Plugin):
             help="microbatches whose input a backward stage takes ahead, for each of its chunks (default: twice as "
             "many as there are stages; with linears two more than there are)",
         )
+        group.add_argument(
+            flags.APART,
+            action="store_true",
+            help="number all backward ranks before the forward ranks, so that each have nodes of their own (default: "
+            "a replica's ranks lie together)",
+        )
 
     @staticmethod
     def _add_figures(group: argparse._ArgumentGroup) -> None:

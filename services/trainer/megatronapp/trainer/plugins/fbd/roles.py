@@ -2,7 +2,8 @@
 
 A replica is a forward part and a backward part, each a grid of its own. torchrun's ranks are dealt out replica by
 replica, so that a replica lies on one host where it fits, and within a replica stage by stage, a forward stage beside
-the backward stage that holds the same layers.
+the backward stage that holds the same layers. Where the roles lie apart, all backward ranks come first, so that each
+role has hosts of its own.
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ class Roles:
     forward: Grid
     backward: Grid
     replicas: int
+    apart: bool = False
+    """Backward ranks first, then forward ranks."""
 
     @classmethod
-    def of(cls, world_size: int, forward: Grid, backward: Grid) -> Roles:
+    def of(cls, world_size: int, forward: Grid, backward: Grid, *, apart: bool = False) -> Roles:
         """Raises UsageError, with the number of ranks to start, where they are not whole replicas."""
         ranks = forward.ranks + backward.ranks
         replicas, rest = divmod(world_size, ranks)
         if not rest:
-            return cls(forward=forward, backward=backward, replicas=replicas)
+            return cls(forward=forward, backward=backward, replicas=replicas, apart=apart)
         fitting = " or ".join(str(ranks * count) for count in (replicas, replicas + 1) if count)
         if forward == backward and world_size % backward.ranks == 0:
             raise UsageError(
@@ -87,7 +90,7 @@ class Roles:
     def rank(self, place: Place) -> int:
         """torchrun's."""
         grid = self.grid(place.role)
-        first = place.replica * self._replica_ranks + self._starts[place.role, place.stage]
+        first = self._first(place.role, place.replica) + self._starts[place.role, place.stage]
         return first + place.context * grid.tensor + place.tensor
 
     def place(self, rank: int) -> Place:
@@ -98,19 +101,22 @@ class Roles:
         for stage, context, tensor in product(range(grid.pipeline), range(grid.context), range(grid.tensor)):
             yield Place(role, stage, replica, context, tensor)
 
-    @property
-    def _replica_ranks(self) -> int:
-        return self.forward.ranks + self.backward.ranks
+    def _first(self, role: Role, replica: int) -> int:
+        """torchrun's rank from which a replica's ranks of a role are counted."""
+        if not self.apart:
+            return replica * (self.forward.ranks + self.backward.ranks)
+        before = self.replicas * self.backward.ranks if role is Role.FORWARD else 0
+        return before + replica * self.grid(role).ranks
 
     @cached_property
     def _starts(self) -> dict[tuple[Role, int], int]:
-        """Of each role's stages within a replica: by where their layers begin, forward before backward."""
+        """Of each role's stages within a replica's ranks: by where their layers begin, forward before backward."""
         stages = [(role, stage) for role in Role for stage in range(self.grid(role).pipeline)]
         stages.sort(key=lambda each: (each[1] / self.grid(each[0]).pipeline, each[0] is Role.BACKWARD))
-        starts, after = {}, 0
+        starts, after = {}, dict.fromkeys(Role, 0)
         for role, stage in stages:
-            starts[role, stage] = after
-            after += self.grid(role).tensor * self.grid(role).context
+            starts[role, stage] = after[role] if self.apart else sum(after.values())
+            after[role] += self.grid(role).tensor * self.grid(role).context
         return starts
 
     @cached_property

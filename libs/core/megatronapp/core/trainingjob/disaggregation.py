@@ -1,0 +1,93 @@
+"""What MegaFBD asks of the rest of a spec."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from megatronapp.core.trainingjob.plugins import Plugins
+
+
+class Axes(Protocol):
+    @property
+    def tensor(self) -> int: ...
+    @property
+    def pipeline(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def expert(self) -> int: ...
+
+
+class Queued(Protocol):
+    @property
+    def queue(self) -> str: ...
+
+
+class Sized(Protocol):
+    """Of a spec, what MegaFBD looks at."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def proc_per_node(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def parallelism(self) -> Axes: ...
+    @property
+    def plugins(self) -> Plugins: ...
+    @property
+    def scheduling(self) -> Queued: ...
+    @property
+    def elastic(self) -> object | None: ...
+    @property
+    def backend(self) -> str: ...
+
+
+def replica_ranks(spec: Sized) -> tuple[int, int]:
+    """Forward and backward ranks of a replica."""
+    sizes = spec.parallelism
+    return spec.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline), sizes.tensor * sizes.pipeline
+
+
+def forward_nodes(spec: Sized) -> int:
+    """Of the job's nodes, those of forward ranks alone."""
+    if not spec.plugins.fbd.apart:
+        return 0
+    forward, backward = replica_ranks(spec)
+    return spec.nodes * forward // (forward + backward)
+
+
+def check(spec: Sized) -> None:
+    """Raises ValueError for sizes that can't be disaggregated."""
+    sizes = spec.parallelism
+    if sizes.context != 1 or sizes.expert != 1:
+        raise ValueError("plugins.fbd needs context and expert of 1")
+    if sizes.pipeline < 2 and spec.plugins.fbd.mode not in ("Linears", "Auto"):
+        raise ValueError(
+            "plugins.fbd needs pipeline of at least 2, as the last stage runs its own forward, or mode Linears"
+        )
+    forward, backward = replica_ranks(spec)
+    if spec.world_size % (forward + backward):
+        raise ValueError(
+            f"plugins.fbd needs nodes x procPerNode = {spec.world_size} to be a multiple of {forward} forward and "
+            f"{backward} backward ranks = {forward + backward}"
+        )
+    if spec.plugins.fbd.apart:
+        _check_apart(spec, spec.world_size // (forward + backward) * forward)
+
+
+def _check_apart(spec: Sized, ranks: int) -> None:
+    """`ranks`: forward ones, which have nodes of their own."""
+    if ranks % spec.proc_per_node:
+        raise ValueError(
+            f"plugins.fbd.forwardNodeSelector: {ranks} forward ranks fill no whole nodes of procPerNode = "
+            f"{spec.proc_per_node}: change nodes or procPerNode"
+        )
+    others = {
+        "elastic": spec.elastic is not None,
+        "backend JobSet": spec.backend == "JobSet",
+        "scheduling.queue": spec.scheduling.queue != "",
+    }
+    if given := next((name for name, is_given in others.items() if is_given), None):
+        raise ValueError(f"plugins.fbd.forwardNodeSelector can't be used with {given}: leave one of them out")
