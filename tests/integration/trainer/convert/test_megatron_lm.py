@@ -53,4 +53,4 @@ def test_both_find_the_same_losses(
     flags = f"{SIZES} --lr 1e-3 --mock-data --num-workers 0 --skip-train --use-checkpoint-args --finetune"
     (found,) = run_forked(1, train, f"{flags} --load {tmp_path / 'ours'}")
     assert len(wanted) == 2
-    assert [each.loss for each in found.evaluations] == pytest.approx(wanted, rel=1e-6)
+    assert [each.loss for each in found.evaluations] == pytest.approx(wanted, rel=1e-5)
