@@ -9,6 +9,10 @@ EXTRAS ?= dev
 REPORT ?=
 JUNIT  := $(if $(REPORT),--junit-xml=$(REPORT))
 export OMP_NUM_THREADS ?= 1
+# SHARE=0.2 plays so much of test-long, e2e and e2e-operator: another part each day (DAY), some of every module
+SHARE  ?=
+DAY    ?= $(shell date -u +%j)
+PART   := $(if $(SHARE),--share $(SHARE) --share-seed $(DAY))
 # Node and Helm stand there where the machine has none
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -107,7 +111,7 @@ references: setup-tests
 
 # Integration tests that `make test` leaves out: layouts that differ in one thing alone, and what waits for long
 test-long: references
-	$(BIN)/pytest -n 2 --dist worksteal -m "long and not exhaustive" tests $(JUNIT)
+	$(BIN)/pytest -n 2 --dist worksteal -m "long and not exhaustive" $(PART) tests $(JUNIT)
 
 # All integration tests that `make test` leaves out: every layout of every instrument, an hour of two cores
 test-exhaustive: references
@@ -126,7 +130,7 @@ hangs: setup-tests
 	$(BIN)/python -m tests.integration.megatrace.times $(HANG_TIMES)
 
 e2e: setup-tests
-	$(BIN)/pytest -m "e2e and not cluster" tests/e2e $(JUNIT)
+	$(BIN)/pytest -m "e2e and not cluster" $(PART) tests/e2e $(JUNIT)
 
 # On the cluster that KUBECONFIG names, with the images of `make images`; else on the test cluster, where it is at hand
 e2e-cluster: setup-tests
@@ -134,7 +138,7 @@ e2e-cluster: setup-tests
 
 # The part of it that needs no images of ours: the operator, run beside the cluster
 e2e-operator: setup-tests
-	$(BIN)/pytest -m cluster tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
+	$(BIN)/pytest -m cluster $(PART) tests/e2e/kubernetes/test_life.py tests/e2e/kubernetes/test_chaos.py \
 	  tests/e2e/kubernetes/test_attacks.py tests/e2e/kubernetes/test_startup.py tests/e2e/kubernetes/test_pod_policy.py $(JUNIT)
 
 # The images' distributions, by version and hash: after every change of pyproject.toml or constraints.txt

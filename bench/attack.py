@@ -31,6 +31,8 @@ from tests.attack.targets import PROGRAMS, TARGETS
 CHECK_EVERY = 500
 """Inputs from one look at the innocent to the next."""
 PROGRESS_SECONDS = 15.0
+WATCHDOG_SECONDS = 10 * HANG_SECONDS
+"""Inputs that are executed at once, and a look at the innocent, which take longer end the process."""
 MAX_GROWTH_BYTES = 1 << 30
 """A target that has taken more is ended at once."""
 MAX_HARMS = 1_000
@@ -61,6 +63,7 @@ class Run:
             try:
                 for first in range(0, len(seeds), target.at_once):
                     batch = seeds[first : first + target.at_once]
+                    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
                     await asyncio.gather(*(self._execute(target, seed) for seed in batch))
                     await self._inspect(target, len(batch))
                     if self._ends():
@@ -85,7 +88,6 @@ class Run:
         """At the innocent, the memory and the clock, now and then."""
         before, self.executions = self.executions, self.executions + executed
         if before // CHECK_EVERY != self.executions // CHECK_EVERY:
-            faulthandler.dump_traceback_later(2 * HANG_SECONDS + CHECK_EVERY, exit=True)
             try:
                 await target.check()
             except Exception as error:  # noqa: BLE001

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.scale.layout import Layout
+from megatronapp.detector.patience import Patience
 from megatronapp.v1 import trace_pb2
 from tests.support.detecting import detect
 from tests.support.pausing import CHECKPOINT, EVALUATION, STEP, Habits, PausingJob, RandomJob, log_uniform
@@ -29,6 +30,11 @@ HANGS = {8: 60, 64: 18, 512: 3, 1024: 3}
 """Jobs that end in a hang, for each of the three places."""
 NOISE = NoiseModel(step=0.01, outliers=0.001, outlier=math.log(2))
 """One percent, and one step in a thousand twice as long."""
+BEAT_SECONDS = 1.0
+YOUNG_JOBS, YOUNG_STEPS = 20_000, 24
+YOUNG_WORLDS = (4, 8, 16, 64)
+VARIED = {0.01: True, 0.03: True, 0.1: False}
+"""Noise of young jobs' steps, and whether none may page: with that of 10 % some do where one takes twice as long."""
 PLACES = {STEP: "step", CHECKPOINT: "checkpoint", EVALUATION: "evaluation"}
 
 
@@ -128,6 +134,29 @@ def report_pauses(events: int) -> int:
     return wrong
 
 
+def young(jobs: int, noise: float) -> int:
+    """Pages of jobs in their first steps, of 5 to 60 s, as their patience alone tells: of steps in which nothing moves
+    some vary, and one of a rank in a thousand takes twice as long."""
+    random, pages = np.random.default_rng(round(1 / noise)), 0
+    for _ in range(jobs):
+        patience, ranks, usual = Patience(), int(random.choice(YOUNG_WORLDS)), log_uniform(random, 5, 60)
+        twice = random.random(YOUNG_STEPS) > 0.999**ranks
+        for seconds in usual * np.exp(random.normal(0, noise, YOUNG_STEPS)) * np.where(twice, 2, 1):
+            pages += seconds + BEAT_SECONDS > patience.of([STEP])
+            patience.learn(STEP, float(seconds), ranks)
+    return pages
+
+
+def report_young(jobs: int) -> int:
+    print("\nyoung jobs\n  noise  steps  hang pages", flush=True)
+    wrong = 0
+    for noise, counted in VARIED.items():
+        pages = young(jobs, noise)
+        wrong += pages if counted else 0
+        print(f"{noise:6.0%} {jobs * YOUNG_STEPS:7} {pages:11}", flush=True)
+    return wrong
+
+
 def report_hangs(share: float) -> int:
     print("\nhangs\n  ranks  in          found      seconds to the page (× the usual): median, longest", flush=True)
     missed = 0
@@ -163,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=EVENTS, help="starts, checkpoints and evaluations")
     arguments = parser.parse_args(argv)
     wrong = report_pauses(arguments.events)
+    wrong += report_young(max(1, round(YOUNG_JOBS * arguments.events / EVENTS)))
     missed = report_hangs(arguments.events / EVENTS)
     wrong += report_seen_before()
     print(f"\npages for nothing: {wrong}; hangs not reported: {missed}")

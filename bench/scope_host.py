@@ -1,6 +1,6 @@
 """What watching a site costs the training thread, but for the device's work: tensors are so small that what is left is
 Python and PyTorch's dispatch. Counting patterns takes a processor long, however few values there are: `counting_us` is
-taken off.
+taken off. Times are the training thread's own processor time, which other work on the machine changes little.
 
     python -m bench.scope_host                    # microseconds, the least of several rounds
     python -m bench.scope_host --threads 1 --rounds 20
@@ -211,9 +211,9 @@ def _border(subject: Subject) -> float:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     call()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,8 +2,9 @@
 
 Published values: zero-bubble tables (arXiv 2401.10241, p 8, times in ms), ZBV (arXiv 2405.15362), DualPipe's bubble
 (arXiv 2412.19437), and MegatronApp's recorded runs, whose iterations are predicted from their orders and durations and
-from what messages took in the other iterations (needs the recordings: --recordings FOLDER). Prints one JSON object a
-row, and exits with 1 when a row misses its goal. Speeds are processor seconds of one core.
+from what messages took in the other iterations (needs the recordings: --recordings FOLDER). What choosing while running
+gains over a replay is held against the design's figures. Prints one JSON object a row, and exits with 1 when a row
+misses its goal. Speeds are processor seconds of one core.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench import _choosing
 from megatronapp.cli.pipeline.compiled import compiled_engine
 from megatronapp.cli.pipeline.recordings import read_recording
 from megatronapp.core.pipeline import bounds, caps, orders
@@ -81,6 +83,7 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield from map(_zbv, ZBV)
     yield from _memory_and_dualpipe()
     yield from _recordings(options.recordings)
+    yield from _choosing.rows(options.seeds, compiled_engine())
     if options.pipelines:
         yield from _speeds(options.pipelines, options.seeds)
 

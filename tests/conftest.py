@@ -10,11 +10,34 @@ from hypothesis import settings
 
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
+from tests.support.share import drawn
 
 settings.register_profile("megatronapp", deadline=None)  # the machine's load is nobody's property
 settings.load_profile("megatronapp")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("a part of the tests")
+    group.addoption("--share", type=float, default=1.0, help="play so much of each module, drawn, at least one test")
+    group.addoption("--share-seed", type=int, default=0, help="which part is drawn")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    share, seed = config.getoption("--share"), config.getoption("--share-seed")
+    return None if share >= 1 else f"a drawn part: --share {share} --share-seed {seed}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After marks and keywords have chosen."""
+    share = config.getoption("--share")
+    if share < 1:
+        kept = set(drawn(items, share, config.getoption("--share-seed"), group=lambda item: item.path))
+        kept.update(item for item in items if item.get_closest_marker("always"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@
     simulated   slow ranks and clean jobs, out of the proving ground's simulated steps
     standing    jobs that come to a stand, as their heartbeats tell
     record      real ranks on this host's processors, with the fault injector
+    published   real jobs that others recorded, and wrote down what was wrong with them
     ours        a recording replayed through the detector's engine
     others      MegaScan's, Megatrace's and NVRx's rules, rebuilt from their descriptions
     score       verdicts against truth; cli: what is printed

@@ -41,6 +41,7 @@ RIGHT: dict[FaultKind, tuple[Kind, frozenset[Cause]]] = {
 class Source(StrEnum):
     SIMULATED = "simulated"
     RECORDED = "recorded"
+    PUBLISHED = "published"
 
 
 class Injected(BaseModel):

@@ -1,4 +1,5 @@
-"""`python -m bench.corpus {make,record,score} FOLDER`: make cases, record some on this host, judge them."""
+"""`python -m bench.corpus {make,record,score,published} FOLDER`: make cases, record some on this host, judge them, or
+those that others have published."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from bench.corpus import others, ours, score, simulated, standing
+from bench.corpus import others, ours, published, score, simulated, standing
 from bench.corpus.case import Label, find, read
 from bench.corpus.ours import Verdict
 from bench.corpus.score import Score
@@ -59,14 +60,32 @@ def judge(root: Path, options: argparse.Namespace) -> int:
     theirs = {name: Score() for name in others.RULES}
     with _pool(options.jobs) as pool:
         for label, verdicts, named in pool.map(_judged, list(find(root)), chunksize=4):
-            of_group = groups.setdefault(f"{label.source}: {label.group}", Score())
-            before = of_group.false + of_group.missed + of_group.wrong_causes
-            of_group.count_pages(label, verdicts)
-            if of_group.false + of_group.missed + of_group.wrong_causes > before:
-                said = [(sorted(each.ranks), str(each.kind), str(each.cause)) for each in verdicts]
-                print(f"  {label.name}: broken {sorted(label.ranks)}, paged {said}", file=sys.stderr)
+            _count(groups, label, verdicts)
             for name, ranks in named.items():
                 theirs[name].count(label, ranks)
+    return _print(groups, theirs)
+
+
+def judge_published(beside: Path) -> int:
+    """The same of what others have recorded; their files tell no time to a verdict."""
+    groups: dict[str, Score] = {}
+    for label, verdicts in published.judged(beside):
+        _count(groups, label, verdicts)
+    for each in groups.values():
+        each.seconds.clear()
+    return _print(groups, {})
+
+
+def _count(groups: dict[str, Score], label: Label, verdicts: list[Verdict]) -> None:
+    of_group = groups.setdefault(f"{label.source}: {label.group}", Score())
+    before = of_group.false + of_group.missed + of_group.wrong_causes
+    of_group.count_pages(label, verdicts)
+    if of_group.false + of_group.missed + of_group.wrong_causes > before:
+        said = [(sorted(each.ranks), str(each.kind), str(each.cause)) for each in verdicts]
+        print(f"  {label.name}: broken {sorted(label.ranks)}, paged {said}", file=sys.stderr)
+
+
+def _print(groups: dict[str, Score], theirs: dict[str, Score]) -> int:
     whole = score.total(groups.values())
     print(score.HEAD)
     for name, each in [*sorted(groups.items()), (OURS, whole), *theirs.items()]:
@@ -100,9 +119,10 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m bench.corpus", description=__doc__)
     known.add_argument(
-        "what", nargs="?", choices=("make", "record", "score", "all"), default="all", help="default: make and score"
-    )
-    known.add_argument("folder", type=Path, nargs="?", help="of the cases; of `all` it may be left out")
+        "what", nargs="?", choices=("make", "record", "score", "published", "all"), default="all",
+        help="default: make and score",
+    )  # fmt: skip
+    known.add_argument("folder", type=Path, nargs="?", help="of the cases; of `all` and `published` it may be left out")
     known.add_argument("--seeds", type=int, default=SEEDS, help=f"of each layout and fault; default {SEEDS}")
     known.add_argument("--first", type=int, default=0, help="seeds of the round to leave out; default 0")
     known.add_argument("--every", type=_positive, default=1, help="make every so-many-th case alone; record likewise")
@@ -122,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = parser()
     options = known.parse_args(argv)
     try:
+        if options.what == "published":
+            return judge_published(options.folder or published.BESIDE)
         if options.folder is None:
             if options.what != "all":
                 known.error(f"{options.what} needs the folder of the cases")

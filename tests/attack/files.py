@@ -121,6 +121,7 @@ def readers(good: Path) -> list[Reader]:
         Reader("NCCL Inspector", of_bytes("h-pid1.log", recordings.inspector()), analyze._judge),
         Reader("NCCL Inspector's metrics", of_bytes("gpu.prom", recordings.inspector_metrics()), analyze._judge),
         Reader("kineto", of_json("t.json", recordings.profiler()), lambda place: analyze._judge(place / "t.json")),
+        Reader("kineto, compressed", recordings.compressed_profiler, analyze._judge),
         Reader("xpu_timer", of_bytes("scrape", recordings.scrape()), lambda place: analyze._judge(place / "scrape")),
         Reader("trace folder", of_folder(traces, recordings.hostile_trace), analyze._judge),
         Reader(
@@ -140,6 +141,7 @@ def readers(good: Path) -> list[Reader]:
 
 def trainer_readers(good: Path) -> list[Reader]:
     """Those that import torch."""
+    from megatronapp.trainer.agent import recorder_text
     from megatronapp.trainer.checkpoint_folder import CLAIM, COMPLETE, LATEST, RECIPE, Claim, find_latest, read_recipe
     from megatronapp.trainer.recipe import SCHEMA
     from tests.attack.models import model_readers
@@ -157,7 +159,9 @@ def trainer_readers(good: Path) -> list[Reader]:
         of_bytes(LATEST, b"5")(chance, place)
         of_json(COMPLETE, {"files": {"a": 1, "b": 2}})(chance, place / "iter_0000005")
 
+    dumps = of_folder(recordings.dumps(good.with_name("recorder")), recordings.hostile_dump)
     return [Reader(*each) for each in model_readers(good)] + [
+        Reader("flight recorder, in words", dumps, lambda p: recorder_text.main(str(p / "nccl_trace_rank_0"))),
         Reader("recipe", of_json(RECIPE, recipe), lambda place: read_recipe(place)),
         Reader("checkpoint", checkpoint, find_latest),
         Reader("claim", of_json(CLAIM, {"run": "r", "attempt": 1}), lambda place: Claim(place, "r", 1).take()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import random
@@ -18,7 +19,7 @@ import yaml
 from megatronapp.collector.journal import Journal
 from megatronapp.core.trace import file as trace_file
 from megatronapp.detector.formats.work_requests import HEADER
-from tests.attack.inputs import any_value, as_json, mutated
+from tests.attack.inputs import any_value, as_json, damaged, mutated
 from tests.attack.makers import damage, of_json, of_yaml, write
 from tests.support import hostile
 from tests.support.simulated import Job, Layout
@@ -162,6 +163,15 @@ def profiler() -> dict[str, Any]:
         add("cuda_runtime", "cudaLaunchKernel", 1, at + 11.0, 2.0, correlation=step)
         add("kernel", kernel, 7, at + 20.0, 300.0, correlation=step, stream=7)
     return {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
+
+
+def compressed_profiler(chance: random.Random, place: Path) -> None:
+    """Damaged within what is compressed, or without."""
+    plain = place / "plain"
+    of_json(plain.name, profiler())(chance, place)
+    packed = gzip.compress(plain.read_bytes(), compresslevel=1)
+    plain.unlink()
+    write(place / "t.json.gz", damaged(chance, packed) if chance.random() < 0.4 else packed)
 
 
 def megatrace() -> bytes:

@@ -10,10 +10,13 @@ import asyncio
 import random
 import resource
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 HANG_SECONDS = 60.0
 """No input takes so long but one that hangs: most take a millisecond."""
+
+END_SECONDS = 5.0
+"""One that is told to end does so."""
 
 
 class Harm(AssertionError):  # noqa: N818
@@ -37,12 +40,28 @@ class Target(Protocol):
 
 
 async def attack(target: Target, seed: int) -> None:
-    """One input of this seed; raises Harm."""
+    """One input of this seed; raises Harm. One that can't be ended is harm as well, and not waited for."""
+    task = asyncio.create_task(target.execute(random.Random(f"{target.name}-{seed}")))
     try:
-        async with asyncio.timeout(HANG_SECONDS):
-            await target.execute(random.Random(f"{target.name}-{seed}"))
-    except TimeoutError as error:
-        raise Harm(f"{target.name} {seed}: it hangs") from error
+        ended, _ = await asyncio.wait({task}, timeout=HANG_SECONDS)
+        if not ended:
+            raise Harm(f"{target.name} {seed}: it hangs, {_standing(task)}")
+        task.result()
+    finally:
+        if task.cancel():
+            await asyncio.wait({task}, timeout=END_SECONDS)
+
+
+def _standing(task: asyncio.Task[None]) -> str:
+    """Where it waits, the innermost frame first."""
+    places: list[str] = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "ag_frame", None)
+        if frame is not None:
+            places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "ag_await", None)
+    return " in ".join(reversed(places))
 
 
 def resident_bytes() -> int:

@@ -4,6 +4,7 @@ beside it is unharmed. The long form is `python -m bench.attack --executions 100
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import warnings
 from collections.abc import Callable
@@ -151,9 +152,36 @@ async def test_an_input_that_hangs_is_seen(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(TraceIngest, "_hello", wait)
     monkeypatch.setattr(target, "_doors", [target._stream])
-    with pytest.raises(Harm, match="it hangs"):
+    with pytest.raises(Harm, match=r"it hangs, .*test_attack\.py:.* wait in "):
         await attack(target, 1)
     await target.stop()
+
+
+class Stubborn:
+    """A target whose input goes on when it is told to end."""
+
+    name = "stubborn"
+    at_once = 1
+
+    async def start(self, folder: Path) -> None: ...
+
+    async def execute(self, chance: random.Random) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async def check(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def test_an_input_that_can_not_be_ended_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(session, "END_SECONDS", 0.1)
+
+    async with asyncio.timeout(10):
+        with pytest.raises(Harm, match="stubborn 1: it hangs"):
+            await attack(Stubborn(), 1)
 
 
 async def test_an_answer_that_can_t_be_read_ends_a_connection_and_not_the_agent_s_stream(
@@ -198,3 +226,15 @@ def test_the_long_form_ends_a_target_that_takes_memory_or_only_harms(
     assert not asyncio.run(run.attack(range(10**6)))
 
     assert run.executions <= (4 if grows else attack_bench.MAX_HARMS)
+
+
+def test_the_long_form_waits_for_each_input_alone_however_long_all_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[float] = []
+    monkeypatch.setattr(attack_bench.faulthandler, "dump_traceback_later", lambda seconds, **_: armed.append(seconds))
+    monkeypatch.setitem(TARGETS, "endless", (Endless, 1.0))
+
+    asyncio.run(attack_bench.Run("endless", tmp_path / "failures.jsonl").attack(range(3)))
+
+    assert armed == [attack_bench.WATCHDOG_SECONDS] * 3

@@ -18,7 +18,7 @@ def megatronapp(*arguments: str, timeout: float = 400) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.always), 2])
 def test_the_demo_finds_exactly_the_slow_rank(rank: int, tmp_path: Path) -> None:
     result = megatronapp("demo", "--check", "--slow-rank", str(rank), "--folder", str(tmp_path))
 

@@ -100,6 +100,7 @@ def run_typed(commands: list[str], checkout: Path, environment: dict[str, str]) 
     return printed
 
 
+@pytest.mark.always
 def test_every_command_of_the_second_terminal_works_as_typed(checkout: Path, home: dict[str, str], up: Path) -> None:
     commands = next(found for found in blocks(README, "bash") if "preprocess" in found[0])
     printed = run_typed(commands, checkout, home)

@@ -133,9 +133,9 @@ class Varied(DppPlugin):
         return StagePolicy(layout, stage, order, cap=layout.chunks)
 
 
-def trained(flags: str, *plugins: type[Plugin], steps: int = STEPS) -> Trained:
+def trained(flags: str, *plugins: type[Plugin], steps: int = STEPS, model: str = TINY) -> Trained:
     """One rank's run, for `run_forked`."""
-    losses = train(f"{TINY} --train-iters {steps} {flags}", plugins=(Watching, *plugins)).losses
+    losses = train(f"{model} --train-iters {steps} {flags}", plugins=(Watching, *plugins)).losses
     Watching.trained.losses = losses
     return Watching.trained
 

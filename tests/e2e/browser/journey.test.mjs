@@ -93,6 +93,11 @@ test('one click opens the steps in view in Perfetto', async () => {
   await region.getByRole('status').getByText(/^[\d.]+ .?B$/).waitFor({ timeout: 120_000 })
   const perfetto = page.frameLocator('iframe')
   await perfetto.getByText(new RegExp(`rank ${slowRank}\\b`, 'i')).first().waitFor({ timeout: 120_000 })
+  // Its tracks are open, and nobody else's.
+  const within = perfetto.locator('.pf-track[ref*="(rank"][ref*="/"]')
+  await within.first().waitFor({ timeout: 120_000 })
+  const open = await within.evaluateAll((tracks) => tracks.map((track) => track.getAttribute('ref')))
+  assert.deepEqual(open.filter((path) => !path.includes(`(rank ${slowRank})`)), [])
   if (process.env.SHOT_FOLDER) await page.screenshot({ path: `${process.env.SHOT_FOLDER}/perfetto.png` })
   const [download] = await Promise.all([page.waitForEvent('download'), region.getByRole('link', { name: 'Download trace' }).click()])
   assert.match(download.suggestedFilename(), /\.pftrace$/)

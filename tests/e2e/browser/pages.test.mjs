@@ -87,4 +87,16 @@ test('from the alert to the slow rank among 512 and to its trace', async () => {
   assert.ok(ranks.split(',').some((part) => { const [low, high = low] = part.split('-').map(Number); return low <= 312 && 312 <= high }), ranks)
 })
 
+test('the slow rank among 512 is found without an alert: slowest first', async () => {
+  await page.goto(`${served.url}/jobs/7f3a90c2/timeline`)
+  const canvas = page.getByRole('application')
+  await canvas.waitFor(PATIENCE)
+  await page.getByLabel('Group by').selectOption('none')
+  await page.getByLabel('Order').selectOption('slowest')
+  await page.waitForURL(/sort=slowest/)
+  await canvas.focus()
+  await page.keyboard.press('ArrowRight')
+  await page.getByRole('complementary', { name: 'Selection' }).getByRole('heading', { name: 'Rank 312 · step' }).waitFor(PATIENCE)
+})
+
 test('no script failed', () => assert.deepEqual(problems, []))

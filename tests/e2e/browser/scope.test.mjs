@@ -36,7 +36,7 @@ test('from the list of jobs into the model', async () => {
   await page.getByRole('link', { name: 'Scope' }).last().click(PATIENCE)
   await page.waitForURL('**/scope*')
   await page.getByText('Nobody controls').waitFor(PATIENCE)
-  await page.locator('.model', { hasText: /4 layers · 4 heads · 32 channels.*TP 2/ }).waitFor(PATIENCE)
+  await page.locator('.model', { hasText: /4 layers · 4 heads · 32 channels.*TP 2.*PP 2/ }).waitFor(PATIENCE)
 })
 
 test('a head’s attention is a picture with its step, and the address shows the same', async () => {
@@ -45,7 +45,7 @@ test('a head’s attention is a picture with its step, and the address shows the
   const first = await stepOf(attention)
   assert.ok(first > 0)
   assert.ok((await colours(attention.locator('.map canvas').first())) > 12)
-  await attention.locator('.facts').getByText('of 2 ranks').waitFor(PATIENCE)
+  await attention.locator('.facts').getByText('of 4 ranks').waitFor(PATIENCE)
   await page.waitForURL(/p=layers\[0\]\.attn\.probs/)
   await card(/stats\(/).getByRole('img', { name: 'Mean over 4 layers' }).waitFor(PATIENCE)
   await shoot('scope-live')

@@ -15,17 +15,18 @@ from megatronapp.trainer.environment import GATEWAY_ADDRESS
 from tests.support.training import TINY
 
 RUN = "run-of-a-training"
-RANKS = 2
+RANKS = 4
+LAYOUT = "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"
 STEPS = 200_000
 """More than it comes to."""
 
 
 @asynccontextmanager
 async def trained(folder: Path) -> AsyncIterator[LocalStack]:
-    """The platform while two tensor ranks train with MegaScope on; they end with it."""
+    """The platform while two stages of two tensor ranks train with MegaScope on; they end with it."""
     async with local_stack(Options(folder / "platform", page_port=0)) as running:
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        flags = f"{TINY} --train-iters {STEPS} --tensor-model-parallel-size {RANKS} --sequence-parallel --scope"
+        flags = f"{TINY} --train-iters {STEPS} {LAYOUT} --scope"
         environment = {
             "MEGATRONAPP_COLLECTOR_ADDRESS": running.collector_address,
             "MEGATRONAPP_TOKEN_FILE": str(running.token_file),

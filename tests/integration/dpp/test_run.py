@@ -142,7 +142,7 @@ def refusals(flags: str) -> dict[str, str]:
 
 def test_settings_that_change_what_a_schedule_does_are_refused_by_name() -> None:
     for said in run_forked(2, refusals, f"{TWO} --use-dpp --dpp-policy interleaved"):
-        assert {"variable_seq_lengths", "mtp_num_layers", "cuda_graph_impl"} < said.keys()
+        assert {"mtp_num_layers", "cuda_graph_impl"} < said.keys()
         assert all(f"can't run with {name}; unset it" in text for name, text in said.items())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatronapp.core.findings import Cause, Finding
-from tests.integration.megatrace.support import CULPRIT, hangs_of, rank, scenario, stopping_rank
+from tests.integration.megatrace.support import CULPRIT, FROM_STEP, hangs_of, rank, scenario, stopping_rank
 
 ROUNDS = int(os.environ.get("MEGATRONAPP_MEGATRACE_ROUNDS", "1"))
 
@@ -51,8 +51,10 @@ async def test_a_rank_that_calls_something_else_is_named_as_its_program(tmp_path
     assert found.cause is Cause.DEADLOCK
 
 
-async def test_over_a_killed_rank_nobody_else_is_named(tmp_path: Path, again: int) -> None:
-    """gloo ends the others at once: most often the attempt is over before anybody has waited."""
-    hangs = await hangs_of(tmp_path, scenario(tmp_path, "kind: kill"))
+async def test_a_killed_rank_is_named_and_not_those_that_gloo_ends_over_it(tmp_path: Path, again: int) -> None:
+    hangs = await hangs_of(tmp_path, scenario(tmp_path, "kind: kill"), fault="kind: kill")
 
-    assert {each.ranks for each in hangs.first.values()} <= {(CULPRIT,)}
+    (found,) = hangs.first.values()
+    assert (found.ranks, found.page) == ((CULPRIT,), False)
+    assert found.summary.startswith(f"The attempt has ended in step {FROM_STEP}. Rank {CULPRIT} has not entered")
+    assert "Its process has ended without a goodbye" in found.summary

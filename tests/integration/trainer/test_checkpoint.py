@@ -16,6 +16,7 @@ from megatronapp.trainer.checkpoint_folder import Claim
 from tests.support.forked import RankFailedError, run_forked
 from tests.support.training import TINY, train
 
+EXPERTS = "--num-experts 4 --disable-bias-linear"
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1"
 
 
@@ -103,13 +104,34 @@ def test_weights_alone_start_a_new_run_at_step_one(saved_by_a_pipeline: Path) ->
     assert len(found) == 1
 
 
-def test_an_optimizer_of_another_kind_is_refused(saved_by_a_pipeline: Path) -> None:
-    with pytest.raises(RankFailedError, match="--use-distributed-optimizer"):
-        losses(f"--train-iters 6 --load {saved_by_a_pipeline}")
+@pytest.mark.parametrize(
+    ("saved", "now", "world_size"),
+    [
+        ("--bf16 --use-distributed-optimizer", "--bf16 --pipeline-model-parallel-size 2", 2),
+        ("--bf16", "--bf16 --use-distributed-optimizer", 2),
+        pytest.param("--swiglu", "--swiglu --use-distributed-optimizer", 2, marks=pytest.mark.long),
+        pytest.param(
+            "--fp16 --initial-loss-scale 4096 --use-distributed-optimizer",
+            "--fp16 --tensor-model-parallel-size 2",
+            2,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(f"{EXPERTS} --use-distributed-optimizer", f"{EXPERTS}", 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_checkpoint_loads_with_and_without_the_distributed_optimizer(
+    saved: str, now: str, world_size: int, tmp_path: Path
+) -> None:
+    losses(f"--train-iters 3 {saved} --save {tmp_path}", world_size)
+
+    found = losses(f"--train-iters 6 {now} --save {tmp_path}", world_size)
+
+    assert found == pytest.approx(
+        losses(f"--train-iters 6 {saved}", world_size)[3:], rel=1e-5 if "16" not in now else 2e-3
+    )
 
 
 ROPE = "--position-embedding-type rope"
-EXPERTS = "--num-experts 4 --disable-bias-linear"
 
 
 @cache

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import log
+
+import pytest
 
 from megatronapp.core.findings import Cause, Evidence, Finding, Kind, State
 from megatronapp.detector.findings import Ledger, Moment
-from megatronapp.detector.rules.base import Suspicion
+from megatronapp.detector.rules.base import PAGE_STEPS, Suspicion
 
+SINCE = 10
 SLOW_GPU = Suspicion(
     kind=Kind.SLOW_GPU,
     cause=Cause.INTERFERENCE,
     ranks=(3,),
-    since_step=10,
+    since_step=SINCE,
     effect_ratio=1.5,
     evidence=(),
     summary="Rank 3 is slow.",
@@ -97,6 +101,27 @@ def test_a_finding_whose_cause_becomes_clearer_is_renamed() -> None:
     (renamed,) = _told(ledger, [SLOW_HOST], step=21)
 
     assert renamed.kind == Kind.SLOW_HOST
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "page"),
+    [
+        (replace(SLOW_GPU, slow_steps=PAGE_STEPS), True),
+        (replace(SLOW_GPU, slow_steps=PAGE_STEPS - 1), False),
+        (replace(SLOW_GPU, page_seconds=10.0), True),
+        (replace(SLOW_GPU, page_seconds=11.0), False),
+        (replace(SLOW_GPU, cost_ratio=1.005), False),
+        (replace(SLOW_GPU, smallest=log(1.4)), True),
+        (replace(SLOW_GPU, smallest=log(1.6)), False),
+        (replace(SLOW_GPU, pages=False), False),
+    ],
+    ids=["steps", "too few", "seconds", "too short", "costs nothing", "slow", "hardly slow", "advice"],
+)
+def test_a_page_is_of_what_has_lasted_in_steps_and_in_time_and_matters(suspicion: Suspicion, page: bool) -> None:
+    """However long steps are: two of a minute each are no three."""
+    (finding,) = _told(Ledger("run", "team/job", 1), [suspicion], step=SINCE + 10)
+
+    assert finding.page is page
 
 
 def _told(ledger: Ledger, suspicions: Sequence[Suspicion], step: int) -> list[Finding]:

@@ -10,7 +10,7 @@ from megatronapp.detector.members import Member
 from megatronapp.detector.progress import Progress
 from megatronapp.v1 import trace_pb2
 
-WORLD, BEATS = 64, 5
+WORLD, BEATS, LONG_CHECKPOINT = 64, 5, 20
 NS = 10**9
 
 
@@ -32,16 +32,37 @@ class Looks(dict[int, object]):
         return super().values()
 
 
-def test_a_heartbeat_costs_no_look_at_all_ranks() -> None:
+def watched() -> tuple[Progress, Looks]:
     progress, looks = Progress(), Looks()
     progress._ranks = looks  # type: ignore[assignment]
-    members = [Member(Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=r)), {}) for r in range(WORLD)]
+    return progress, looks
+
+
+def members() -> list[Member]:
+    who = [trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank) for rank in range(WORLD)]
+    return [Member(Process(each), {}) for each in who]
+
+
+def play(progress: Progress, ranks: list[Member], second: int, beat: trace_pb2.SentHeartbeat) -> None:
+    for rank, member in enumerate(ranks):
+        progress.beat(member, beat, second * NS + rank * NS // WORLD)
+        assert progress.stall() is None
+
+
+def test_a_heartbeat_costs_no_look_at_all_ranks() -> None:
+    (progress, looks), ranks = watched(), members()
 
     for second in range(BEATS):
-        for rank, member in enumerate(members):
-            beat = trace_pb2.SentHeartbeat(step=second + 1, phase=trace_pb2.PHASE_STEP)
-            progress.beat(member, beat, second * NS + rank * NS // WORLD)
-            assert progress.stall() is None
+        play(progress, ranks, second, trace_pb2.SentHeartbeat(step=second + 1, phase=trace_pb2.PHASE_STEP))
 
     assert len(looks) == WORLD
     assert looks.times == 0
+
+
+def test_while_nothing_moves_all_ranks_are_looked_at_as_often_as_each_speaks() -> None:
+    (progress, looks), ranks = watched(), members()
+
+    for second in range(LONG_CHECKPOINT):
+        play(progress, ranks, second, trace_pb2.SentHeartbeat(step=1, phase=trace_pb2.PHASE_CHECKPOINT))
+
+    assert 0 < looks.times <= LONG_CHECKPOINT

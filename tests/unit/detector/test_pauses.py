@@ -163,8 +163,22 @@ def learnt(*seconds: float, ranks: int) -> Patience:
     return patience
 
 
+def test_once_some_steps_are_known_one_that_takes_twice_as_long_is_waited_for() -> None:
+    assert learnt(*[60.0] * 7, ranks=8).of([STEP]) == 4 * 60.0
+    assert learnt(*[60.0] * 8, ranks=8).of([STEP]) == 2 * 60.0 + STEP_SECONDS
+
+
+def test_steps_that_vary_are_waited_for_as_much_longer() -> None:
+    assert learnt(*[50.0] * 7, 60.0, ranks=8).of([STEP]) == 2 * 60.0 + 4 * (60.0 - 50.0) + STEP_SECONDS
+    assert learnt(*[20.0] * 7, 60.0, ranks=8).of([STEP]) == 4 * 60.0
+
+
+def test_short_steps_are_waited_for_as_ever() -> None:
+    assert learnt(*[2.0] * 8, ranks=8).of([STEP]) == 4 * 2.0
+
+
 def test_once_outliers_of_ranks_would_have_been_seen_little_more_than_the_longest_pause_is_waited_for() -> None:
-    assert learnt(*[60.0] * 10, ranks=64).of([STEP]) == 240.0
+    assert learnt(*[60.0] * 10, ranks=64).of([STEP]) == 2 * 60.0 + STEP_SECONDS
     assert learnt(*[60.0] * 10, ranks=1024).of([STEP]) == 60.0 + STEP_SECONDS
     assert learnt(*[60.0] * 80, ranks=64).of([STEP]) == 60.0 + STEP_SECONDS
 
@@ -205,7 +219,7 @@ def test_checkpoints_with_hardly_a_step_between_are_learnt_one_by_one() -> None:
 
 def test_of_several_phases_the_most_patient_holds() -> None:
     patience = Patience()
-    for step in range(9):
+    for step in range(6):
         patience.note([STEP], step, 60.0)
         patience.note([STEP, CHECKPOINT], step, 30.0)
         patience.ends(CHECKPOINT, 8)

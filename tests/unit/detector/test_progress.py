@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from megatronapp.core.trace.membership import Process
 from megatronapp.detector.members import Member
 from megatronapp.detector.progress import Progress, Stall
 from megatronapp.detector.signals.frontier import Side
+from megatronapp.detector.signals.silence import Silence
 from megatronapp.v1 import trace_pb2
 
 WORLD = 4
@@ -70,3 +73,62 @@ def test_alike_calls_and_calls_that_are_not_told_blame_nobody_before_patience_is
     assert stall_of(inside(data_type="float32"), seconds=6) is None
     assert stall_of(inside(elements=0), seconds=6) is None
     assert stall_of(inside(data_type="float32"), seconds=0, lost=True) is None
+
+
+def before(step: int = 3) -> trace_pb2.Heartbeat:
+    """Of a rank that has not come to its fifth collective."""
+    frontier = trace_pb2.Frontier(communicator=1, enqueued=4, started=4, completed=4, peer=-1)
+    return trace_pb2.Heartbeat(step=step, frontiers=[frontier], communicators=[DP], phase=trace_pb2.PHASE_STEP)
+
+
+def waiting(phase: trace_pb2.Phase = trace_pb2.PHASE_STEP) -> trace_pb2.Heartbeat:
+    beat = inside(data_type="float32")
+    beat.phase = phase
+    return beat
+
+
+def ended_after(
+    beats: dict[int, trace_pb2.Heartbeat], lost: set[int], order: Sequence[int] = range(WORLD)
+) -> Stall | None:
+    """Each rank's last heartbeat, and whose stream broke off instead of a goodbye."""
+    progress = Progress()
+    for said_goodbye in (False, True):
+        for rank in order:
+            process = Process(trace_pb2.Identity(run="a", job="a/b", attempt=1, rank=rank, incarnation=1))
+            process.closed = said_goodbye and rank not in lost
+            member = Member(process, {})
+            member.name([DP])
+            progress.beat(member, trace_pb2.SentHeartbeat.FromString(beats[rank].SerializeToString()), NS)
+            if said_goodbye and rank in lost:
+                progress.lose(rank)
+    return progress.stall()
+
+
+def test_who_died_is_named_when_the_others_have_ended_over_it_whoever_is_heard_first() -> None:
+    beats = {rank: before() if rank == CULPRIT else waiting() for rank in range(WORLD)}
+
+    for order in ((2, 0, 1, 3), (0, 1, 3, 2)):
+        stall = ended_after(beats, {CULPRIT}, order)
+
+        assert stall is not None
+        assert stall.ended
+        assert [(b.rank, b.side, b.waiting) for b in stall.blamed] == [(CULPRIT, Side.HOST, (0, 1, 3))]
+        assert stall.silences == {CULPRIT: Silence.ENDED}
+
+
+def test_one_that_a_library_has_ended_in_the_operation_of_the_others_is_not_named() -> None:
+    assert ended_after({rank: waiting() for rank in range(WORLD)}, {CULPRIT}) is None
+
+
+def test_nobody_is_named_of_two_that_died() -> None:
+    beats = {rank: before() if rank in (1, CULPRIT) else waiting() for rank in range(WORLD)}
+
+    assert ended_after(beats, {1, CULPRIT}) is None
+
+
+def test_nobody_is_named_of_a_job_that_was_about_to_end_or_has_gone_on_without_its_agent() -> None:
+    others = {rank: waiting() for rank in range(WORLD)}
+
+    assert ended_after(others | {0: waiting(trace_pb2.PHASE_PAUSE), CULPRIT: before()}, {CULPRIT}) is None
+    assert ended_after(others | {CULPRIT: before(step=1)}, {CULPRIT}) is None
+    assert ended_after(others | {CULPRIT: before()}, set()) is None

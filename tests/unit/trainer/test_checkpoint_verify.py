@@ -10,7 +10,7 @@ from megatronapp.trainer import checkpoint_command, checkpoint_folder
 from megatronapp.trainer.checkpoint_verify import faults
 from megatronapp.trainer.convert import hf_to_core
 from megatronapp.trainer.convert.arguments import Options
-from megatronapp.trainer.convert.torch_dist import METADATA, read_metadata
+from megatronapp.trainer.torch_dist import METADATA, read_metadata
 from tests.support.hugging_face import write_model
 
 FC2 = "decoder.layers.mlp.linear_fc2.weight"
@@ -82,6 +82,17 @@ def test_a_checkpoint_is_described(checkpoint: Path, capsys: pytest.CaptureFixtu
     assert "--num-layers 2" in told
     assert "HuggingFaceTokenizer, 32 tokens" in told
     assert f"{FC2}  2x16x24  float32" in told
+
+
+def test_a_layout_that_the_model_can_be_cut_into_needs_no_reshaping(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--target-pipeline-model-parallel-size", "2"]
+
+    assert checkpoint_command.main(["reshape", str(checkpoint), *sizes]) == 0
+    assert "loads so as it is" in capsys.readouterr().out
+    assert checkpoint_command.main(["reshape", str(checkpoint), "--target-tensor-model-parallel-size", "3"]) == 2
+    assert "3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("argv", "code"), [([], 2), (["sideways"], 2), (["verify", "/nowhere"], 1)])

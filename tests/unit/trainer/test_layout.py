@@ -136,6 +136,7 @@ T5 = f"{MASKED} --model-type t5 --vocab-extra-ids 100"
         (f"{T5} --pipeline-model-parallel-size 2", 2, "--model-type t5 can't be cut into pipeline stages"),
         (f"{MASKED} --model-type t5", 1, "give --vocab-extra-ids 100"),
         (f"{T5} --decoder-seq-length 33", 1, r"--decoder-seq-length 33 must be from 8 to .* \(32\)"),
+        (f"{T5} --variable-seq-lengths", 1, "--variable-seq-lengths is not built for --model-type t5"),
         (f"{T5} --group-query-attention", 1, "--group-query-attention is not built for --model-type t5"),
         (
             f"{T5} --decoder-seq-length 9 --tensor-model-parallel-size 2 --sequence-parallel",

@@ -279,7 +279,7 @@ def key_of(what: Suspicion | Finding) -> Key:
 
 def _pages(suspicion: Suspicion, cost: float, since_unix_ns: int, now: Moment) -> bool:
     if suspicion.kind is Kind.HANG:
-        return True
+        return suspicion.pages
     seconds = (now.unix_ns - since_unix_ns) * NS
     lasting = suspicion.slow_steps >= suspicion.page_steps and seconds >= suspicion.page_seconds
     large = log_effect(suspicion) >= least_effect(suspicion)

@@ -189,6 +189,7 @@ class _Stall:
     unheard: tuple[int, ...] = ()
     stacks: Mapping[int, trace_pb2.Stack] = field(default_factory=dict)
     silences: Mapping[int, Silence] = field(default_factory=dict)
+    ended: bool = False
 
 
 class Halted(Protocol):

@@ -24,6 +24,9 @@ that still writes its checkpoint makes the others wait in the next step's collec
 
 FACTOR = 4.0
 """Pauses of one phase vary with data, storage and network, hardly by so much."""
+KNOWN_STEPS, SPREAD = 8, 4.0
+"""From so many steps on, a step's pause may be twice the longest, as one of a rank that takes twice as long makes it,
+and by SPREAD times as much longer as the longest differs from the middle: what varies has not shown its longest."""
 KNOWN_RANK_STEPS = 4600
 """One step of a rank in a thousand takes twice as long without a fault: in so many one has been seen (99 %). From then
 on no step's pause is expected to be longer than what has been seen, but by as much as that differs from the middle."""
@@ -142,7 +145,9 @@ class Patience:
         return min(self._start_seconds, max(FIRST_STEPS_SECONDS, FACTOR * self._first_step))
 
     def _of_step(self, history: _History) -> float:
-        patience = FACTOR * (history.usual or 0.0)
+        patience, above = FACTOR * (history.usual or 0.0), history.longest - history.middle
+        if len(history.ordered) >= KNOWN_STEPS:
+            patience = min(patience, 2 * history.longest + SPREAD * above + STEP_SECONDS)
         if self._rank_steps >= KNOWN_RANK_STEPS:
-            patience = min(patience, 2 * history.longest - history.middle + STEP_SECONDS)
+            patience = min(patience, history.longest + above + STEP_SECONDS)
         return max(STEP_SECONDS, patience)

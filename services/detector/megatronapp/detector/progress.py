@@ -85,6 +85,8 @@ class Stall:
     """Of the blamed, what their agents have seen them in."""
     silences: Mapping[int, Silence] = field(default_factory=dict)
     """Of those that are not heard of, what that says."""
+    ended: bool = False
+    """The attempt is over: who died is blamed, and the others have ended over it."""
 
 
 class Progress:
@@ -110,6 +112,8 @@ class Progress:
         self._lags: dict[str, int] | None = None
         self._lags_unix_ns = 0
         """When they were worked out."""
+        self._stopped: set[int] = set()
+        """Ranks whose processes are, as the kernel says."""
         self._program: tuple[Blame, ...] = ()
         """Who calls something else than the others."""
         self._program_unix_ns = 0
@@ -163,9 +167,9 @@ class Progress:
         self._pass_time(unix_ns, moved=moved)
         state.step, state.activity, state.node = step, heartbeat.activity, process.placement.node
         if heartbeat.HasField("stack"):
-            state.stack = _with_recorder(heartbeat.stack, None if moved else state.stack)
-        elif not stands:
-            state.stack = None
+            self._see(process.rank, state, _with_recorder(heartbeat.stack, None if moved else state.stack))
+        elif not stands and state.stack is not None:
+            self._see(process.rank, state, None)
         self._stands(state, phase, closing=process.closed, lost=process.lost)
         state.telemetry = heartbeat.gpu if heartbeat.HasField("gpu") else None
         state.computing = profiles.of_device(process.device).thread_computes and _computes(state, heartbeat)
@@ -175,6 +179,14 @@ class Progress:
             self._step = step
             self._patience.ends(patience.STEP, len(self._ranks))
             self._allowed_seconds = self._patience.of(self._phases)
+
+    def _see(self, rank: int, state: _Rank, stack: trace_pb2.Stack | None) -> None:
+        """What a rank's agent has seen it in."""
+        state.stack = stack
+        if stack is not None and stack.state == STOPPED:
+            self._stopped.add(rank)
+        else:
+            self._stopped.discard(rank)
 
     def stood_still(self, seconds: float, step_seconds: Iterable[float]) -> None:
         """Nothing has moved for so long since the heartbeats that were taken last; steps took so long before. A step's
@@ -189,7 +201,7 @@ class Progress:
         late = self.stalled_seconds > self._patience_seconds or self._overdue()
         certain = (late and not self._leaving) or self._differing() or self._halted()
         if self._closed == len(self._ranks) or not certain:
-            self._stall = None
+            self._stall = self._death()
         elif self._stall is None or self.stalled_seconds - self._stall.seconds >= RENEWAL_SECONDS:
             self._stall = self._renewed_stall()
         return self._stall
@@ -201,9 +213,7 @@ class Progress:
 
     def _halted(self) -> bool:
         """Whether the kernel says that somebody's process is stopped: it will not move, however long pauses are."""
-        if self.stalled_seconds <= CERTAIN_SECONDS:
-            return False
-        return any(s.stack is not None and s.stack.state == STOPPED for s in self._ranks.values())
+        return self.stalled_seconds > CERTAIN_SECONDS and bool(self._stopped)
 
     def _overdue(self) -> bool:
         """Whether somebody who has died is waited for, or anybody in collectives for longer than these have ever taken,
@@ -228,6 +238,24 @@ class Progress:
             return False
         others = [other for other in self._ranks.values() if other is not state and other.node == state.node]
         return any(not (other.lost or other.closing or self._silent(other)) for other in others)
+
+    def _death(self) -> Stall | None:
+        """Whose death has ended the attempt: all others have said goodbye in operations in which they waited for it,
+        since their library raises when a connection breaks (gloo). One that was in it too may have been ended by it,
+        and is not named; nor is anybody where the job was about to end, or several died."""
+        if self._lost != 1 or self._closed != len(self._ranks) - 1:
+            return None
+        dead, lost = next((rank, state) for rank, state in self._ranks.items() if state.lost and not state.closing)
+        apart = max(abs(state.step - lost.step) for state in self._ranks.values())
+        if apart > 1 or any(state.phase == patience.PAUSE for state in self._ranks.values()):
+            return None
+        known = self._everyone()
+        activities = {rank: state.activity for rank, state in self._ranks.items()}
+        blamed = tuple(blame(known.frontiers, known.members, frozenset({dead}), activities))
+        if [(b.rank, b.side) for b in blamed] != [(dead, Side.HOST)]:
+            return None
+        silent = {dead: Silence.ENDED}
+        return Stall(self.stalled_seconds, lost.step, blamed, activities, lost.phase, silences=silent, ended=True)
 
     def _differing(self) -> bool:
         """Whether somebody calls something else than the others. Looks at all ranks, once in RENEWAL_SECONDS therefore,

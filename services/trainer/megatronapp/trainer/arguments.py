@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from megatronapp.core.errors import PluginMissingError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer import foreign_flags
+from megatronapp.trainer import data_paths, foreign_flags
 from megatronapp.trainer.config import HELP, SECTIONS, TrainerConfig, flag_name
 from megatronapp.trainer.plugins.base import Plugin
 
@@ -84,7 +84,8 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
     """The trainer's settings, and the namespace that also holds the plug-ins' flags.
 
     Raises UsageError for an unknown flag, naming the nearest known one, and for a value that does not fit its flag;
-    PluginMissingError for a plug-in that is asked for, by name or by one of its flags, and not among `plugins`.
+    PluginMissingError for a plug-in that is asked for, by name or by one of its flags, and not among `plugins`;
+    ConfigError and DataError for a file that holds flags.
     """
     translation = foreign_flags.translate(argv)
     argv = translation.argv
@@ -97,7 +98,8 @@ def parse(argv: Sequence[str], plugins: Sequence[type[Plugin]] = ()) -> tuple[Tr
         raise UsageError(f"unexpected value {left[0]!r}; `megatronapp train --help` lists all flags")
     for remark in translation.remarks if os.environ.get("RANK", "0") == "0" else ():
         log.info("flag_without_effect", flag=remark)
-    return TrainerConfig.of(namespace), namespace
+    config = TrainerConfig.of(namespace)
+    return dataclasses.replace(config, data=data_paths.resolved(config.data)), namespace
 
 
 def check_known(argv: Sequence[str], installed: Sequence[str]) -> None:

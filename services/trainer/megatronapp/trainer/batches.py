@@ -12,9 +12,10 @@ from megatron.core import parallel_state
 
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import SequentialSampler, Tokenizer, build_datasets, microbatches
+from megatronapp.trainer.data.lengths import Cut, CutCollate
 from megatronapp.trainer.data.sampler import Collate
 from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.models import family_of
+from megatronapp.trainer.models import ModelFamily, family_of
 
 Split = Literal["valid", "test"]
 
@@ -71,7 +72,7 @@ class Batches:
             splits=frozenset(_names_of_first_rank(here)),
             layout=layout,
             reads=reads,
-            collate=family.collate,
+            collate=_collate(config, family),
             num_workers=config.data.num_workers,
             pin_memory=device.type == "cuda",
         )
@@ -113,6 +114,12 @@ class Batches:
             return microbatches(
                 dataset, sampler, self.collate, num_workers=self.num_workers, pin_memory=self.pin_memory
             )
+
+
+def _collate(config: TrainerConfig, family: ModelFamily) -> Collate:
+    if not config.training.variable_seq_lengths:
+        return family.collate
+    return CutCollate(family.collate, Cut.of(config.parallel, family.counts))
 
 
 def _names_of_first_rank(names: list[str]) -> list[str]:

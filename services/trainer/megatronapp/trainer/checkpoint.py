@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from megatronapp.core.errors import DataError, UsageError
 from megatronapp.core.logging import get_logger
-from megatronapp.trainer import random_states
+from megatronapp.trainer import optimizer_crossing, random_states
 from megatronapp.trainer.checkpoint_folder import RECIPE, Claim, folder_name, prepare, prune, publish, read_recipe
 from megatronapp.trainer.checkpoint_writing import Write, Writing, collect_in_process, failed
 from megatronapp.trainer.config import CheckpointConfig, Effect
@@ -177,20 +177,20 @@ def load(state: TrainingState, folder: Path, step: int, config: CheckpointConfig
     weights_only = (fresh and config.finetune) or of_no_run
     without_optimizer = weights_only or (fresh and config.no_load_optim) or not common["has_optimizer"]
     without_random = weights_only or (fresh and config.no_load_rng) or not common["has_random"]
-    if not without_optimizer and common["distributed_optimizer"] != state.distributed_optimizer:
-        saved = "with" if common["distributed_optimizer"] else "without"
-        raise DataError(
-            f"{checkpoint} was saved {saved} --use-distributed-optimizer: start the same way, or give --no-load-optim"
-        )
+    crosses = not without_optimizer and optimizer_crossing.is_needed(
+        state.optimizer, common, distributed=state.distributed_optimizer
+    )
     if common["layout"] != _layout_key(state.layout):
         log.info("checkpoint_resharded", saved=common["layout"], now=_layout_key(state.layout))
         without_random = True
-    loaded = dist_checkpointing.load(
-        _sharded_state(state, without_optimizer, without_random, is_loading=True), str(checkpoint)
-    )
+    content = _sharded_state(state, without_optimizer or crosses, without_random, is_loading=True)
+    loaded = dist_checkpointing.load(content, str(checkpoint))
     for index, chunk in enumerate(unwrap_model(state.chunks)):
         chunk.load_state_dict(loaded[_chunk_key(index)])
-    if not without_optimizer:
+    if crosses:
+        weights = _sharded_weights(unwrap_model(state.chunks))
+        optimizer_crossing.load(state.optimizer, weights, checkpoint, common)
+    elif not without_optimizer:
         state.optimizer.load_state_dict(loaded["optimizer"])
         unshare_steps(state.optimizer)
     else:

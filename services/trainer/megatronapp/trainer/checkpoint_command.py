@@ -1,10 +1,12 @@
-"""`megatronapp checkpoint inspect|verify`: what a checkpoint is, and whether it is whole; offline, on one machine."""
+"""`megatronapp checkpoint inspect|verify|reshape`: what a checkpoint is, whether it is whole, and under which layouts
+it loads; offline, on one machine."""
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
@@ -14,11 +16,14 @@ from megatronapp.core import library_warnings, logging
 from megatronapp.core.errors import DataError, MegatronAppError
 from megatronapp.trainer import checkpoint_folder, checkpoint_verify
 from megatronapp.trainer.convert import structure
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.generate.arguments import Parser
+from megatronapp.trainer.layout import Layout
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.torch_dist import StoredWeights
 
 library_warnings.silence()
+
+AXES = ("tensor", "pipeline", "expert")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,15 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     parser = Parser(prog="megatronapp checkpoint", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="inspect|verify")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="inspect|verify|reshape")
     inspect = actions.add_parser("inspect", allow_abbrev=False, help="settings, tokenizer and size of a checkpoint")
     inspect.add_argument("--tensors", action="store_true", help="list its tensors too")
     verify = actions.add_parser("verify", allow_abbrev=False, help="check sizes and the checksum of every tensor")
-    for each in (inspect, verify):
+    reshape = actions.add_parser(
+        "reshape", allow_abbrev=False, help="whether it loads under this layout; no file changes"
+    )
+    for axis in AXES:
+        reshape.add_argument(f"--target-{axis}-model-parallel-size", dest=axis, type=_count, default=1)
+    for each in (inspect, verify, reshape):
         each.add_argument("checkpoint", type=Path, help="a run's checkpoints, of which the newest, or one of them")
     options = parser.parse_args(argv)
     if options.action == "verify":
         _verify(options.checkpoint)
+        return
+    if options.action == "reshape":
+        _reshape(options.checkpoint, {axis: getattr(options, axis) for axis in AXES})
         return
     folder = checkpoint_folder.find_complete(options.checkpoint)
     for line in described(folder):
@@ -59,6 +72,31 @@ def _verify(given: Path) -> None:
     if found:
         raise DataError(f"{found[0]}; load an older checkpoint, or a copy of this one")
     print(f"{folder} is whole")
+
+
+def _reshape(given: Path, sizes: Mapping[str, int]) -> None:
+    """Raises UsageError where the model can't be cut so."""
+    folder = checkpoint_folder.find_complete(given)
+    recipe = checkpoint_folder.read_recipe(folder)
+    ranks = math.prod(sizes.values())
+    parallel = {f"{axis}_model_parallel_size": size for axis, size in sizes.items()} | _WITHOUT
+    parallel["sequence_parallel"] = sizes["tensor"] > 1 and recipe.settings.get("num_experts") is not None
+    Layout.of(recipe.to_config(**parallel, micro_batch_size=1, global_batch_size=ranks), ranks)
+    print(f"{folder} loads so as it is, weights and optimizer: there is nothing to write. Give the sizes to the run")
+
+
+_WITHOUT = {
+    "num_layers_per_virtual_pipeline_stage": None,
+    "num_virtual_stages_per_pipeline_rank": None,
+    "context_parallel_size": 1,
+    "rampup_batch_size": (),
+}
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too small: the least is 1")
+    return number
 
 
 def described(folder: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from megatronapp.core.errors import DataError
 from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.convert.torch_dist import COMMON, read_metadata
+from megatronapp.trainer.torch_dist import COMMON, read_metadata
 
 
 def faults(checkpoint: Path) -> Iterator[str]:

@@ -156,6 +156,11 @@ class TrainingConfig:
     decoder_seq_length: int | None = flag(
         None, "T5: tokens per sequence of the decoder; default --seq-length", TRAINING
     )
+    variable_seq_lengths: bool = flag(
+        False,
+        "cut each microbatch to its longest sequence, in place of padding all to --seq-length; GPT and BERT",
+        TRAINING,
+    )
     global_batch_size: int | None = flag(
         None, "sequences per step; default micro batch size x data-parallel size", TRAINING
     )
@@ -239,6 +244,13 @@ class DataConfig:
 
     data_path: tuple[str, ...] = flag(
         (), "prefix of .bin/.idx files, or a blend: weight prefix weight prefix ...", TRAINING
+    )
+    train_data_path: tuple[str, ...] = flag((), "the same for training alone, in place of --data-path", TRAINING)
+    valid_data_path: tuple[str, ...] = flag((), "for validation alone", TRAINING)
+    test_data_path: tuple[str, ...] = flag((), "for test alone", TRAINING)
+    data_args_path: str | None = flag(None, "file that holds what --data-path takes", TRAINING)
+    per_split_data_args_path: str | None = flag(
+        None, "JSON file of train, valid and test, each with what --data-path takes", TRAINING
     )
     split: str = flag("969,30,1", "parts of the documents for training, validation and test", TRAINING)
     mock_data: bool = flag(False, "made-up sequences in place of --data-path, always the same", TRAINING)

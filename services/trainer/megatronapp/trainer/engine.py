@@ -31,7 +31,7 @@ from megatron.core import parallel_state
 from megatronapp.core.errors import NotFoundError, UsageError
 from megatronapp.core.generation import Beam, BeamsMoved, GenerationRequest, Prompt, Started, Stepped
 from megatronapp.core.trace.values import Phase
-from megatronapp.trainer import checkpoint, checkpoint_folder, own_batches, parallel
+from megatronapp.trainer import checkpoint, checkpoint_folder, data_paths, own_batches, parallel
 from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.collected_logits import collected
 from megatronapp.trainer.config import TrainerConfig
@@ -80,8 +80,7 @@ class MegatronEngine:
         """Joins the ranks that torchrun started, or is the only one, and builds all. Without --data-path, --mock-data
         and `datasets` each step is given its data. Raises MegatronAppError."""
         argv = shlex.split(flags) if isinstance(flags, str) else list(flags)
-        given = {word.partition("=")[0] for word in argv}
-        without_data = datasets is None and not given & {"--data-path", "--mock-data"}
+        without_data = datasets is None and not data_paths.are_named_by(argv)
         parts = Parts(
             train_step=train_step,
             train_step_kwargs=train_step_kwargs or {},

@@ -12,21 +12,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
 
 # isort: split
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatronapp.core.errors import NotFoundError, UsageError
+from megatronapp.core.errors import UsageError
 from megatronapp.core.generation_port import Port
-from megatronapp.core.logging import get_logger
 from megatronapp.core.trace.values import Identity, Schedule
-from megatronapp.trainer import arguments, checkpoint, checkpoint_flags, checkpoint_folder, cpu, model, parallel
+from megatronapp.trainer import arguments, checkpoint_flags, cpu, model, parallel
 from megatronapp.trainer.batches import Batches
 from megatronapp.trainer.borders import Borders
 from megatronapp.trainer.checkpoint import TrainingState
-from megatronapp.trainer.checkpoint_folder import Claim
 from megatronapp.trainer.config import TrainerConfig
 from megatronapp.trainer.data import Tokenizer, build_tokenizer
 from megatronapp.trainer.environment import Environment
@@ -47,17 +46,17 @@ from megatronapp.trainer.models.train_step import (
 from megatronapp.trainer.optimizer import OptimizerProvider, SchedulerProvider, build_optimizer, build_scheduler
 from megatronapp.trainer.pipeline import schedule
 from megatronapp.trainer.placement import identity
+from megatronapp.trainer.plugin_flags import check_plugin_flags
 from megatronapp.trainer.plugins.base import Plugin, PluginContext, Preparation, Runner, TimerHub, discover
 from megatronapp.trainer.plugins.chain import PluginChain
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.generating import Between, MakeResident, Resident
 from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.run_start import Start
 from megatronapp.trainer.stepping import Stepper
 from megatronapp.trainer.versions import library_versions
 from megatronapp.trainer.wandb_reporter import WandbReporter
 from megatronapp.trainer.worlds import World
-
-log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +124,8 @@ def open_run(
     """Process groups, data, model, optimizer and checkpoint, as the flags say; taken down at the end. Where the block
     ends with an error, groups are left as they are, as other ranks may be gone. Raises MegatronAppError."""
     kinds = discover() if plugins is None else plugins
-    environment = Environment.read()
-    config, namespace = arguments.parse(checkpoint_flags.completed(argv, environment), kinds)
-    parts = _with_named_step(parts or Parts(), config)
-    _check_plugins(config, namespace)
-    asked = Preparation(
-        environment=environment,
-        config=config,
-        world=World.whole(environment),
-        p2p_transport=config.parallel.p2p_transport,
-    )
-    prepared = PluginChain.prepare(kinds, namespace, asked)
+    prepared, namespace, parts = _prepare(argv, kinds, parts or Parts())
     environment, config, world, layout = prepared.environment, prepared.config, prepared.world, prepared.layout
-    os.environ.update(prepared.variables)
     tokenizer = build_tokenizer(config.data)
     cpu.install()
     if config.training.deterministic_mode:
@@ -148,33 +136,12 @@ def open_run(
         given = arguments.plugin_flags(kinds, namespace)
         recipe = RunRecipe.of(config, layout, tokenizer, library_versions(device), given)
         start.check(recipe)
-        wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
-        pipeline = schedule.open_pipeline(wanted, environment, world, store, prepared.p2p_lane)
-        context = PluginContext(
-            identity=identity(environment, store),
-            placement=parallel.placement(environment, layout.sizes(environment.world_size), device, prepared.role),
-            world=world,
-            schedule=_schedule(config, layout, tokenizer, start.step + 1),
-            device=device,
-            timers=TimerHub(),
-            collector_address=environment.collector_address,
-            token_file=environment.token_file,
-            recipe=recipe.to_value(),
-            request_stop=borders.request_stop,
-            request_border=borders.request,
-            tokenizer=tokenizer,
-            max_positions=model.positions(config),
-            pipeline=pipeline,
-            store=store,
-            stopping=borders.stopping,
-            channel=AgentChannel(prepared.frame_bytes, prepared.operations_fd),
-            make_resident=_resident_maker(config, tokenizer, device),
-        )
+        context = _context(prepared, tokenizer, device, store, borders, recipe, first_step=start.step + 1)
         chain = PluginChain.create(kinds, namespace, context)
         try:
             yield _build(config, layout, tokenizer, device, start, recipe, chain, context, borders, parts)
-            if pipeline is not None:
-                pipeline.close()
+            if context.pipeline is not None:
+                context.pipeline.close()
         except Exception as error:
             if (known := chain.failure(error)) is not error:
                 raise known from error
@@ -182,6 +149,59 @@ def open_run(
         finally:
             chain.close()
     parallel.stop()
+
+
+def _prepare(
+    argv: Sequence[str], kinds: Sequence[type[Plugin]], parts: Parts
+) -> tuple[Preparation, argparse.Namespace, Parts]:
+    """What the flags say and plug-ins make of it, and the environment that they ask for."""
+    environment = Environment.read()
+    config, namespace = arguments.parse(checkpoint_flags.completed(argv, environment), kinds)
+    parts = _with_named_step(parts, config)
+    check_plugin_flags(config, namespace)
+    asked = Preparation(
+        environment=environment,
+        config=config,
+        world=World.whole(environment),
+        p2p_transport=config.parallel.p2p_transport,
+    )
+    prepared = PluginChain.prepare(kinds, namespace, asked)
+    os.environ.update(prepared.variables)
+    return prepared, namespace, parts
+
+
+def _context(
+    prepared: Preparation,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    store: Store,
+    borders: Borders,
+    recipe: RunRecipe,
+    *,
+    first_step: int,
+) -> PluginContext:
+    environment, config, world, layout = prepared.environment, prepared.config, prepared.world, prepared.layout
+    wanted = replace(config.parallel, p2p_transport=prepared.p2p_transport)
+    return PluginContext(
+        identity=identity(environment, store),
+        placement=parallel.placement(environment, layout.sizes(environment.world_size), device, prepared.role),
+        world=world,
+        schedule=_schedule(config, layout, tokenizer, first_step),
+        device=device,
+        timers=TimerHub(),
+        collector_address=environment.collector_address,
+        token_file=environment.token_file,
+        recipe=recipe.to_value(),
+        request_stop=borders.request_stop,
+        request_border=borders.request,
+        tokenizer=tokenizer,
+        max_positions=model.positions(config),
+        pipeline=schedule.open_pipeline(wanted, environment, world, store, prepared.p2p_lane),
+        store=store,
+        stopping=borders.stopping,
+        channel=AgentChannel(prepared.frame_bytes, prepared.operations_fd),
+        make_resident=_resident_maker(config, tokenizer, device),
+    )
 
 
 def _with_named_step(parts: Parts, config: TrainerConfig) -> Parts:
@@ -192,91 +212,6 @@ def _with_named_step(parts: Parts, config: TrainerConfig) -> Parts:
     if not named:
         return parts
     return replace(parts, train_step=train_step_class(named), train_step_kwargs=step_arguments(text))
-
-
-_GPT_PLUGINS = ("scope", "enable_ws_server", "training_ws_port", "forward_backward_disaggregating")
-"""Flags of plug-ins that look into the layers themselves."""
-
-
-def _check_plugins(config: TrainerConfig, namespace: argparse.Namespace) -> None:
-    """Raises UsageError for what the plug-ins' own schedules don't do."""
-    training = config.training
-    split = getattr(namespace, "forward_backward_disaggregating", False)
-    fixed = split or getattr(namespace, "use_dpp", False) or config.parallel.p2p_transport == "native"
-    if training.rampup_batch_size and fixed:
-        raise UsageError(
-            "--rampup-batch-size changes the number of microbatches, and --use-dpp, --forward-backward-disaggregating "
-            "and --p2p-transport native plan all steps alike: leave one of them out"
-        )
-    for name in _GPT_PLUGINS if config.model.model_type != "gpt" else ():
-        if getattr(namespace, name, None):
-            flag, family = "--" + name.replace("_", "-"), config.model.model_type
-            raise UsageError(f"{flag} knows the layers of a GPT: leave it out with --model-type {family}")
-    if split and training.train_step:
-        raise UsageError("--train-step has a loss of its own, which --forward-backward-disaggregating does not know")
-    for name in ("fp16", "calculate_per_token_loss"):
-        if split and getattr(training, name):
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"--forward-backward-disaggregating scales its losses itself: leave {flag} out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where this run begins, and where it saves. `step` 0 without `source`: from first weights."""
-
-    save: Path | None
-    source: Path | None
-    step: int
-    fresh: bool
-    """The checkpoint is another run's (--load): --finetune and --no-load-* apply. Else this run goes on."""
-
-    @classmethod
-    def find(cls, config: TrainerConfig, environment: Environment) -> Start:
-        """The newest checkpoint of the folder to save to; where there is none, that of --load, which may name the same
-        folder: a first start then."""
-        folder = config.checkpoint.save or environment.checkpoint_dir
-        save = Path(folder) if folder else None
-        own = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(save)) if save else None
-        if save is not None and own is not None:
-            return cls(save=save, source=save, step=own, fresh=False)
-        if config.checkpoint.load is None or (save is not None and Path(config.checkpoint.load) == save):
-            return cls(save=save, source=None, step=0, fresh=True)
-        load = Path(config.checkpoint.load)
-        step = parallel.on_first_rank(lambda: checkpoint_folder.find_latest(load))
-        if step is None:
-            raise NotFoundError(f"--load {load} holds no checkpoint")
-        return cls(save=save, source=load, step=step, fresh=True)
-
-    def check(self, recipe: RunRecipe) -> None:
-        """Raises UsageError on all ranks where the checkpoint is of a model that computes something else."""
-        source = self.source
-        if source is not None:
-            parallel.on_first_rank(lambda: checkpoint.check_recipe(source, self.step, recipe))
-
-    def check_plugins(self, recipe: RunRecipe) -> None:
-        """Raises UsageError on all ranks where plug-ins made another model of the same flags."""
-        source = self.source
-        if source is not None:
-            parallel.on_first_rank(lambda: checkpoint.check_plugins(source, self.step, recipe))
-
-    def load(self, state: TrainingState, config: TrainerConfig) -> None:
-        """The checkpoint into `state`, where there is one."""
-        if self.source is None:
-            return
-        checkpoint.load(state, self.source, self.step, config.checkpoint, fresh=self.fresh)
-        state.loaded = True
-        if dist.get_rank() == 0:
-            log.info("checkpoint_loaded", folder=str(self.source), step=self.step)
-            if not self.fresh and self.step >= config.training.train_iters:
-                log.warning("nothing_left_to_train", hint=f"raise --train-iters, or remove {self.source}")
-
-    def claim(self, identity: Identity) -> Claim | None:
-        """The folder to save to as this run's, which other runs then leave alone."""
-        if self.save is None:
-            return None
-        claim = Claim(self.save, identity.run, identity.attempt)
-        parallel.on_first_rank(claim.take)
-        return claim
 
 
 def _build(

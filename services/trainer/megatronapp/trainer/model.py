@@ -64,6 +64,7 @@ def transformer_config(config: TrainerConfig, layout: Layout, device: torch.devi
             recompute_method=training.recompute_method,
             recompute_num_layers=training.recompute_num_layers,
             deterministic_mode=training.deterministic_mode,
+            variable_seq_lengths=training.variable_seq_lengths,
             gradient_accumulation_fusion=False,  # needs an extension of Apex
             masked_softmax_fusion=False,  # likewise
             **_layout_options(config.parallel, layout),
@@ -115,7 +116,8 @@ def _stage_layers(layers: tuple[int, ...]) -> list[list[str]] | None:
 
 def _expert_options(model: ModelConfig) -> dict[str, Any]:
     if model.num_experts is None:
-        return {}
+        # By default one that takes no --variable-seq-lengths, which megatron-core refuses without experts too.
+        return {"moe_token_dispatcher_type": "alltoall"}
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # without Transformer Engine the router asks for a name that is not there
     return {

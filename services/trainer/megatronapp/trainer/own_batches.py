@@ -10,6 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.config import TrainerConfig
+from megatronapp.trainer.data.lengths import Cut
+from megatronapp.trainer.models import family_of
 from megatronapp.trainer.models.sizes import decoder_length
 
 IGNORED = -100
@@ -29,10 +31,13 @@ def microbatches(batch: Batch, config: TrainerConfig) -> list[Batch]:
             f"a batch needs tensors of equally many rows, a multiple of --micro-batch-size {size}: it has "
             f"{ {name: list(value.shape) for name, value in tensors.items()} }"
         )
-    return [
+    parts: list[Batch] = [
         {name: value[start : start + size] for name, value in tensors.items()} | _work(tensors, size)
         for start in range(0, count, size)
     ]
+    if not config.training.variable_seq_lengths:
+        return parts
+    return list(map(Cut.of(config.parallel, family_of(config.model).counts), parts))
 
 
 def counted(microbatches: Iterable[Batch], count: int) -> list[Batch]:

@@ -76,6 +76,7 @@ class Stepper:
         self._forward_step = plugins.forward_step(losses.forward_step)
         self.restart_data()
         self._schedule = plugins.schedule(schedule)
+        plugins.optimizer_built(state.optimizer)
         self._optimizer_step = plugins.optimizer(state.optimizer.step)
 
     def restart_data(self) -> None:

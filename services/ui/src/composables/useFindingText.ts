@@ -82,7 +82,7 @@ export function useFindingText(): FindingText {
   }
 }
 
-/** 1.25 → "25 %". */
+/** 1.25 → "25 %", as the detector writes it in English. */
 function percent(ratio: number): string {
-  return ratio >= 10 ? formatRatio(ratio) : formatExcess(ratio).replace('+', '')
+  return formatExcess(ratio).replace('+', '')
 }

@@ -7,12 +7,11 @@ import { useText } from '@/composables/useText'
 import type { Health, NodeRanks } from '@/lib/health'
 import { groupByNode, rankHealth } from '@/lib/health'
 import { inTurns } from '@/lib/turns'
-import { usePreferences } from '@/stores/preferences'
 
 const WORST: readonly Health[] = ['bad', 'warn', 'stale', 'over', 'ok']
 
 /** Nodes that are put on the page in one turn. */
-const DRAWN_AT_ONCE = 24
+const DRAWN_AT_ONCE = 100
 
 export interface DeviceCell {
   readonly key: string
@@ -20,7 +19,8 @@ export interface DeviceCell {
   readonly rank: number
   readonly localRank: number
   readonly health: Health
-  readonly label: string
+  readonly device: string
+  readonly finding: Finding | undefined
 }
 
 export interface NodeRow {
@@ -28,16 +28,20 @@ export interface NodeRow {
   readonly cells: readonly DeviceCell[]
   /** Place in the order of what is worst. */
   readonly worst: number
-  /** All that is shown of it: equal for two rows that look alike. */
+  /** All that is shown of it beside the language: equal for two rows that look alike. */
   readonly said: string
 }
 
+export interface NodeRows {
+  readonly rows: ShallowRef<readonly NodeRow[]>
+  readonly label: (cell: DeviceCell) => string
+}
+
 /** Nodes and their devices as rows. A cluster has thousands: rows are made in turns, and come as they are made; later ones keep what has not changed. */
-export function useNodeRows(ranks: () => readonly RankStatus[], findings: () => readonly Finding[], worstFirst: () => boolean): ShallowRef<readonly NodeRow[]> {
+export function useNodeRows(ranks: () => readonly RankStatus[], findings: () => readonly Finding[], worstFirst: () => boolean): NodeRows {
   const t = useText()
   const words = useFindingText()
   const live = useLive()
-  const preferences = usePreferences()
   const rows = shallowRef<readonly NodeRow[]>([])
   let working = new AbortController()
 
@@ -50,17 +54,18 @@ export function useNodeRows(ranks: () => readonly RankStatus[], findings: () => 
     }
     return found
   })
-  const label = (rank: RankStatus, finding: Finding | undefined, health: Health): string =>
-    `${t(rank.device === 'cpu' ? 'grid.process' : 'grid.gpu')} ${rank.local_rank}, ${t('finding.rank', { ranks: rank.rank })}: ${finding ? words.short(finding) : t(`mark.${health}`)}`
+  const label = ({ rank, localRank, device, finding, health }: DeviceCell): string =>
+    `${t(device === 'cpu' ? 'grid.process' : 'grid.gpu')} ${localRank}, ${t('finding.rank', { ranks: rank })}: ${finding ? words.short(finding) : t(`mark.${health}`)}`
   function cellOf(rank: RankStatus): DeviceCell {
     const key = `${rank.run}/${rank.rank}`
     const finding = findingsOf.value.get(key)
     const health = rankHealth(rank, finding, live.lostSince.value !== null)
-    return { key, run: rank.run, rank: rank.rank, localRank: rank.local_rank, health, label: label(rank, finding, health) }
+    return { key, run: rank.run, rank: rank.rank, localRank: rank.local_rank, health, device: rank.device, finding }
   }
+  /** Words of thousands of devices that are well are written for those that are drawn alone. */
   function rowOf({ node, ranks: members }: NodeRanks, before: NodeRow | undefined): NodeRow {
     const cells = members.map(cellOf)
-    const said = cells.map(({ key, label: text }) => `${key} ${text}`).join()
+    const said = cells.map((cell) => `${cell.key} ${cell.health} ${cell.finding ? label(cell) : ''}`).join()
     return before?.said === said ? before : { node, cells, said, worst: Math.min(...cells.map(({ health }) => WORST.indexOf(health))) }
   }
 
@@ -76,7 +81,7 @@ export function useNodeRows(ranks: () => readonly RankStatus[], findings: () => 
     if (ordered.length !== rows.value.length || ordered.some((row, i) => row !== rows.value[i])) rows.value = ordered
   }
 
-  watch(() => [ranks(), findingsOf.value, live.lostSince.value !== null, preferences.locale, t('grid.gpu')], () => void make(), { immediate: true })
+  watch(() => [ranks(), findingsOf.value, live.lostSince.value !== null], () => void make(), { immediate: true })
   onScopeDispose(() => working.abort())
-  return rows
+  return { rows, label }
 }

@@ -6,6 +6,7 @@ import { useLive } from '@/api/live'
 import type { GridColumns } from '@/draw/timeline/grid'
 import { StepGrid } from '@/draw/timeline/grid'
 import type { StepRange } from '@/draw/timeline/view'
+import { pause } from '@/lib/turns'
 
 const REFRESH_MS = 1000
 /** So many cells are asked for at once, and buckets at most, since a picture has no more columns. */
@@ -53,11 +54,14 @@ export function useTimeline(
   const fail = (failure: unknown, signal: AbortSignal): void => {
     if (!signal.aborted) error.value = failure instanceof Error ? failure : new Error(String(failure))
   }
-  const grouped = (grid: StepGrid): StepGrid => {
-    grid.setGroups(groupOf.value)
-    return grid
-  }
   const changed = (): void => void (version.value += 1)
+  /** Reading an answer is a turn of its own, and so is laying it out. */
+  async function gridOf(columns: GridColumns, capacity: number, origin: number | undefined, signal: AbortSignal): Promise<StepGrid> {
+    await pause()
+    const made = await StepGrid.inTurns(columns, capacity, { origin, groupOf: groupOf.value }, signal)
+    made.setGroups(groupOf.value)
+    return made
+  }
 
   /** What is new behind a grid. */
   function newOf(grid: StepGrid, signal: AbortSignal): Promise<GridColumns> {
@@ -74,8 +78,11 @@ export function useTimeline(
   async function loadWhole(signal: AbortSignal): Promise<void> {
     const columns = await getTimelineGrid(run, { attempt: attempt.value, buckets: OVERVIEW_BUCKETS, cells: CELLS }, signal)
     if (signal.aborted) return
-    overview.value = columns.rank.length ? grouped(new StepGrid(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS))) : null
-    if (overview.value) changed()
+    if (!columns.rank.length) return void (overview.value = null)
+    const made = await gridOf(columns, 2 * bucketsOf(columns.rank.length, OVERVIEW_BUCKETS), undefined, signal)
+    if (signal.aborted) return
+    overview.value = made
+    changed()
   }
 
   /** Both grids grow at once, so that one picture shows it. */
@@ -123,8 +130,10 @@ export function useTimeline(
     try {
       const columns = await getTimelineGrid(run, { attempt: attempt.value, from: first, to: last, bucketSteps }, signal)
       if (signal.aborted) return
-      // As much room again, for what comes while the newest step is followed.
-      const made = grouped(new StepGrid(columns, columns.start_seconds.length + buckets, whole.origin))
+      // As much room again where there is more to come.
+      const room = last >= whole.newestStep ? buckets : 0
+      const made = await gridOf(columns, columns.start_seconds.length + room, whole.origin, signal)
+      if (signal.aborted) return
       detail.value = made
       changed()
     } catch (failure) {

@@ -93,9 +93,10 @@ export function formatShare(share: Maybe): string {
   return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`
 }
 
-/** 1.2 → "1.20×". */
+/** 1.2 → "1.20×", 63.2 → "63×". */
 export function formatRatio(ratio: Maybe): string {
-  return known(ratio) ? `${ratio.toFixed(2)}×` : UNKNOWN
+  if (!known(ratio)) return UNKNOWN
+  return ratio >= 10 ? formatExcess(ratio) : `${ratio.toFixed(2)}×`
 }
 
 /** Ranks as short as can be: [0, 1, 2, 5] → "0–2, 5". */
@@ -114,17 +115,32 @@ export function formatRanks(ranks: readonly number[]): string {
 /** "14:03:05"; of UTC that is said with it. */
 export function formatClock(unixSeconds: Maybe, locale: string, zone: Zone = 'local'): string {
   if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN
-  return marked(new Date(unixSeconds * 1000).toLocaleTimeString(locale, { hour12: false, timeZone: nameOf(zone) }), zone)
+  return marked(timesOf('clock', locale, zone).format(unixSeconds * 1000), zone)
 }
 
 /** "14:03" of today, "22 Nov, 14:03" of another day, "14:03 UTC". */
 export function formatMoment(unixSeconds: Maybe, locale: string, zone: Zone = 'local', now = new Date()): string {
   if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN
-  const at = new Date(unixSeconds * 1000)
-  const timeZone = nameOf(zone)
-  const dayOf = (date: Date): string => date.toLocaleDateString('en', { timeZone })
-  const day = dayOf(at) === dayOf(now) ? {} : ({ day: 'numeric', month: 'short' } as const)
-  return marked(at.toLocaleString(locale, { ...day, hour: '2-digit', minute: '2-digit', hour12: false, timeZone }), zone)
+  const day = timesOf('day', 'en', zone)
+  const today = day.format(unixSeconds * 1000) === day.format(now)
+  return marked(timesOf(today ? 'today' : 'moment', locale, zone).format(unixSeconds * 1000), zone)
+}
+
+const MINUTES = { hour: '2-digit', minute: '2-digit', hour12: false } as const
+const TIMES = {
+  clock: { hour: 'numeric', minute: 'numeric', second: 'numeric', hour12: false },
+  day: { year: 'numeric', month: 'numeric', day: 'numeric' },
+  today: MINUTES,
+  moment: { day: 'numeric', month: 'short', ...MINUTES },
+} as const
+/** Making one takes as long as writing some hundred times with it. */
+const made = new Map<string, Intl.DateTimeFormat>()
+
+function timesOf(what: keyof typeof TIMES, locale: string, zone: Zone): Intl.DateTimeFormat {
+  const key = `${what} ${locale} ${zone}`
+  const format = made.get(key) ?? new Intl.DateTimeFormat(locale, { ...TIMES[what], timeZone: nameOf(zone) })
+  made.set(key, format)
+  return format
 }
 
 const nameOf = (zone: Zone): string | undefined => (zone === 'utc' ? 'UTC' : undefined)

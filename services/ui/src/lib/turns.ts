@@ -2,7 +2,7 @@
 const TURN_MS = 8
 
 /** Gives way to whatever waits: a task of its own, which no timer delays. */
-const pause = (): Promise<void> => new Promise((resolve) => {
+export const pause = (): Promise<void> => new Promise((resolve) => {
   const { port1, port2 } = new MessageChannel()
   port1.onmessage = () => (port1.close(), resolve())
   port2.postMessage(null)

@@ -81,7 +81,8 @@ export function planeOf(dims: readonly number[], leading: readonly number[] = []
 
 export interface Candidate {
   readonly id: number
-  /** Of the model’s own distribution. */
+  readonly value: number
+  /** Of the model’s own distribution, where the values are logits. */
   readonly probability: number
 }
 
@@ -93,7 +94,7 @@ export function candidatesOf(picture: Picture): Candidate[][] {
     const sum = picture.logSumExp?.[row] ?? 0
     const found: Candidate[] = []
     for (let i = row * k; i < (row + 1) * k; i += 1) {
-      if (picture.states[i] === STATE.value) found.push({ id: picture.cells[i], probability: Math.exp(picture.values[i] - sum) })
+      if (picture.states[i] === STATE.value) found.push({ id: picture.cells[i], value: picture.values[i], probability: Math.exp(picture.values[i] - sum) })
     }
     return found
   })

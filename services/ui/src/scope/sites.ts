@@ -1,11 +1,15 @@
+import { siteOf } from './expression'
 import type { Axis, Description, Site } from './messages'
 
 /** Sites as people think of them. What is not known here stands at the end. */
-export const SITE_GROUPS = ['ends', 'residual', 'attention', 'mlp', 'router', 'gradients', 'other'] as const
+export const SITE_GROUPS = ['ends', 'residual', 'attention', 'mlp', 'router', 'features', 'gradients', 'weights', 'optimizer', 'other'] as const
 export type SiteGroup = (typeof SITE_GROUPS)[number]
 
 export function groupOf(name: string): SiteGroup {
   if (name.startsWith('grad.')) return 'gradients'
+  if (name.startsWith('weight.')) return 'weights'
+  if (name.startsWith('opt.')) return 'optimizer'
+  if (name.startsWith('sae.')) return 'features'
   if (name.startsWith('attn.')) return 'attention'
   if (name.startsWith('mlp.')) return 'mlp'
   if (name.startsWith('router.')) return 'router'
@@ -29,7 +33,7 @@ export function grouped(sites: readonly Site[]): { readonly group: SiteGroup; re
 }
 
 /** What can be shown of a site. */
-export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'lens', 'pca', 'wall'] as const
+export const VIEWS = ['values', 'statistics', 'histogram', 'entropy', 'candidates', 'features', 'lens', 'pca', 'wall'] as const
 export type SiteView = (typeof VIEWS)[number]
 
 const names = (site: Site): string[] => (site.axes ?? []).map(({ name }) => name)
@@ -43,6 +47,7 @@ export function viewsOf(site: Site): SiteView[] {
     histogram: axes.length > 0,
     entropy: plain && axes.includes('key'),
     candidates: site.name === 'logits',
+    features: groupOf(site.name) === 'features',
     lens: plain && site.name.startsWith('resid_'),
     pca: plain && axes.at(-1) === 'chan',
     wall: site.name === 'attn.probs',
@@ -73,6 +78,8 @@ export function expressionOf(site: Site, view: SiteView, layer: number, together
       return `${at('*')} | entropy(key) | mean(query) | batch(0)`
     case 'candidates':
       return `${site.name} | batch(0) | last(4) | topk(20)`
+    case 'features':
+      return `${plane} | last(${LENS_ROWS}) | topk(10)`
     case 'lens':
       return `${at('*')} | batch(0) | last(${LENS_ROWS}) | logitlens(5)`
     case 'wall':
@@ -80,6 +87,17 @@ export function expressionOf(site: Site, view: SiteView, layer: number, together
     case 'pca':
       return `${plane} | pca(2)`
   }
+}
+
+/** Groups that hold a place in the model's pass; the others are long, and folded until they are looked for. */
+export const isFolded = (group: SiteGroup): boolean => ['gradients', 'weights', 'optimizer'].includes(group)
+
+/** What the numbers of a top-k are: ids of the vocabulary with the model's own probabilities, an SAE's features, or entries of the last axis. */
+export type EntryKind = 'tokens' | 'features' | 'entries'
+export function entriesOf(expression: string): EntryKind {
+  const site = siteOf(expression)
+  if (site === 'logits' || /\|\s*logitlens\(/.test(expression)) return 'tokens'
+  return groupOf(site) === 'features' ? 'features' : 'entries'
 }
 
 export const sizeOf = (site: Site | undefined, axis: string): number => site?.axes?.find(({ name }: Axis) => name === axis)?.size ?? 0

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { fromPixel, lut, toPixel, toRgb } from '@/draw/colourMap'
 import { paintColourBar } from '@/draw/colourBar'
 import { asinhScale, linearScale, MISSING, quantise } from '@/draw/scale'
-import { paintCells, runsOf, scaleOf } from '@/draw/timeline/heat'
+import { paintCells, runsOf, scaleOf, unpainted } from '@/draw/timeline/heat'
 import { gridOf, columnsOf } from '../support/grids'
 import { PALETTE, recordingPen } from '../support/pen'
 import { World } from '../support/world'
@@ -86,6 +86,17 @@ describe('the cells of a grid', () => {
     expect(runsOf(grid, 5, 8)).toEqual([{ slot: 5, bucket: 5, count: 3 }])
     expect(runsOf(grid, 6, 12)).toEqual([{ slot: 6, bucket: 6, count: 2 }, { slot: 0, bucket: 8, count: 4 }])
     expect(runsOf(grid, 6, 6)).toEqual([])
+  })
+
+  it('are painted when they are seen or new, and once', () => {
+    const first = unpainted({ from: 0, end: 0 }, { from: 100, end: 200 })
+    expect(first).toEqual({ parts: [{ from: 100, end: 200 }], painted: { from: 100, end: 200 } })
+    expect(unpainted(first.painted, { from: 120, end: 180 })).toEqual({ parts: [], painted: first.painted })
+    expect(unpainted(first.painted, { from: 90, end: 210 }).parts).toEqual([{ from: 90, end: 100 }, { from: 200, end: 210 }])
+    expect(unpainted(first.painted, { from: 300, end: 310 })).toEqual({ parts: [{ from: 200, end: 310 }], painted: { from: 100, end: 310 } })
+    const changed = 195
+    expect(unpainted({ ...first.painted, end: changed }, { from: 110, end: 205 }).parts).toEqual([{ from: 195, end: 205 }])
+    expect(unpainted({ from: 10, end: 5 }, { from: 7, end: 7 }).parts).toEqual([])
   })
 
   it('of times are coloured from nothing to twice what is usual', () => {

@@ -1,6 +1,6 @@
 // @vitest-environment happy-dom
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { showTrace, waitForPerfetto } from '@/lib/perfetto'
+import { perfettoUrl, setPerfettoTheme, showTime, showTrace, waitForPerfetto, waitForTrace } from '@/lib/perfetto'
 
 const frame = { postMessage: vi.fn() }
 const answer = (source: unknown, data: unknown, origin = window.location.origin): void => {
@@ -52,5 +52,38 @@ describe('showTrace', () => {
       window.location.origin,
       [buffer],
     )
+  })
+})
+
+describe('what Perfetto opens with', () => {
+  const patternOf = (url: string): RegExp => {
+    const [{ id, args }] = JSON.parse(decodeURIComponent(url.split('startupCommands=')[1])) as [{ id: string; args: [string] }]
+    expect(id).toBe('dev.perfetto.ExpandTracksByRegex')
+    return new RegExp(args[0])
+  }
+
+  it('is the tracks of the clicked rank alone, and of all without one', () => {
+    expect(['rank 3', 'rank 30', 'rank 13', 'rank 3 (node-0)'].map((name) => patternOf(perfettoUrl([3])).test(name))).toEqual([true, false, false, true])
+    expect(['rank 3', 'rank 30', 'Counters'].map((name) => patternOf(perfettoUrl([])).test(name))).toEqual([true, true, false])
+  })
+
+  it('is the theme of the page, beside what a person has set', () => {
+    localStorage.setItem('perfettoSettings', JSON.stringify({ theme: 'light', other: 1 }))
+    setPerfettoTheme(localStorage, 'dark')
+    expect(JSON.parse(localStorage.getItem('perfettoSettings')!)).toEqual({ theme: 'dark', other: 1 })
+    localStorage.setItem('perfettoSettings', 'not JSON')
+    setPerfettoTheme(localStorage, 'light')
+    expect(JSON.parse(localStorage.getItem('perfettoSettings')!)).toEqual({ theme: 'light' })
+  })
+
+  it('is the selected step, once the trace is open', async () => {
+    const opened = { location: { hash: '' }, postMessage: vi.fn() }
+    const ready = waitForTrace(opened as unknown as Window, new AbortController().signal)
+    vi.advanceTimersByTime(1000)
+    opened.location.hash = '#!/viewer?local_cache_key=x'
+    vi.advanceTimersByTime(300)
+    await expect(ready).resolves.toBeUndefined()
+    showTime(opened as unknown as Window, 100, 200)
+    expect(opened.postMessage).toHaveBeenCalledWith({ perfetto: { timeStart: 98, timeEnd: 202, keepApiOpen: true } }, window.location.origin)
   })
 })

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { indexOf, layerOf, siteOf, withIndex, withLayer } from '@/scope/expression'
 import type { Site } from '@/scope/messages'
-import { expressionOf, grouped, sitesOf, viewsOf } from '@/scope/sites'
+import { entriesOf, expressionOf, grouped, sitesOf, viewsOf } from '@/scope/sites'
 
 describe('an expression as text', () => {
   it('tells its site, its one layer and its one head', () => {
@@ -33,6 +33,22 @@ describe('sites', () => {
     expect(viewsOf(probs)).toEqual(['values', 'statistics', 'histogram', 'entropy', 'wall'])
     expect(viewsOf(logits)).toEqual(['statistics', 'histogram', 'candidates'])
     expect(viewsOf({ name: 'grad.resid_post', layers: [0], axes: axes('batch', 'token', 'chan') })).toEqual(['values', 'statistics', 'histogram'])
+  })
+
+  it('of an SAE show its strongest features', () => {
+    const sae: Site = { name: 'sae.mid', layers: [3], axes: axes('batch', 'token', 'chan') }
+    expect(viewsOf(sae)).toContain('features')
+    expect(expressionOf(sae, 'features', 3)).toBe('layers[3].sae.mid | batch(0) | last(8) | topk(10)')
+  })
+
+  it('say what a top-k is of', () => {
+    expect(['logits | topk(5)', 'layers[*].resid_post | logitlens(5)', 'layers[3].sae.mid | topk(5)', 'layers[3].mlp.act | topk(5)', 'grad.logits | topk(5)'].map(entriesOf)).toEqual(['tokens', 'tokens', 'features', 'entries', 'entries'])
+  })
+
+  it('of parameters stand by themselves, behind what a pass shows', () => {
+    const [weight, state] = ['weight.mlp.linear_fc1.weight', 'opt.exp_avg.mlp.linear_fc1.weight'].map((name): Site => ({ name, layers: [0], axes: axes('out', 'in') }))
+    expect(grouped([state, weight, logits]).map(({ group }) => group)).toEqual(['ends', 'weights', 'optimizer'])
+    expect(expressionOf(weight, 'values', 0)).toBe('layers[0].weight.mlp.linear_fc1.weight')
   })
 
   it('stand in the model’s order, with unknown ones at the end', () => {

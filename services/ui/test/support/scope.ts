@@ -273,6 +273,9 @@ function sitesOf({ layers, heads, channels }: FakeModel): Site[] {
     { name: 'final_norm', axes: [batch, token, { name: 'chan', size: channels }] },
     { name: 'logits', axes: [batch, token, { name: 'vocab', size: 256 }] },
     { name: 'loss', axes: [batch, token] },
+    { ...rows('sae.mid', 12 * channels), layers: [1] },
+    { name: 'weight.mlp.linear_fc1.weight', layers: every, axes: [{ name: 'out', size: 4 * channels }, { name: 'in', size: channels }] },
+    { name: 'opt.exp_avg.mlp.linear_fc1.weight', layers: every, axes: [{ name: 'out', size: 4 * channels }, { name: 'in', size: channels }] },
     { ...rows('grad.mlp.out', channels), passes: ['backward'] }, { ...rows('grad.resid_post', channels), passes: ['backward'] },
   ]
 }

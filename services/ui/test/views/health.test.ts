@@ -1,9 +1,11 @@
 // @vitest-environment happy-dom
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import HealthView from '@/views/HealthView.vue'
+import { FakeGateway } from '../support/gateway'
 import type { Mounted } from '../support/mount'
 import { mountPage } from '../support/mount'
 import { gatewayOf } from '../support/pages'
+import { World } from '../support/world'
 
 let page: Mounted | undefined
 afterEach(() => page?.end())
@@ -28,6 +30,30 @@ describe('the nodes, which stand below the findings', () => {
     page = await mountPage(HealthView, gatewayOf(1), '/health')
     await page.until(() => page!.element.querySelector('#grid-title'))
     expect(page.element.querySelector('.lists a')).not.toBeNull()
+  })
+
+  it('of thousands are named at once, and their devices drawn when they come near the screen', async () => {
+    const reached = new Map<Element, () => void>()
+    vi.stubGlobal('IntersectionObserver', class {
+      constructor(private readonly seen: (entries: readonly object[]) => void) {}
+      observe(target: Element): void {
+        reached.set(target, () => this.seen([{ target, isIntersecting: true }]))
+      }
+      unobserve(target: Element): void {
+        reached.delete(target)
+      }
+      disconnect(): void {
+        reached.clear()
+      }
+    })
+    page = await mountPage(HealthView, new FakeGateway([new World({ ranks: 400, steps: 9 })]), '/health')
+    const nodes = (): NodeListOf<HTMLElement> => page!.element.querySelectorAll<HTMLElement>('.nodes > li')
+    await page.until(() => nodes().length === 50)
+    expect(page.element.querySelectorAll('.cell')).toHaveLength(0)
+    reached.get(nodes()[40])?.()
+    await page.until(() => page!.element.querySelector('.cell'))
+    expect(nodes()[40].querySelectorAll('.cell')).toHaveLength(8)
+    expect(page.element.querySelectorAll('.cell')).toHaveLength(8)
   })
 
   it('are asked for once, however many jobs there are', async () => {

@@ -139,6 +139,22 @@ describe('scope of a training', () => {
     expect(shown.element.querySelector('.top li')?.textContent).toMatch(/^\d+ [\d.]+ %$/)
   })
 
+  it.each([
+    ['layers[1].sae.mid | batch(0) | last(2) | topk(5)', 'Strongest features', 'Feature ', 'the SAE’s features'],
+    ['layers[1].mlp.act | batch(0) | last(2) | topk(5)', 'Largest values', 'Entry ', 'along the last axis'],
+  ])('names what a top-k is of where it is not of tokens: %s', async (expression, named, entry, note) => {
+    const shown = await open(expressions(expression))
+    await shown.until(() => shown.element.querySelector('.cost')?.textContent)
+    scope.advance()
+    await shown.until(() => shown.element.querySelectorAll('.top li').length)
+    const first = shown.element.querySelector('.top li')!
+    expect(shown.element.querySelector('.top')!.getAttribute('aria-label')).toBe(named)
+    expect(first.getAttribute('title')).toMatch(new RegExp(`^${entry}\\d+$`))
+    expect(first.textContent).toMatch(/^\d+ [\d.]+$/)
+    expect(text(shown)).toContain(note)
+    expect(text(shown)).not.toContain('tokenizer')
+  })
+
   it('asks for a site of the tree in place of the active panel, and beside it with Shift', async () => {
     const shown = await open(expressions(Q))
     await shown.until(() => shown.element.querySelectorAll('.tree li').length)

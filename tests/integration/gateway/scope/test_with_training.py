@@ -22,6 +22,7 @@ from tests.integration.gateway.conftest import OPERATOR, Served
 from tests.integration.gateway.scope.conftest import PODS, Viewer, address, opened
 from tests.support.agents import agent
 from tests.support.forked import run_forked
+from tests.support.saes import features_of, random_weights, written
 from tests.support.scoped_job import run_plain, run_scoped
 from tests.support.training import TINY
 
@@ -31,6 +32,7 @@ STEPS = 60
 LAYOUT = "--tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0.1"
 FLAGS = f"{TINY} --train-iters {STEPS} {LAYOUT}"
 RUN = "run-of-a-training"
+SAE = random_weights(32, 80)
 
 
 @pytest.fixture
@@ -41,8 +43,10 @@ def training(scope: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(GATEWAY_ADDRESS, address(scope))
     monkeypatch.setenv("MEGATRONAPP_TOKEN_FILE", str(token))
     with agent() as environment, ThreadPoolExecutor(1) as pool:
+        written(tmp_path / "saes" / "middle", SAE, "blocks.1.hook_resid_mid")
+        flags = f"{FLAGS} --scope --scope-sae-dir {tmp_path / 'saes'}"
         environment |= {GATEWAY_ADDRESS: address(scope), "MEGATRONAPP_RUN_ID": RUN}
-        yield pool.submit(run_forked, 2, run_scoped, f"{FLAGS} --scope", environment=environment, timeout=110)
+        yield pool.submit(run_forked, 2, run_scoped, flags, environment=environment, timeout=110)
 
 
 async def joined(served: Served, training: Future[Any]) -> Viewer:
@@ -76,10 +80,14 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     statistics = await viewer.subscribe(1, "layers[*].resid_post | stats(mean,nonfinite)", quantizer="f32", credits=99)
     await viewer.subscribe(2, "logits | batch(0) | last(1) | topk(5)", credits=99)
     await viewer.subscribe(3, "layers[1].attn.q | batch(0)", quantizer="f32", credits=99)
+    await viewer.subscribe(7, "layers[1].resid_mid | batch(0)", quantizer="f32", credits=99)
+    await viewer.subscribe(8, "layers[1].sae.middle | batch(0)", quantizer="f32", credits=99)
+    await viewer.subscribe(5, "layers[1].weight.mlp.linear_fc1.weight", quantizer="f32", credits=99)
+    await viewer.subscribe(6, "layers[1].opt.exp_avg.mlp.linear_fc2.weight", quantizer="f32", credits=99)
     await command(viewer, "step", train={"do": "step", "steps": 1, "leaseSeconds": 60})
 
     shown: dict[int, Frame] = {}  # a viewer gets the newest pictures, not all of them
-    while set(shown) != {1, 2, 3}:
+    while set(shown) != {1, 2, 3, 5, 6, 7, 8}:
         frame = await viewer.frame()
         shown[frame.subscription] = frame
     assert {(frame.step, frame.missing_shards) for frame in shown.values()} == {(shown[1].step, 0)}
@@ -95,6 +103,15 @@ async def test_a_viewer_pauses_looks_and_steps(scope: Served, training: Future[A
     assert isinstance(queries, Values)
     assert queries.array.shape == (16, 4, 8)
     assert queries.missing is None
+
+    assert [shown[number].dims for number in (5, 6)] == [(128, 32), (32, 128)]  # of both tensor ranks
+    assert all(np.abs(of_frame(shown[number]).array).min(1).all() for number in (5, 6))  # type: ignore[union-attr]
+
+    rows, features = (of_frame(shown[number]) for number in (7, 8))  # of tokens that sequence parallelism splits
+    assert isinstance(rows, Values)
+    assert isinstance(features, Values)
+    expected = features_of(rows.array, SAE)
+    np.testing.assert_allclose(features.array, expected, rtol=0, atol=1e-5 * expected.max())
 
     # Text of the model as it is now, from within the pause, and what is seen of it.
     await viewer.subscribe(4, "layers[1].attn.q | batch(0) | last(1)", quantizer="f32", credits=99, request="g")

@@ -104,17 +104,45 @@ def test_two_builds_and_two_loaders_agree(corpus: str) -> None:
     assert here == there
 
 
-def test_blends_follow_their_weights(corpus: str, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    (tmp_path / "in.jsonl").write_text('{"text": "zzzz zzzz"}\n' * 200)
-    preprocess([f"--input={tmp_path}/in.jsonl", f"--output-prefix={other}", "--tokenizer-type=ByteTokenizer"])
-    config = DataConfig(data_path=("3", corpus, "1", f"{other}_text_document"), split="1", **GPT2)
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus of two tokens."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "in.jsonl").write_text('{"text": "zzzz zzzz"}\n' * 200)
+    preprocess([f"--input={folder}/in.jsonl", f"--output-prefix={folder}/other", "--tokenizer-type=ByteTokenizer"])
+    return f"{folder}/other_text_document"
+
+
+def is_of_other(sample: Any) -> bool:
+    return set(sample["tokens"].tolist()) <= {ord("z"), ord(" ")}
+
+
+def test_blends_follow_their_weights(corpus: str, other: str) -> None:
+    config = DataConfig(data_path=("3", corpus, "1", other), split="1", **GPT2)
 
     train, _, _ = build(config, valid_samples=0)
 
     assert len(train) == 100
-    from_other = sum(set(train[i]["tokens"].tolist()) <= {ord("z"), ord(" ")} for i in range(100))
-    assert from_other == 25
+    assert sum(is_of_other(train[i]) for i in range(100)) == 25
+
+
+def test_each_set_has_a_blend_of_its_own(corpus: str, other: str) -> None:
+    config = DataConfig(
+        train_data_path=("3", corpus, "1", other), valid_data_path=(other,), test_data_path=(corpus,), **GPT2
+    )
+
+    train, valid, test = build(config, test_samples=4)
+
+    assert sum(is_of_other(train[i]) for i in range(100)) == 25
+    assert all(is_of_other(valid[i]) for i in range(8))
+    assert not any(is_of_other(test[i]) for i in range(4))
+
+
+def test_a_set_without_data_is_none_where_nobody_asks_for_it(corpus: str) -> None:
+    train, valid, test = build(DataConfig(train_data_path=(corpus,), **GPT2), valid_samples=0, test_samples=8)
+
+    assert len(train) >= 100
+    assert (valid, test) == (None, None)
 
 
 def test_mock_data_needs_no_files() -> None:
@@ -147,7 +175,10 @@ def test_data_made_anew_is_not_read_through_an_old_index(corpus: str, tmp_path: 
         ({}, UsageError, "--data-path .* or --mock-data"),
         ({"data_path": ("/nowhere/data",)}, ConfigError, "there is no file /nowhere/data.bin"),
         ({"data_path": ("CORPUS",), "split": "half"}, UsageError, "--split 'half'"),
-        ({"data_path": ("CORPUS",), "split": "1,0,0"}, DataError, "0 tokens for validation"),
+        ({"data_path": ("CORPUS",), "split": "1,0,0"}, DataError, "0 tokens for validation.* or give another --split"),
+        ({"train_data_path": ("CORPUS",)}, DataError, "no data for validation.* or give --valid-data-path"),
+        ({"valid_data_path": ("CORPUS",)}, DataError, "no data for training.* or give --train-data-path"),
+        ({"train_data_path": ("1", "CORPUS", "CORPUS", "1")}, UsageError, "--train-data-path takes prefixes"),
         ({"data_path": ("0.5", "CORPUS", "CORPUS", "0.5")}, UsageError, "a weight before each"),
         ({"data_path": ("-1", "CORPUS", "1", "CORPUS")}, UsageError, "not negative"),
         ({"data_path": ("CUT",)}, DataError, "cut short"),
@@ -162,8 +193,10 @@ def test_wrong_data_says_what_is_wrong(
         (tmp_path / f"{name}.bin").write_bytes(b"12")
     (tmp_path / "FOREIGN.idx").write_bytes(b"something else")
     paths = {"CORPUS": corpus, "CUT": str(tmp_path / "CUT"), "FOREIGN": str(tmp_path / "FOREIGN")}
-    if "data_path" in config:
-        config = {**config, "data_path": tuple(paths.get(part, part) for part in config["data_path"])}
+    config = {
+        name: tuple(paths.get(part, part) for part in value) if name.endswith("data_path") else value
+        for name, value in config.items()
+    }
 
     with pytest.raises(error, match=says):
         build(DataConfig(**config, **GPT2))

@@ -116,7 +116,7 @@ async def test_an_error_of_all_ranks_is_told_once_and_logged_for_each(tmp_path: 
     await run_job(job, work_dir=tmp_path, on_event=events.append)
 
     told = [event.text for event in events if event.text.startswith("error: ")]
-    assert told == ["error: --data-path /nowhere/text: there is no file /nowhere/text.bin"]
+    assert told == ["error: data /nowhere/text: there is no file /nowhere/text.bin"]
     assert not any("torch/distributed/elastic" in event.text for event in events)
     assert told[0] in (tmp_path / "logs" / "attempt-1.log").read_text()
 

@@ -45,6 +45,7 @@ def test_several_numbers_of_chunks_are_compared() -> None:
         (f"{FOUR} --chunks 0", "at least one of its chunks"),
         (f"{FOUR} --chunks 1,2 --cap-limit 8", "name one number of --chunks with it"),
         (f"{FOUR} --chunks 2 --cap-limit 1", "nothing fits into 1 activations"),
+        (f"{FOUR} --chunks 2 --cap-limit 0", "nothing fits into 0 activations"),
         (f"{FOUR} --split-overhead 3", "--split-overhead is from 0 to 1"),
     ],
 )

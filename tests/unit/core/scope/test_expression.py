@@ -17,6 +17,7 @@ EXAMPLES = [
     "layers[*].resid_post | pca(2,basis=pinned)",
     "layers[-1].attn.* | hist(64,asinh)",
     "layers[0,3,7:9].mlp.out | diff(baseline)",
+    "layers[1].opt.exp_avg.mlp.experts.experts.12.linear_fc1.weight | out(0:8) | in(3)",
     "grad.weight.mlp.fc1 | norm(chan) | every(10) | when(absmax>1000)",
     "layers[*].attn.probs | head(0:8:2) | query(-1) | entropy(key)",
     "layers[*].mlp.act | hist(32,-1.5,2)",

@@ -334,3 +334,20 @@ def test_a_rank_that_is_not_heard_of_is_told_as_such() -> None:
 
     assert [f.ranks for f in {f.id: f for f in job.said}.values()] == [(1,)]
     assert "Nothing is heard of it any more." in job.said[0].summary
+
+
+def test_who_died_is_told_at_once_and_pages_nobody_where_the_other_has_ended_over_it() -> None:
+    job = Beating()
+    job.train(21)
+    inside = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=21, started=21, completed=20, operation="all_reduce")
+    job.said += job.engine.feed(job.job.heartbeat(0, 6, [inside]))
+    job.said += job.engine.feed(job.job.heartbeat(0, 6, [inside], closing=True))
+    job.job.clock_ns += SECOND
+
+    job.lose(1)
+
+    (finding,) = job.said
+    assert (finding.kind, finding.ranks, finding.page, finding.confidence) == (Kind.HANG, (1,), False, 0.85)
+    assert finding.summary.startswith("The attempt has ended")
+    assert "Its process has ended without a goodbye" in finding.summary
+    assert "out of memory" in finding.advice

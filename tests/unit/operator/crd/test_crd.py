@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from megatronapp.core.trainingjob import Spec
@@ -90,6 +91,14 @@ def test_every_number_of_the_spec_has_bounds() -> None:
         if node.get("type") == "integer" and ".scenario" not in path:
             assert node["maximum"] <= 10 * 365 * 86_400, path
             assert node["minimum"] >= 0, path
+
+
+@pytest.mark.parametrize("field", ["mode", "backend", "managedBy"])
+def test_what_an_attempt_is_made_by_never_changes(field: str) -> None:
+    """The API server evaluates these rules (tests/e2e/kubernetes/test_life.py); none of the three has an if."""
+    rules = {each["rule"] for each in _schema()["properties"]["spec"]["x-kubernetes-validations"]}
+
+    assert f"self.{field} == oldSelf.{field}" in rules
 
 
 def test_the_definition_is_plain_yaml() -> None:

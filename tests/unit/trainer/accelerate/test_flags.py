@@ -46,6 +46,7 @@ def test_the_longest_sequence_is_the_models() -> None:
         ({"vocab_file": "a b", "finetune": True, "seed": None, "bf16": False}, "--vocab-file a b --finetune"),
         ({"data_path": "0.5 a 0.5 b", "splits_string": "90,10"}, "--data-path 0.5 a 0.5 b --split 90,10"),
         ({"data_path": ["a", "b"]}, "--data-path a b"),
+        ({"valid_data_path": "0.5 a 0.5 b"}, "--valid-data-path 0.5 a 0.5 b"),
     ],
 )
 def test_other_arguments_are_flags(arguments: dict[str, Any], flags: str) -> None:

@@ -37,6 +37,10 @@ LOADER = "--model-type GPT --loader llama_mistral --saver core --load-dir a --sa
             "--target-params-dtype bf16 --tokenizer-model t",
         ),
         ("--loader core --saver hf --load-dir a --save-dir b", "core-to-hf a b"),
+        (
+            "--loader megatron --saver core --load-dir a --save-dir b --target-tensor-parallel-size 2",
+            "megatron-to-core a b --target-tensor-model-parallel-size 2",
+        ),
     ],
 )
 def test_a_command_line_is_understood(line: str, translated: str) -> None:
@@ -48,7 +52,6 @@ def test_a_command_line_is_understood(line: str, translated: str) -> None:
     [
         (f"{LOADER} --checkpoint-type meta", "checkpoint-type meta"),
         ("--model-type BERT --loader llama_mistral --saver core --load-dir a --save-dir b", "--model-type BERT"),
-        ("--loader core --saver mcore --load-dir a --save-dir b", "nothing to convert"),
         ("--loader mixtral_hf --saver core --load-dir a --save-dir b", "mixtral_hf"),
         ("--load_path a", "--save_path"),
         ("--load_path a --save_path b --unheard-of 1", "--unheard-of"),

@@ -15,9 +15,9 @@ from megatronapp.trainer import checkpoint_folder, safetensors_folder
 from megatronapp.trainer.config import ParallelConfig
 from megatronapp.trainer.convert import core_to_hf, hf_to_core
 from megatronapp.trainer.convert.arguments import Options
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.safetensors_folder import TensorFolder
 from megatronapp.trainer.saved_model import SavedModel
+from megatronapp.trainer.torch_dist import StoredWeights
 from tests.support.hugging_face import (
     CONFIGS,
     GPT2,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from megatronapp.core.errors import UsageError
-from megatronapp.trainer import arguments, launch
+from megatronapp.trainer import arguments, plugin_flags
 from megatronapp.trainer.models import bert, family_of, t5
 from megatronapp.trainer.plugins.scope import ScopePlugin
 
@@ -62,4 +62,4 @@ def test_a_plugin_that_looks_into_the_layers_of_a_gpt_is_refused_with_another_fa
     config, namespace = arguments.parse(f"{NEEDED} --model-type bert {flag}".split(), [ScopePlugin])
 
     with pytest.raises(UsageError, match=f"{flag} knows the layers of a GPT: leave it out with --model-type bert"):
-        launch._check_plugins(config, namespace)
+        plugin_flags.check_plugin_flags(config, namespace)

@@ -48,13 +48,17 @@ StepBarrier = Annotated[
     bool, typer.Option("--barrier/--no-barrier", help="all stages begin the optimizer together (gradient norm)")
 ]
 Draws = Annotated[int, typer.Option(help="how often times are drawn")]
-Seed = Annotated[int, typer.Option(help="the same seed draws the same times")]
+Seed = Annotated[int, typer.Option(min=0, help="the same seed draws the same times")]
 SplitOverhead = Annotated[float, typer.Option(help="of a backward's time, that the split of B and W costs")]
 PendingShare = Annotated[float, typer.Option(help="of an activation, that a pending W still holds")]
-ActivationMib = Annotated[float, typer.Option(help="of one microbatch on one chunk; memory is told in MiB then")]
+ActivationMib = Annotated[
+    float, typer.Option(min=0, max=1e9, help="of one microbatch on one chunk; memory is told in MiB then")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 MAX_GPUS = 16_384
+MAX_OPERATIONS = 4_000_000
+"""Of one replica's step: some minutes of a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,24 @@ class Asked:
     _wgrad_share: float
 
     def layout(self, chunks: int, *, split: bool = False) -> Layout:
-        return Layout(stages=self.stages, microbatches=self.microbatches, chunks=chunks, split=split)
+        return checked_size(Layout(stages=self.stages, microbatches=self.microbatches, chunks=chunks, split=split))
 
     def times(self, layout: Layout) -> PassTimes:
         if self.recorded is not None:
             return self.recorded.pass_times(self._wgrad_share)
         forward, dgrad, wgrad = (each * 1e6 for each in self._times_ms)
         return equal_times(layout, forward, dgrad, wgrad)
+
+
+def checked_size(layout: Layout) -> Layout:
+    """Raises UsageError for one that can't be simulated in a while."""
+    operations = layout.stages * layout.operations
+    if operations > MAX_OPERATIONS:
+        raise UsageError(
+            f"{operations} operations are more than can be simulated at once ({MAX_OPERATIONS}); take fewer "
+            "--microbatches or --chunks"
+        )
+    return layout
 
 
 def asked(values: dict[str, Any]) -> Asked:

@@ -11,7 +11,7 @@ import typer
 
 from megatronapp.cli.pipeline import drawing, options, report
 from megatronapp.cli.pipeline.compiled import compiled_engine
-from megatronapp.cli.pipeline.options import Asked, asked
+from megatronapp.cli.pipeline.options import Asked, asked, checked_size
 from megatronapp.core.errors import DataError, MegatronAppError, NotFoundError, UsageError
 from megatronapp.core.pipeline import caps, orders
 from megatronapp.core.pipeline.placement import Layout, Placement
@@ -114,7 +114,8 @@ def _schedule(question: Asked, values: dict[str, Any]) -> tuple[Layout, Schedule
             raise UsageError("a schedule that runs as it is has no cap; --cap goes with --hint")
         made = strict(f"{name or stock_order(layout)} as it is", layout, stage_orders)
         return layout, replace(made, pending=question.pending), None
-    cap = caps.checked_cap(layout, values["cap"] if values["cap"] is not None else _stock_cap(layout))
+    asked_for = values["cap"] if values["cap"] is not None else _stock_cap(layout)
+    cap = min(caps.checked_cap(layout, asked_for), layout.chunks * layout.microbatches)
     links = question.setting.links
     needed = caps.least_cap(layout, question.times(layout), links.latency_ns + links.transfer_ns)
     made = dynamic(f"hint {hint}, cap {cap}", layout, stage_orders, [cap] * layout.stages, pending=question.pending)
@@ -138,12 +139,14 @@ def _orders(question: Asked, name: str, values: dict[str, Any]) -> tuple[Layout,
     if question.recorded is not None:
         chunks = _recorded_chunks(question, chunks)
     by_v = name in ("zbv", "dualpipev")
-    layout = Layout(
-        stages=question.stages,
-        microbatches=question.microbatches,
-        chunks=chunks or (2 if by_v else 1),
-        split=split if split is not None else name.startswith("zb") or by_v or bool(values["hint"]),
-        placement=Placement.V if by_v else Placement.LOOP,
+    layout = checked_size(
+        Layout(
+            stages=question.stages,
+            microbatches=question.microbatches,
+            chunks=(2 if by_v else 1) if chunks is None else chunks,
+            split=split if split is not None else name.startswith("zb") or by_v or bool(values["hint"]),
+            placement=Placement.V if by_v else Placement.LOOP,
+        )
     )
     return layout, orders.all_stages(name or stock_order(layout), layout)
 

@@ -55,6 +55,10 @@ _TOKEN = re.compile(
 )
 
 
+_EXPERT = re.compile(r"\.\d+", re.A)
+"""A part of a name that is a number, which the tokenizer takes for one below 1."""
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
@@ -106,10 +110,11 @@ class _Parser:
             layers = self._picks()
             self._expect("]")
             self._expect(".")
-        parts = [self._site_name()]
-        while self._accept("."):
-            parts.append(self._site_name())
-        return Selector(".".join(parts), layers)
+        name = self._site_name()
+        while (number := _EXPERT.fullmatch(self._next.text)) or self._accept("."):
+            name += self._next.text if number else f".{self._site_name()}"
+            self._at += bool(number)
+        return Selector(name, layers)
 
     def _picks(self) -> tuple[Pick, ...]:
         picks = [self._pick()]

@@ -18,7 +18,9 @@ class Reducer(StrEnum):
     """Σ −p·ln p, nats: of probabilities."""
 
 
-AXES = ("batch", "token", "query", "key", "head", "group", "chan", "expert", "vocab")
+SHARD = "shard"
+"""Of what each data-parallel rank has some cells of, wherever they lie: those of the others are masked in its part."""
+AXES = ("batch", "token", "query", "key", "head", "group", "chan", "expert", "vocab", "out", "in", SHARD)
 STATISTICS = ("mean", "std", "min", "max", "absmax", "l2", "zero", "nonfinite", "count")
 """Beside percentiles, `p01` to `p99` and `p50`, of finite values."""
 CONDITIONS = ("absmax", "max", "min", "mean", "std")

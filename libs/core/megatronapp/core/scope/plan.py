@@ -14,6 +14,7 @@ from megatronapp.core.errors import DataError
 from megatronapp.core.scope import reducers
 from megatronapp.core.scope.expression import Expression
 from megatronapp.core.scope.frame import HEADER_BYTES, ITEM_BYTES, MAX_DIMS, MAX_FRAME_BYTES, Dtype, Kind
+from megatronapp.core.scope.joined import joined
 from megatronapp.core.scope.layout import Track, distinct, shape
 from megatronapp.core.scope.operations import (
     Compare,
@@ -134,7 +135,7 @@ def plan(
     sizes of axes that change, by name. Raises PlanError.
     """
     planner = _Planner(expression, site, axes, logits, expected or {})
-    for operation in expression.operations:
+    for operation in joined(expression.operations, axes):
         planner.add(operation)
     made = planner.plan()
     if quantizer not in FORMATS:

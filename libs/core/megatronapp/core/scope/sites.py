@@ -127,6 +127,9 @@ ALIASES = {
 
 SAE = "sae."
 """What names of sites begin with that a sparse autoencoder makes of another one; then comes its own name."""
+WEIGHT, STATE = "weight.", "opt."
+"""What names of sites begin with that are a parameter, or what the optimizer keeps of it; then come its state's name
+and its own one in the whole model, without its layer."""
 PROBABILITIES = ("attn.probs", "probabilities", "router.probs")
 
 

@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from megatronapp.core.trainingjob.spec import Spec
+from megatronapp.core.trainingjob.plugins import Plugins
 
 
-def replica_ranks(spec: Spec) -> tuple[int, int]:
+class Axes(Protocol):
+    @property
+    def tensor(self) -> int: ...
+    @property
+    def pipeline(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def expert(self) -> int: ...
+
+
+class Queued(Protocol):
+    @property
+    def queue(self) -> str: ...
+
+
+class Sized(Protocol):
+    """Of a spec, what MegaFBD looks at."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def proc_per_node(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def parallelism(self) -> Axes: ...
+    @property
+    def plugins(self) -> Plugins: ...
+    @property
+    def scheduling(self) -> Queued: ...
+    @property
+    def elastic(self) -> object | None: ...
+    @property
+    def backend(self) -> str: ...
+
+
+def replica_ranks(spec: Sized) -> tuple[int, int]:
     """Forward and backward ranks of a replica."""
     sizes = spec.parallelism
     return spec.plugins.fbd.forward_ranks(sizes.tensor, sizes.pipeline), sizes.tensor * sizes.pipeline
 
 
-def forward_nodes(spec: Spec) -> int:
+def forward_nodes(spec: Sized) -> int:
     """Of the job's nodes, those of forward ranks alone."""
     if not spec.plugins.fbd.apart:
         return 0
@@ -22,7 +58,7 @@ def forward_nodes(spec: Spec) -> int:
     return spec.nodes * forward // (forward + backward)
 
 
-def check(spec: Spec) -> None:
+def check(spec: Sized) -> None:
     """Raises ValueError for sizes that can't be disaggregated."""
     sizes = spec.parallelism
     if sizes.context != 1 or sizes.expert != 1:
@@ -41,7 +77,7 @@ def check(spec: Spec) -> None:
         _check_apart(spec, spec.world_size // (forward + backward) * forward)
 
 
-def _check_apart(spec: Spec, ranks: int) -> None:
+def _check_apart(spec: Sized, ranks: int) -> None:
     """`ranks`: forward ones, which have nodes of their own."""
     if ranks % spec.proc_per_node:
         raise ValueError(

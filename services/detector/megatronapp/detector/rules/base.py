@@ -143,4 +143,6 @@ def patience(view: View, since_step: int, *, wall_time: bool = False, small: boo
 
 
 def percent(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:.0f} %" if ratio >= 1.095 else f"{(ratio - 1) * 100:.1f} %"
+    """1.25 as "25 %", 63 as "63×": as the page writes it, so that one effect is one number everywhere."""
+    more = (ratio - 1) * 100
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{more:.0f} %" if more >= 9.95 else f"{more:.1f} %"

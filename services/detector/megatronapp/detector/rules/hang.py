@@ -39,12 +39,18 @@ _ADVICE = {
     Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
     "these operations in different orders.",
 }
+_ADVICE_DEAD = (
+    "Look for why the process ended: the kernel's log (out of memory), its container's and launcher's, its own log. "
+    "The errors of the other ranks only follow from it."
+)
 _SILENT = {
     Silence.ENDED: "Its process has ended without a goodbye",
     Silence.RANK: "Nothing is heard of it any more",
     Silence.NODE: "Nothing is heard of any rank of its node",
 }
 _HALTED = ("stopped", "traced", "zombie")
+DIED = 0.85
+"""Confidence that a rank has died by itself: not enough to leave its node by itself."""
 _CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM}
 TOLD_RANKS = 16
 TOLD_STACKS = 4
@@ -78,6 +84,8 @@ class Stalled(Protocol):
     def stacks(self) -> Mapping[int, trace_pb2.Stack]: ...
     @property
     def silences(self) -> Mapping[int, Silence]: ...
+    @property
+    def ended(self) -> bool: ...
 
 
 def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]:
@@ -172,6 +180,10 @@ def _stacks(stall: Stalled, ranks: tuple[int, ...]) -> Iterator[Evidence]:
 
 
 def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: Cause, text: str) -> Suspicion:
+    """Who is named for the end of an attempt wakes nobody: whoever runs the job hears of its end from its launcher."""
+    advice = _ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump)."
+    confidence = 0.95 if b and b.side in _CERTAIN else 0.5
+    what = "The attempt has ended" if stall.ended else "Nothing has moved"
     return Suspicion(
         kind=Kind.HANG,
         cause=cause,
@@ -179,8 +191,9 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         since_step=stall.step or None,
         effect_ratio=1.0,
         evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_stacks(stall, ranks)),
-        summary=f"Nothing has moved{_when(stall)}. {text}{_pause(stall)}",
-        advice=_ADVICE[b.side] if b else "Take the Python stacks of all ranks (py-spy dump).",
-        confidence=0.95 if b and b.side in _CERTAIN else 0.5,
+        summary=f"{what}{_when(stall)}. {text}{_pause(stall)}",
+        advice=_ADVICE_DEAD if stall.ended else advice,
+        confidence=DIED if stall.ended else confidence,
         cost_ratio=math.inf,
+        pages=not stall.ended,
     )

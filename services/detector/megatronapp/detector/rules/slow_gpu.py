@@ -18,11 +18,14 @@ from megatronapp.detector.rules.base import (
     patience,
     percent,
 )
+from megatronapp.detector.rules.transfers import replicas
 from megatronapp.detector.signals.nodes import SlowNode
 from megatronapp.detector.signals.outrun import AGREE
 from megatronapp.detector.statistics.monitor import Monitor
 
 SIGNALS = ("compute_effect", "own_history")
+IDLING = ("send_delay", "host_gap")
+"""Signals of a rank for which those of its replica wait in the middle of their passes, as shares of the usual step."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 SHOWN_RANKS = 4
@@ -76,16 +79,16 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
 
 
 def _idled(view: View, signal: str, rank: int) -> bool:
-    """Whether a rank is slow for want of work: each of its messages comes late, by more than it computes longer."""
+    """Whether a rank is slow for want of work: somebody of its replica, whose ranks wait for each other in every pass,
+    sends late or stands still for longer than it computes longer."""
     index = view.rank_index(rank)
     effect = float(view.monitors[signal].effect[rank])
-    delay = view.monitors.get("send_delay")
-    if effect >= view.profile.idle_effect or index is None or delay is None:
+    if effect >= view.profile.idle_effect or index is None:
         return False
     longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
-    senders = set(view.messages.sender[view.messages.peer == rank].tolist()).intersection(view.alarmed("send_delay"))
-    late = max((float(delay.effect[sender]) for sender in senders), default=0.0) * view.step_seconds
-    return late > longer
+    others = replicas(view, (rank,)) - {rank}
+    late = [float(view.monitors[s].effect[peer]) for s in IDLING for peer in others.intersection(view.alarmed(s))]
+    return bool(late) and max(late) * view.step_seconds > longer
 
 
 def _other(signal: str) -> str:

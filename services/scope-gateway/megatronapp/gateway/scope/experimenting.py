@@ -1,4 +1,4 @@
-"""Experiments (core/experiments.py) on a run's model, with the gateway itself as the viewer."""
+"""Experiments (core/experiments) on a run's model, with the gateway itself as the viewer."""
 
 from __future__ import annotations
 

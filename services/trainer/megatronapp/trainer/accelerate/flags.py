@@ -83,7 +83,7 @@ def other_flags(arguments: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, list | tuple):
             flags += [_flag(name), *map(str, value)]
         elif value not in (None, False):
-            flags += [_flag(name), *(str(value).split() if name == "data_path" else [str(value)])]
+            flags += [_flag(name), *(str(value).split() if name.endswith("data_path") else [str(value)])]
     return flags
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_RECORDER
+from megatronapp.trainer.agent.bounded_answer import BoundedAnswer
 
 ANSWER_SECONDS = 20.0
 """PyTorch looks at its pipe once a second, and takes some more to tell of thousands of operations."""
@@ -37,7 +36,7 @@ class FlightRecorder:
         self._before = self._seen = (0, 0)
         self._until = 0.0
         self._waiting = False
-        self._reader: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._reader: BoundedAnswer | None = None
 
     @property
     def asking(self) -> bool:
@@ -53,23 +52,23 @@ class FlightRecorder:
 
     def poll(self) -> str:
         """What the recorder has told, once; empty while it has not."""
-        late = time.monotonic() > self._until
         if self._reader is not None:
-            return self._poll_reader(late)
+            return self._poll_reader(self._reader)
         if not self._waiting:
             return ""
         before, self._seen = self._seen, self._state()
         if self._seen == before != self._before and self._seen[1]:  # written whole: nothing was added since
             self._waiting = False
             self._read()
-        elif late:
+        elif time.monotonic() > self._until:
             self._waiting = False
         return ""
 
     def close(self) -> None:
         self._waiting = False
         if self._reader is not None:
-            self._end_reader()
+            self._reader.close()
+            self._reader = None
 
     def _state(self) -> tuple[int, int]:
         """When the dump was written, and its size; zeros where there is none."""
@@ -92,33 +91,15 @@ class FlightRecorder:
         return False
 
     def _read(self) -> None:
-        output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process that writes it)
         command = [sys.executable, "-m", "megatronapp.trainer.agent.recorder_text", str(self._dump)]
-        try:
-            running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
-        except OSError:
-            output.close()
-            return
-        self._reader = running, output
+        with contextlib.suppress(OSError):
+            self._reader = BoundedAnswer(command, _UTF8_BYTES * MAX_RECORDER, self._until)
 
-    def _poll_reader(self, late: bool) -> str:
-        assert self._reader is not None  # noqa: S101
-        running, output = self._reader
-        if running.poll() is None and not late:
+    def _poll_reader(self, reader: BoundedAnswer) -> str:
+        if (text := reader.poll()) is None:
             return ""
-        output.seek(0)
-        text = output.read(_UTF8_BYTES * MAX_RECORDER).decode(errors="replace") if running.returncode == 0 else ""
-        self._end_reader()
-        return text[:MAX_RECORDER]
-
-    def _end_reader(self) -> None:
-        assert self._reader is not None  # noqa: S101
-        running, output = self._reader
         self._reader = None
-        if running.poll() is None:
-            running.kill()
-            running.wait()
-        output.close()
+        return text[:MAX_RECORDER]
 
 
 def _plausible(path: str) -> bool:

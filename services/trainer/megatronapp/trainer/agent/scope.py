@@ -51,7 +51,7 @@ class RankScope:
         return self._stream is not None
 
     def take(self, document: Any) -> None:
-        """What the rank has said: hello, event, ack, or what is in force. Raises DataError for what can't be true."""
+        """What the rank has said: hello, sites, event, ack, or what is in force. Raises DataError for what can't be."""
         if not isinstance(document, dict):
             raise DataError("a scope document must be an object")
         try:
@@ -60,6 +60,8 @@ class RankScope:
             raise DataError(f"a scope document that is none: {error!s:.200}") from error
         if up.HasField("hello"):
             self._introduce(up.hello)
+        elif up.HasField("sites"):
+            self._add_sites(up)
         elif self._stream is not None and up.WhichOneof("body") in ("event", "ack", "in_force"):
             self._stream.put(up)
 
@@ -103,6 +105,15 @@ class RankScope:
                 self._streams,
                 self._access,
             )
+
+    def _add_sites(self, message: scope_pb2.ScopeUp) -> None:
+        """For gateways that know the hello already, and in the hello of those to come."""
+        hello = scope_pb2.ScopeHello()
+        hello.CopyFrom(self._hello)
+        hello.sites.extend(message.sites.sites)
+        self._hello = hello
+        if self._stream is not None:
+            self._stream.put(message)
 
     def _on_message(self, message: scope_pb2.ScopeDown) -> None:
         document = json_format.MessageToDict(message, preserving_proto_field_name=True)

@@ -102,11 +102,11 @@ class ScopeStream:
 
     def put(self, message: scope_pb2.ScopeUp) -> None:
         """From any thread. While no gateway is there states and acknowledgements are dropped: the next hello tells how
-        things are."""
+        things are. Sites wait: a hello that is on its way may be without them."""
         with self._guard:
             if message.HasField("event") and not message.event.HasField("state"):
                 self._events.add(message.event)
-            elif self._connected:
+            elif self._connected or message.HasField("sites"):
                 self._messages.append(message)
         self._loop.wake(self._changed)
 

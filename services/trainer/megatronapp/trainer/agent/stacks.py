@@ -9,14 +9,13 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.trace.limits import MAX_STACK
+from megatronapp.trainer.agent.bounded_answer import BoundedAnswer
 from megatronapp.trainer.agent.flight_recorder import FlightRecorder
 from megatronapp.trainer.agent.layout import STACKS_NAME
 from megatronapp.trainer.agent.stack_text import in_order, shown
@@ -90,7 +89,7 @@ class StackTaker:
         self._source = source
         self._recorder = recorder
         self._newest: trace_pb2.Stack | None = None
-        self._spy: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._spy: BoundedAnswer | None = None
         self._asked = False
         self._seen = ""
         self._until = 0.0
@@ -112,8 +111,10 @@ class StackTaker:
         if self._recorder is not None:
             self._recorder.ask()
         if spy := shutil.which("py-spy"):
-            self._start(spy)
-            return None
+            command = [spy, "dump", "--pid", str(self._pid), "--native"]
+            with contextlib.suppress(OSError):
+                self._spy = BoundedAnswer(command, READ_BYTES, self._until)
+                return None
         return self._ask_rank()
 
     def poll(self) -> trace_pb2.Stack | None:
@@ -133,7 +134,7 @@ class StackTaker:
 
     def _poll_stack(self) -> trace_pb2.Stack | None:
         if self._spy is not None:
-            return self._poll_spy()
+            return self._poll_spy(self._spy)
         if not self._asked or self._source is None:
             return None
         answer, before = self._source.answer(), self._seen
@@ -146,7 +147,8 @@ class StackTaker:
 
     def close(self) -> None:
         if self._spy is not None:
-            self._end_spy()
+            self._spy.close()
+            self._spy = None
         if self._source is not None:
             self._source.close()
         if self._recorder is not None:
@@ -157,35 +159,11 @@ class StackTaker:
         self._asked = self._source is not None and self._source.ask()
         return None if self._asked else self._stack("", "the process takes no signal for it")
 
-    def _start(self, spy: str) -> None:
-        output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process that writes it)
-        command = [spy, "dump", "--pid", str(self._pid), "--native"]
-        try:
-            running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
-        except OSError:
-            output.close()
-            self._ask_rank()
-            return
-        self._spy = running, output
-
-    def _poll_spy(self) -> trace_pb2.Stack | None:
-        assert self._spy is not None  # noqa: S101
-        running, output = self._spy
-        if running.poll() is None and time.monotonic() < self._until:
+    def _poll_spy(self, spy: BoundedAnswer) -> trace_pb2.Stack | None:
+        if (text := spy.poll()) is None:
             return None
-        output.seek(0)
-        text = output.read(READ_BYTES).decode(errors="replace") if running.returncode == 0 else ""
-        self._end_spy()
-        return self._stack(text, "py-spy") if text else self._ask_rank()
-
-    def _end_spy(self) -> None:
-        assert self._spy is not None  # noqa: S101
-        running, output = self._spy
         self._spy = None
-        if running.poll() is None:
-            running.kill()
-            running.wait()
-        output.close()
+        return self._stack(text, "py-spy") if text else self._ask_rank()
 
     def _stack(self, text: str, source: str) -> trace_pb2.Stack:
         state = process_state(self._pid)

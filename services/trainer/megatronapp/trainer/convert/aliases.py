@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from megatronapp.core.errors import UsageError
 from megatronapp.trainer.generate.arguments import Parser
 
-DIRECTIONS = ("hf-to-core", "core-to-hf")
+DIRECTIONS = ("hf-to-core", "core-to-hf", "megatron-to-core")
 _RENAMED = {
     "--target-tensor-model-parallel-size": (
         "--target_tensor_model_parallel_size",
@@ -92,7 +92,7 @@ def _direction(given: argparse.Namespace) -> str:
     if given.loader in _CORE and given.saver in _HUGGING_FACE:
         return DIRECTIONS[1]
     if given.loader in _CORE and given.saver in _CORE:
-        raise UsageError("a checkpoint of the trainer loads under every layout as it is: there is nothing to convert")
+        return DIRECTIONS[2]
     raise UsageError(
         f"--loader {given.loader} --saver {given.saver} is not known: loaders and savers are "
         f"{', '.join((*_HUGGING_FACE, *_CORE))}"

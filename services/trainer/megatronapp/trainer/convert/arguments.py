@@ -34,7 +34,7 @@ class Options:
 
 
 def parse(argv: Sequence[str]) -> tuple[str, Options]:
-    """The direction, `hf-to-core` or `core-to-hf`, and its options. Raises UsageError."""
+    """The direction, `hf-to-core`, `megatron-to-core` or `core-to-hf`, and its options. Raises UsageError."""
     namespace = _parser().parse_args(aliases.translate(argv))
     given = {name: getattr(namespace, name, None) for name in TOKENIZER_FLAGS}
     return namespace.direction, Options(
@@ -57,21 +57,29 @@ def _parser() -> Parser:
         "of Megatron-LM's converters are understood too: docs/conversion.md.",
         allow_abbrev=False,
     )
-    directions = parser.add_subparsers(dest="direction", required=True, metavar="hf-to-core|core-to-hf")
+    directions = parser.add_subparsers(
+        dest="direction", required=True, metavar="hf-to-core|megatron-to-core|core-to-hf"
+    )
     there = directions.add_parser("hf-to-core", allow_abbrev=False, help="safetensors to a checkpoint of the trainer")
-    _add_common(there, "folder of the Hugging Face model", "folder of the checkpoint, which must not exist")
-    for axis in ("tensor", "pipeline"):
-        text = "checked against the model's sizes; the checkpoint loads under every other layout too"
-        there.add_argument(f"--target-{axis}-model-parallel-size", type=_count, default=1, help=text)
-    there.add_argument("--tokenizer-type", choices=TOKENIZER_TYPES, help="default: what the folder holds")
-    there.add_argument("--tokenizer-model", help="the tokenizer's file, where it is not the folder's")
-    there.add_argument("--vocab-file", help="likewise, of GPT2BPETokenizer")
-    there.add_argument("--merge-file", help="likewise")
+    _add_there(there, "folder of the Hugging Face model", "what the folder holds")
+    foreign = directions.add_parser("megatron-to-core", allow_abbrev=False, help="a checkpoint of Megatron-LM")
+    _add_there(foreign, "a run's checkpoints, or one of them (torch_dist, mp_rank_*)", "that of the run")
     back = directions.add_parser("core-to-hf", allow_abbrev=False, help="a checkpoint of the trainer to safetensors")
     _add_common(back, "a run's checkpoints, or one of them", "folder of the Hugging Face model, which must not exist")
     back.add_argument("--max-shard-size", type=_bytes, default="5GB", help="of one file (default %(default)s)")
     back.add_argument("--model-type", help="llama, mistral, qwen2, qwen3 or gpt2; default: the first that fits")
     return parser
+
+
+def _add_there(parser: argparse.ArgumentParser, source: str, tokenizer: str) -> None:
+    _add_common(parser, source, "folder of the checkpoint, which must not exist")
+    for axis in ("tensor", "pipeline"):
+        text = "checked against the model's sizes; the checkpoint loads under every other layout too"
+        parser.add_argument(f"--target-{axis}-model-parallel-size", type=_count, default=1, help=text)
+    parser.add_argument("--tokenizer-type", choices=TOKENIZER_TYPES, help=f"default: {tokenizer}")
+    parser.add_argument("--tokenizer-model", help=f"the tokenizer's file; default: {tokenizer}")
+    parser.add_argument("--vocab-file", help="likewise, of GPT2BPETokenizer")
+    parser.add_argument("--merge-file", help="likewise")
 
 
 def _add_common(parser: argparse.ArgumentParser, source: str, target: str) -> None:

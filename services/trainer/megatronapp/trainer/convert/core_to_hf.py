@@ -19,10 +19,10 @@ from megatronapp.trainer.convert import families, output_folder
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields
-from megatronapp.trainer.convert.hf_to_core import DTYPES
+from megatronapp.trainer.convert.new_checkpoint import DTYPES
 from megatronapp.trainer.convert.tokenizer_files import KEPT
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.safetensors_folder import Planned
+from megatronapp.trainer.torch_dist import StoredWeights
 
 EMBEDDING = "embedding.word_embeddings.weight"
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}

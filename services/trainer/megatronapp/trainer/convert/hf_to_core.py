@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from megatronapp.core.errors import ConfigError, DataError, UnavailableError, UsageError
-from megatronapp.trainer import arguments, checkpoint_folder, versions
-from megatronapp.trainer.checkpoint_folder import Claim
+from megatronapp.core.errors import DataError
+from megatronapp.trainer import torch_dist
 from megatronapp.trainer.config import TrainerConfig
-from megatronapp.trainer.convert import families, output_folder, tokenizer_files, torch_dist
+from megatronapp.trainer.convert import families, new_checkpoint, tokenizer_files
 from megatronapp.trainer.convert.arguments import Options
 from megatronapp.trainer.convert.family import Family, Sizes, Weight
 from megatronapp.trainer.convert.fields import CONFIG, Fields
-from megatronapp.trainer.data import Tokenizer, build_tokenizer
-from megatronapp.trainer.layout import Layout
-from megatronapp.trainer.recipe import RunRecipe
+from megatronapp.trainer.convert.new_checkpoint import DTYPES
+from megatronapp.trainer.data import Tokenizer
 from megatronapp.trainer.safetensors_folder import TensorFolder
-
-STEP = 0
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_PRECISION: dict[torch.dtype, list[str]] = {torch.float32: [], torch.bfloat16: ["--bf16"], torch.float16: ["--fp16"]}
-_OF_NO_RUN = ("--micro-batch-size", "1", "--train-iters", "1", "--lr", "0")
-"""Flags that every run must give, and that a run which goes on from here gives anew."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +27,6 @@ class Model:
     folder: TensorFolder
     family: Family
     config: TrainerConfig
-    layout: Layout
     tokenizer: Tokenizer
     weights: Sequence[Weight]
     dtype: torch.dtype
@@ -53,39 +42,18 @@ class Model:
         folder = TensorFolder(options.source)
         folder.begin_with(family.prefix)
         dtype = DTYPES[options.dtype] if options.dtype else _most(folder)
-        config = _config([*flags, "--padded-vocab-size", str(rows), *_PRECISION[dtype]], tokens, options)
-        tokenizer = _tokenizer(config, options.source)
-        if tokenizer.vocab_size > rows:
-            raise DataError(
-                f"{options.source}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {rows} rows "
-                "for them: give the tokenizer that it was trained with, or enlarge its embedding first"
-            )
+        config = new_checkpoint.settings(flags, rows, dtype, tokens, options)
+        tokenizer = new_checkpoint.tokenizer(config, options.source, rows)
         sizes = Sizes.of(config.model, rows, config.training.seq_length)
         _check(folder, family.weights(config.model, sizes), family)  # before a list is made of them
         weights = list(family.weights(config.model, sizes))
-        return cls(folder, family, config, Layout.of(config, _ranks(config)), tokenizer, weights, dtype)
+        new_checkpoint.layout(config)
+        return cls(folder, family, config, tokenizer, weights, dtype)
 
 
 def convert(options: Options) -> None:
     """Raises MegatronAppError; then there is nothing at the target."""
     model = Model.read(options)
-    with output_folder.whole(options.target) as folder:
-        claim = Claim(folder, run="convert", attempt=1)
-        claim.take()
-        final = folder / checkpoint_folder.folder_name(STEP)
-        partial = folder / f".{final.name}.partial"
-        checkpoint_folder.prepare(claim, partial)
-        _write_weights(partial, model)
-        tokenizer_files.keep(options.source, partial, model.tokenizer)
-        recipe = RunRecipe.of(
-            model.config, model.layout, model.tokenizer, versions.library_versions(torch.device("cpu")), {}
-        )
-        checkpoint_folder.publish(
-            claim, partial, final, step=STEP, recipe=recipe, tokenizer_files=model.tokenizer.files
-        )
-
-
-def _write_weights(folder: Path, model: Model) -> None:
     by_place = {(weight.key, weight.layer): weight for weight in model.weights}
     entries = [torch_dist.Entry(each.key, each.layer, each.shape, model.dtype) for each in model.weights]
 
@@ -93,45 +61,10 @@ def _write_weights(folder: Path, model: Model) -> None:
         weight = by_place[block.entry.key, block.entry.layer]
         return weight.join([model.folder.read(name, block.rows) for name in weight.sources])
 
-    try:
-        torch_dist.write(folder, entries, model.config.model.num_layers, tensor_of, _common(model.layout))
-    except torch.distributed.checkpoint.api.CheckpointException as error:
-        raise UnavailableError(f"the checkpoint could not be written: {error}") from error
+    def keep(checkpoint: Path) -> None:
+        tokenizer_files.keep(options.source, checkpoint, model.tokenizer)
 
-
-def _common(layout: Layout) -> dict[str, Any]:
-    """What checkpoint.py loads on each rank. Without a scheduler: the weights are of no run."""
-    return {
-        "step": STEP,
-        "consumed_samples": 0,
-        "layout": f"tp{layout.tensor}-pp{layout.pipeline}",
-        "distributed_optimizer": False,
-        "has_optimizer": False,
-        "has_random": False,
-    }
-
-
-def _config(flags: Sequence[str], tokens: Mapping[str, str], options: Options) -> TrainerConfig:
-    positions = flags[flags.index("--max-position-embeddings") + 1]
-    config, _ = arguments.parse([*flags, *_OF_NO_RUN, "--seq-length", positions])
-    parallel = replace(
-        config.parallel,
-        tensor_model_parallel_size=options.tensor,
-        pipeline_model_parallel_size=options.pipeline,
-    )
-    settings: dict[str, Any] = {name: int(v) if name == "vocab_size" else v for name, v in tokens.items()}
-    return replace(config, parallel=parallel, data=dataclasses.replace(config.data, **settings))
-
-
-def _ranks(config: TrainerConfig) -> int:
-    return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size
-
-
-def _tokenizer(config: TrainerConfig, source: Path) -> Tokenizer:
-    try:
-        return build_tokenizer(config.data)
-    except (ConfigError, UsageError) as error:
-        raise type(error)(f"{source}: its tokenizer can't be used, {error}") from error
+    new_checkpoint.write(options.target, model.config, model.tokenizer, entries, tensor_of, keep)
 
 
 def _most(folder: TensorFolder) -> torch.dtype:

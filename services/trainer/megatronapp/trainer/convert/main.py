@@ -30,6 +30,8 @@ def _run(argv: list[str]) -> None:
     direction, options = arguments.parse(argv)
     if direction == "hf-to-core":
         _there(options)
+    elif direction == "megatron-to-core":
+        _from_megatron(options)
     else:
         _back(options)
 
@@ -43,6 +45,20 @@ def _there(options: Options) -> None:
     if options.print_structure:
         structure.show_folder(options.source)
     hf_to_core.convert(options)
+    _say_how_to_go_on(options)
+
+
+def _from_megatron(options: Options) -> None:
+    import megatronapp.trainer.lean_imports  # noqa: F401  before anything of megatron-core
+
+    # isort: split
+    from megatronapp.trainer.convert import megatron_to_core
+
+    megatron_to_core.convert(options)
+    _say_how_to_go_on(options)
+
+
+def _say_how_to_go_on(options: Options) -> None:
     print(f"{options.target} holds the weights of {options.source}, without optimizer state: a run starts one anew")
     print(f"megatronapp train --load {options.target} --use-checkpoint-args --finetune …")
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import torch
 
 from megatronapp.trainer import checkpoint_folder
-from megatronapp.trainer.convert.torch_dist import StoredWeights
 from megatronapp.trainer.safetensors_folder import TensorFolder
+from megatronapp.trainer.torch_dist import StoredWeights
 
 
 def show_folder(folder: Path) -> None:
     """Of Hugging Face. Raises MegatronAppError."""
-    _show((name, each.shape, each.dtype) for name, each in TensorFolder(folder).tensors.items())
+    show((name, each.shape, each.dtype) for name, each in TensorFolder(folder).tensors.items())
 
 
 def show_checkpoint(folder: Path) -> None:
     """Of the trainer. Raises MegatronAppError."""
     stored = StoredWeights(checkpoint_folder.find_complete(folder))
-    _show((key, tuple(each.size), each.properties.dtype) for key, each in stored.tensors.items())
+    show((key, tuple(each.size), each.properties.dtype) for key, each in stored.tensors.items())
 
 
-def _show(tensors: Iterable[tuple[str, tuple[int, ...], torch.dtype]]) -> None:
+def show(tensors: Iterable[tuple[str, tuple[int, ...], torch.dtype]]) -> None:
     for name, shape, dtype in tensors:
         print(f"{name}  {'x'.join(map(str, shape))}  {str(dtype).removeprefix('torch.')}")

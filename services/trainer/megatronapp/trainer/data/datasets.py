@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import torch.distributed as dist
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 
-from megatronapp.core.errors import ConfigError, DataError, UsageError
+from megatronapp.core.errors import ConfigError, DataError
 from megatronapp.core.logging import get_logger
+from megatronapp.trainer import data_paths
 from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data.indexed import sequence_lengths
 from megatronapp.trainer.data.tokenizers import Tokenizer
+from megatronapp.trainer.data_paths import Blend, Share
 
 log = get_logger(__name__)
 
@@ -42,7 +44,7 @@ class DatasetKind:
     unit: str
     sample: str
     remedy: str
-    """For a message: what is measured, what a sample takes, what to do beside another --split."""
+    """For a message: what is measured, what a sample takes, what to do beside giving more data."""
 
 
 def gpt_dataset(config: DataConfig, sequence_length: int) -> DatasetKind:
@@ -83,81 +85,74 @@ def build_datasets(
     on wrong flags, ConfigError when files are missing and DataError when they are broken or too small.
     """
     sizes: tuple[int, ...] = (train_samples, valid_samples, test_samples)
-    if config.mock_data:
-        blend, split, cache = None, None, None
-    else:
-        blend, split = parse_blend(config.data_path), parse_split(config.split)
-        sizes = fitting_sizes(blend[0], split, sizes, kind)
-        cache = cache_folder(config.data_cache_path, blend[0])
+    origin: dict[str, Any] = {}
+    if not config.mock_data:
+        sets = data_paths.shares(config)
+        sizes = fitting_sizes(sets, sizes, kind)
+        blends = [share.blend if size else None for share, size in zip(sets, sizes, strict=True)]
+        prefixes = list(dict.fromkeys(prefix for blend in blends if blend is not None for prefix in blend.prefixes))
+        if not prefixes:
+            return None, None, None
+        origin = {**_origin(config, blends), "path_to_cache": str(cache_folder(config.data_cache_path, prefixes))}
     options = kind.make_options(
-        random_seed=seed,
-        blend=blend,
-        split=split and ",".join(str(part) for part in split),
-        path_to_cache=cache and str(cache),
-        tokenizer=tokenizer,
-        mmap_bin_files=not config.no_mmap_bin_files,
+        random_seed=seed, tokenizer=tokenizer, mmap_bin_files=not config.no_mmap_bin_files, **origin
     )
-    # A set that nobody asked for is not built: megatron-core never comes back from building one without documents.
-    options.split_matrix = [span if size else None for span, size in zip(options.split_matrix, sizes, strict=True)]
+    if options.split_matrix is not None:
+        # A set that nobody asked for is not built: megatron-core never comes back from building one without documents.
+        options.split_matrix = [span if size else None for span, size in zip(options.split_matrix, sizes, strict=True)]
     try:
         return tuple(BlendedMegatronDatasetBuilder(kind.dataset, list(sizes), is_built_on_rank, options).build())
     except OSError as error:
-        raise ConfigError(f"{cache} can't be written ({error.strerror}): set --data-cache-path") from error
+        folder = origin.get("path_to_cache")
+        raise ConfigError(f"{folder} can't be written ({error.strerror}): set --data-cache-path") from error
 
 
-def parse_blend(data_path: Sequence[str]) -> tuple[list[str], list[float] | None]:
-    """Prefixes, and weights where they are given. Raises UsageError."""
-    if not data_path:
-        raise UsageError("training needs --data-path (made by `megatronapp data preprocess`) or --mock-data")
-    weights = [_number(part) for part in data_path[::2]]
-    if len(data_path) % 2 or all(weight is None for weight in weights):
-        return list(data_path), None
-    found = [weight for weight in weights if weight is not None]
-    if len(found) < len(weights) or min(found) < 0 or sum(found) <= 0:
-        raise UsageError("--data-path takes prefixes, or a weight before each prefix; weights are not negative")
-    return list(data_path[1::2]), found if len(found) > 1 else None
+def _origin(config: DataConfig, blends: Sequence[Blend | None]) -> dict[str, Any]:
+    """megatron-core's settings of where samples come from."""
+    if any(data_paths.by_set(config)):
+        return {"blend_per_split": [blend and _listed(blend) for blend in blends]}
+    (blend, *_) = (blend for blend in blends if blend is not None)
+    split = data_paths.parse_split(config.split)
+    return {"blend": _listed(blend), "split": ",".join(str(part) for part in split)}
 
 
-def parse_split(split: str) -> tuple[float, float, float]:
-    """Parts of training, validation and test. Raises UsageError."""
-    parts = [_number(part) for part in split.split(",")]
-    numbers = [part for part in parts if part is not None and part >= 0]
-    if len(numbers) < len(parts) or len(parts) > len(SPLITS) or sum(numbers) <= 0:
-        raise UsageError(f"--split {split!r}: give one to three parts, such as 969,30,1")
-    train, valid, test = numbers + [0.0] * (len(SPLITS) - len(numbers))
-    return train, valid, test
+def _listed(blend: Blend) -> tuple[list[str], list[float] | None]:
+    return list(blend.prefixes), None if blend.weights is None else list(blend.weights)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def fitting_sizes(
-    prefixes: Sequence[str], split: Sequence[float], sizes: Sequence[int], kind: DatasetKind
-) -> tuple[int, ...]:
-    """`sizes`, with 0 for a test set for which the split leaves too little for a sample.
+def fitting_sizes(sets: Sequence[Share], sizes: Sequence[int], kind: DatasetKind) -> tuple[int, ...]:
+    """`sizes`, with 0 for a test set for which the data leaves too little for a sample.
 
     Raises DataError when that happens to training or validation.
     """
-    borders = np.cumsum([0.0, *split]) / sum(split)
+    measured = cache(kind.measure)
     fitting = list(sizes)
-    for prefix in prefixes:
-        entries = kind.measure(prefix)
-        cuts = [round(border * len(entries)) for border in borders]
-        for part, name in enumerate(SPLITS):
-            found = int(entries[cuts[part] : cuts[part + 1]].sum(dtype=np.int64))
-            if not sizes[part] or found >= kind.least:
-                continue
-            what = f"{prefix} has {found} {kind.unit} for {name} under --split, {kind.sample}"
-            if name != "test":
-                raise DataError(f"{what}: give more data, another --split or {kind.remedy}")
-            if split[part] and _is_first_rank():
-                log.warning("no_test_set", reason=what)
+    for part, (name, share, size) in enumerate(zip(SPLITS, sets, sizes, strict=True)):
+        if not size:
+            continue
+        reason = _why_too_little(name, share, measured, kind)
+        if reason and name != "test":
+            raise DataError(f"{reason}: give more data, {kind.remedy}, or {share.remedy}")
+        if reason:
             fitting[part] = 0
+            if not share.is_empty and _is_first_rank():
+                log.warning("no_test_set", reason=reason)
     return tuple(fitting)
+
+
+def _why_too_little(
+    name: str, share: Share, measured: Callable[[str], npt.NDArray[np.integer[Any]]], kind: DatasetKind
+) -> str | None:
+    """Of the first file of a set that has too little for a sample; None where all have enough."""
+    if share.blend is None:
+        return f"there is no data for {name}"
+    for prefix in share.blend.prefixes:
+        entries = measured(prefix)
+        span = slice(round(share.begin * len(entries)), round(share.end * len(entries)))
+        found = int(entries[span].sum(dtype=np.int64))
+        if found < kind.least:
+            return f"{prefix} has {found} {kind.unit} for {name}, {kind.sample}"
+    return None
 
 
 def _is_first_rank() -> bool:

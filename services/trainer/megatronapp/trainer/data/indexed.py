@@ -97,7 +97,7 @@ def read_index(prefix: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     for path in (binary, index):
         if not path.is_file():
-            raise ConfigError(f"--data-path {prefix}: there is no file {path}")
+            raise ConfigError(f"data {prefix}: there is no file {path}")
     with index.open("rb") as file:
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or not header.startswith(MAGIC):

@@ -53,6 +53,7 @@ class Bert:
     """megatron-core's BertModel."""
 
     train_step = BertTrainStep
+    counts = "padding_mask"
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         return ("lm loss",) if model.bert_no_binary_head else ("lm loss", "sop loss")

@@ -68,6 +68,7 @@ class Gpt:
     """megatron-core's GPTModel."""
 
     collate = staticmethod(collate)
+    counts = "loss_mask"  # no token sees a later one
     train_step = GPTTrainStep
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def _check_t5(config: TrainerConfig) -> None:
             "--model-type t5 can't be cut into pipeline stages: megatron-core 0.16 would hang; take "
             "--tensor-model-parallel-size, or more data-parallel ranks"
         )
+    if training.variable_seq_lengths:
+        raise UsageError("--variable-seq-lengths is not built for --model-type t5: leave it out")
     if config.data.vocab_extra_ids < 1:
         raise UsageError("--model-type t5 marks what is cut out with tokens of its own: give --vocab-extra-ids 100")
     if model.group_query_attention:

@@ -62,6 +62,12 @@ class ModelFamily(Protocol):
         on."""
         ...
 
+    @property
+    def counts(self) -> str:
+        """The tensor of a microbatch, [rows, tokens], that is 0 for tokens behind a sequence's end: what
+        --variable-seq-lengths cuts off."""
+        ...
+
     def depths(self, model: ModelConfig) -> Mapping[str, int]:
         """Layers of each of the whole model's stacks, by its name in the model."""
         ...

@@ -51,6 +51,7 @@ class T5:
     """megatron-core's T5Model, whole on each pipeline stage as there is one alone."""
 
     train_step = T5TrainStep
+    counts = "loss_mask"
 
     def losses(self, model: ModelConfig) -> tuple[str, ...]:
         return ("lm loss",)

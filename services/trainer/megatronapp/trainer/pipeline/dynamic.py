@@ -31,7 +31,6 @@ from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 REFUSED = (
     "deallocate_pipeline_outputs",  # outputs are still being sent
-    "variable_seq_lengths",
     "mtp_num_layers",
     "overlap_moe_expert_parallel_comm",
     "defer_embedding_wgrad_compute",

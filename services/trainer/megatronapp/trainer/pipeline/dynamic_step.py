@@ -21,7 +21,8 @@ from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import StagePolicy
 from megatronapp.core.trace.message_id import Direction, MessageId
 from megatronapp.trainer.pipeline.agreement import Agreement
-from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Transport
+from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
+from megatronapp.trainer.pipeline.shapes import ShapeMessages, received
 from megatronapp.trainer.pipeline.wgrad import DeferredWgrad
 
 AHEAD = 4
@@ -48,6 +49,8 @@ class Incoming:
 
     posted: int = 0
     """Microbatches, from the first one on."""
+    shapes: deque[tuple[Handle, Post, int, MessageId]] = field(default_factory=deque)
+    """Posted for shapes that have not come, with the rank and the name of what is received then."""
     messages: deque[tuple[Handle, torch.Tensor]] = field(default_factory=deque)
     """Posted, and not taken by their operation."""
     arrived: bool = False
@@ -72,12 +75,14 @@ class Step:
     forward_step: Any
     data: list[Iterator[Any]]
     shape: tuple[int, ...]
+    """Of what is received, unless lengths differ."""
     losses: list[Any] = field(default_factory=list)
     ran: list[Operation] = field(default_factory=list)
     dispatch_seconds: float = 0.0
     """What choosing took, of all operations together; waiting for messages is not in it."""
 
     def __post_init__(self) -> None:
+        self._shapes = ShapeMessages(self.messages)
         self._ranks = dist.get_process_group_ranks(self.messages.group)
         self._incoming = {(kind, c): Incoming() for kind in DIRECTIONS for c in range(self.layout.chunks)}
         self._moved: Sequence[int] = range(
@@ -169,6 +174,8 @@ class Step:
     def _follow(self, agreement: Agreement) -> Operation:
         began = time.perf_counter()
         self._post_receives()
+        for lane in self._incoming.values():
+            self._receive_what_has_a_shape(lane)
         while (number := agreement.receive_decision(WAIT_SECONDS)) is None:
             self._be_patient(began)
         return self.layout.operation(number)
@@ -185,7 +192,7 @@ class Step:
     def _awaited(self) -> Iterator[Operation]:
         """Of each lane the first operation whose message was posted and is not known to have come."""
         for (kind, chunk), lane in self._incoming.items():
-            if lane.messages and not lane.arrived:
+            if (lane.messages or lane.shapes) and not lane.arrived:
                 yield Operation(kind, chunk, self._done[kind, chunk])
 
     # ---- messages
@@ -218,20 +225,42 @@ class Step:
         if source is None:
             return
         stage, chunk = source
-        tensor = torch.empty(self.shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
         name = self._name(operation.kind, operation.microbatch, chunk if forward else operation.chunk)
-        handle = self.messages.receive(tensor, self._ranks[stage], name)
-        self._incoming[operation.kind, operation.chunk].messages.append((handle, tensor))
+        lane, rank = self._incoming[operation.kind, operation.chunk], self._ranks[stage]
+        if not self.config.variable_seq_lengths:
+            self._receive(lane, self.shape, rank, name)
+        elif forward:
+            post = self._shapes.incoming(rank, name)
+            lane.shapes.append((self._shapes.post([post])[0], post, rank, name))
+        else:
+            _, output = self._kept[operation.chunk, operation.microbatch]
+            self._receive(lane, output.shape, rank, name)
+
+    def _receive(self, lane: Incoming, shape: Sequence[int], rank: int, name: MessageId) -> None:
+        tensor = torch.empty(*shape, requires_grad=True, device=self._device, dtype=self.config.pipeline_dtype)
+        lane.messages.append((self.messages.receive(tensor, rank, name), tensor))
+
+    def _receive_what_has_a_shape(self, lane: Incoming) -> None:
+        while lane.shapes and lane.shapes[0][0].is_completed():
+            self._receive_next_shaped(lane)
+
+    def _receive_next_shaped(self, lane: Incoming) -> None:
+        handle, post, rank, name = lane.shapes.popleft()
+        self._receive(lane, received(post, handle), rank, name)
 
     def _take_arrived(self) -> None:
         """Only the first message of a lane lets anything run."""
         for (kind, chunk), lane in self._incoming.items():
+            if lane.shapes:
+                self._receive_what_has_a_shape(lane)
             if lane.messages and not lane.arrived and lane.messages[0][0].is_completed():
                 lane.arrived = True
                 self.policy.arrived(Operation(kind, chunk, self._done[kind, chunk]))
 
     def _received(self, operation: Operation) -> torch.Tensor | None:
         lane = self._incoming[operation.kind, operation.chunk]
+        if lane.shapes and not lane.messages:
+            self._receive_next_shaped(lane)
         if not lane.messages:
             return None  # the model begins or ends here
         handle, tensor = lane.messages.popleft()
@@ -265,6 +294,8 @@ class Step:
             self._send_output(output, following[0], self._name(Kind.FORWARD, microbatch, chunk))
 
     def _send_output(self, output: torch.Tensor, stage: int, name: MessageId) -> None:
+        if self.config.variable_seq_lengths:
+            self._shapes.post([self._shapes.outgoing(output.shape, self._ranks[stage], name)])
         self.messages.send(output, self._ranks[stage], name)
 
     def _backward(self, operation: Operation) -> None:

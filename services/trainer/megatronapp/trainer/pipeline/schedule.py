@@ -20,10 +20,14 @@ from megatronapp.trainer.environment import Environment
 from megatronapp.trainer.pipeline import native
 from megatronapp.trainer.pipeline.identity import Pass
 from megatronapp.trainer.pipeline.port import Handle, PipelineMessages, Post, Transport
+from megatronapp.trainer.pipeline.shapes import ShapeMessages, received
 from megatronapp.trainer.pipeline.torch_transport import TorchTransport, key_of
 from megatronapp.trainer.worlds import World
 
 log = get_logger(__name__)
+
+Shape = tuple[int, ...]
+NONE: Shape = (0,)
 
 
 def open_pipeline(
@@ -91,10 +95,25 @@ class PortCommunicator(P2PCommunicator):
     """megatron-core's communicator, which hands each message to the port under the name that the schedule's order gives
     it."""
 
-    def __init__(self, config: TransformerConfig, messages: PipelineMessages) -> None:
+    def __init__(self, config: TransformerConfig, messages: PipelineMessages, *, guest: bool = False) -> None:
+        """`guest`: as for the schedule; then shapes are exchanged as megatron-core does."""
         super().__init__(messages.group, config)
         self._messages = messages
+        self._guest = guest
+        self._shapes = ShapeMessages(messages)
         self.names: Names | None = None
+        self._sent: dict[MessageId, Shape] = {}
+        """Of outputs whose gradients have not been asked for, by the gradient's name."""
+        self._shapes_sent: list[Handle] = []
+
+    def begin_pass(self, names: Names) -> None:
+        self.names = names
+        self._sent.clear()
+
+    def end_pass(self) -> None:
+        """Nobody has waited for these: the peer may ask for a shape only when it has sent one."""
+        self._messages.wait(self._shapes_sent)
+        self._shapes_sent.clear()
 
     def _communicate(
         self,
@@ -106,17 +125,23 @@ class PortCommunicator(P2PCommunicator):
         tensor_shape: Any,
         wait_on_reqs: bool = True,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, dict[str, Handle] | None]:
+        forward, backward = Direction.FORWARD, Direction.BACKWARD
+        to_prev = self._take(backward, sends=True) if tensor_send_prev is not None else None
+        to_next = self._take(forward, sends=True) if tensor_send_next is not None else None
+        name_prev = self._take(forward, sends=False) if recv_prev else None
+        name_next = self._take(backward, sends=False) if recv_next else None
         shapes = (tensor_shape, tensor_shape)
-        if self.config.variable_seq_lengths or getattr(self.config, "mtp_standalone", False):
+        if self.config.variable_seq_lengths and not self._guest:
+            shapes = self._exchange_shapes(tensor_send_next, to_next, name_prev, name_next)
+        elif self.config.variable_seq_lengths or getattr(self.config, "mtp_standalone", False):
             shapes = self._communicate_shapes(tensor_send_next, tensor_send_prev, recv_prev, recv_next)
         from_prev = self._buffer(shapes[0]) if recv_prev else None
         from_next = self._buffer(shapes[1]) if recv_next else None
-        forward, backward = Direction.FORWARD, Direction.BACKWARD
         posts = [
-            *self._posts(tensor_send_prev, self.prev_rank, backward, sends=True),
-            *self._posts(from_prev, self.prev_rank, forward, sends=False),
-            *self._posts(tensor_send_next, self.next_rank, forward, sends=True),
-            *self._posts(from_next, self.next_rank, backward, sends=False),
+            *self._posts(tensor_send_prev, self.prev_rank, to_prev, sends=True),
+            *self._posts(from_prev, self.prev_rank, name_prev, sends=False),
+            *self._posts(tensor_send_next, self.next_rank, to_next, sends=True),
+            *self._posts(from_next, self.next_rank, name_next, sends=False),
         ]
         handles = self._messages.exchange(posts, batch=self.config.batch_p2p_comm) if posts else []
         if not wait_on_reqs:
@@ -127,11 +152,33 @@ class PortCommunicator(P2PCommunicator):
             torch.cuda.synchronize()  # as megatron-core does after a batch
         return from_prev, from_next, None
 
-    def _posts(self, tensor: torch.Tensor | None, peer: int, direction: Direction, *, sends: bool) -> list[Post]:
-        if tensor is None:
-            return []
+    def _take(self, direction: Direction, *, sends: bool) -> MessageId:
         assert self.names is not None, "messages are posted inside a pass"  # noqa: S101
-        name = self.names.take(sends=sends, direction=direction)
+        return self.names.take(sends=sends, direction=direction)
+
+    def _exchange_shapes(
+        self,
+        output: torch.Tensor | None,
+        output_name: MessageId | None,
+        activation_name: MessageId | None,
+        gradient_name: MessageId | None,
+    ) -> tuple[Shape, Shape]:
+        """Of what comes from the stage before and from the one after; (0,) where nothing does."""
+        posts = []
+        if activation_name is not None:
+            posts.append(self._shapes.incoming(self.prev_rank, activation_name))
+        if output is not None and output_name is not None:
+            posts.append(self._shapes.outgoing(output.shape, self.next_rank, output_name))
+            self._sent[output_name._replace(direction=Direction.BACKWARD)] = tuple(output.shape)
+        handles = self._shapes.post(posts, batch=self.config.batch_p2p_comm) if posts else []
+        self._shapes_sent += handles[-1:] if output_name is not None else []
+        activation = received(posts[0], handles[0]) if activation_name is not None else NONE
+        gradient = self._sent.pop(gradient_name) if gradient_name is not None else NONE
+        return activation, gradient
+
+    def _posts(self, tensor: torch.Tensor | None, peer: int, name: MessageId | None, *, sends: bool) -> list[Post]:
+        if tensor is None or name is None:
+            return []
         make = self._messages.outgoing if sends else self._messages.incoming
         return [make(tensor, peer, name)]
 
@@ -155,20 +202,22 @@ class PipelineSchedule:
         self._names = GuestNames if guest else Names
         self._config = config
         self._messages = messages
-        self._communicator = PortCommunicator(config, messages)
+        self._communicator = PortCommunicator(config, messages, guest=guest)
+        # megatron-core's own exchange swaps the shapes of two messages between the same two ranks.
+        self._shapes_by_name = config.variable_seq_lengths and not guest
         self._groups = process_groups()
 
     def __call__(self, **kwargs: Any) -> Any:
         """Raises TrainingError when a message failed, before its tensors can change a parameter."""
         messages, microbatches = self._messages, kwargs["num_microbatches"]
         first = messages.begin_pass(microbatches)
-        if messages.transport.ordered and not messages.observers:
+        if messages.transport.ordered and not messages.observers and not self._shapes_by_name:
             return self._stock(**kwargs)
-        self._communicator.names = names = self._names(
-            self._plan(microbatches, first, kwargs["forward_only"]), self._stage
-        )
+        names = self._names(self._plan(microbatches, first, kwargs["forward_only"]), self._stage)
+        self._communicator.begin_pass(names)
         try:
             outputs = self._stock(p2p_communicator=self._communicator, pg_collection=self._groups, **kwargs)
+            self._communicator.end_pass()
             messages.end_pass()
         except messages.transport.errors as error:
             raise TrainingError(f"a message between pipeline stages failed: {error}") from error

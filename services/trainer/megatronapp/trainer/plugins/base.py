@@ -1,7 +1,7 @@
 """The plug-in protocol: everything a plug-in may hook, in the order in which the trainer calls it.
 
     add_arguments → prepare → [process groups, the port to the neighbouring stages]
-        → create → configure → models → (runner | forward_step → data → schedule → optimizer)
+        → create → configure → models → (runner | forward_step → data → schedule → optimizer_built → optimizer)
         → training_begin → (step_begin → [timers, messages] → step_end
            | phase_begin → evaluation → phase_end
            | border_due → phase_begin(pause) → border → phase_end(pause)
@@ -257,6 +257,10 @@ class Plugin:
 
     def step_end(self, step: int, progress: Progress | None) -> None:
         """After the optimizer. `progress` is what the log says of this step, where this rank knows it."""
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        """See megatron-core's optimizer, with what a checkpoint had of it, before the first step. Never on a rank that
+        trains no weights."""
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap the optimizer's step."""

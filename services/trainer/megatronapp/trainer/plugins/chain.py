@@ -97,6 +97,10 @@ class PluginChain:
             function = plugin.schedule(function)
         return function
 
+    def optimizer_built(self, optimizer: Any) -> None:
+        for plugin in self.plugins:
+            plugin.optimizer_built(optimizer)
+
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         for plugin in reversed(self.plugins):
             step = plugin.optimizer(step)

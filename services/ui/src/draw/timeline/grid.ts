@@ -1,4 +1,6 @@
-import { expectedOfPeers } from './peers'
+import type { PeerGroups } from './peers'
+import { expectedOfPeers, peerGroups } from './peers'
+import { inTurns } from '@/lib/turns'
 
 /** A part of a timeline as the gateway sends it (GET …/timeline/grid): cells by bucket, then rank; seconds. */
 export interface GridColumns {
@@ -22,6 +24,13 @@ export interface GridColumns {
   /** Where it is more. */
   readonly longest_seconds?: Float32Array
   readonly most_compute_seconds?: Float32Array
+}
+
+export interface GridOptions {
+  readonly origin?: number
+  /** Whose compute is compared with whose: ranks of one group. */
+  readonly groupOf?: (rank: number) => number
+  readonly compared?: boolean
 }
 
 const CELLS = ['duration', 'compute', 'wait', 'host', 'longest', 'mostCompute', 'offset', 'ratio'] as const
@@ -60,10 +69,12 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
   oldestStep = 0
   newestStep = 0
   private groups: Int32Array
+  private peers: PeerGroups
   private changedFrom = Infinity
   private readonly scratch: Float32Array
+  private readonly expected: Float32Array<ArrayBuffer>
 
-  constructor(columns: GridColumns, capacity: number, origin = columns.origin_unix_seconds) {
+  constructor(columns: GridColumns, capacity: number, { origin = columns.origin_unix_seconds, groupOf = () => 0, compared = true }: GridOptions = {}) {
     this.bucketSteps = columns.bucket_steps
     this.ranks = columns.rank.slice()
     this.origin = origin
@@ -82,10 +93,21 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     this.stop = new Float64Array(this.capacity).fill(NaN)
     this.slowest = new Float32Array(this.capacity)
     this.traced = new Uint8Array(this.capacity)
-    this.groups = new Int32Array(this.ranks.length)
+    this.groups = Int32Array.from(this.ranks, groupOf)
+    this.peers = peerGroups(this.groups)
+    this.expected = new Float32Array(this.ranks.length)
     this.scratch = new Float32Array(this.capacity)
     this.first = this.end = columns.first_step / this.bucketSteps
-    this.put(columns)
+    this.take(columns)
+    if (compared) this.compareFrom(this.first)
+  }
+
+  /** The same of many cells, compared in turns: at once it would be felt by a hand that moves the picture. */
+  static async inTurns(columns: GridColumns, capacity: number, options: GridOptions, signal: AbortSignal): Promise<StepGrid> {
+    const grid = new StepGrid(columns, capacity, { ...options, compared: false })
+    const buckets = Array.from({ length: grid.end - grid.first }, (_, i) => grid.first + i)
+    await inTurns(buckets, (bucket) => grid.compare(bucket), () => undefined, { signal })
+    return grid
   }
 
   /** Whether these columns can be put behind what is here. */
@@ -103,6 +125,11 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
 
   /** Takes in buckets at the end, over what was known of them. */
   put(columns: GridColumns): void {
+    this.take(columns)
+    this.compareFrom(columns.first_step / this.bucketSteps)
+  }
+
+  private take(columns: GridColumns): void {
     const begin = columns.first_step / this.bucketSteps
     const count = columns.start_seconds.length
     for (let bucket = Math.max(this.end, begin + count - this.capacity); bucket < begin; bucket += 1) this.clear(bucket)
@@ -111,7 +138,6 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     this.first = Math.max(this.first, this.end - this.capacity)
     this.oldestStep = columns.oldest_step
     this.newestStep = Math.max(this.newestStep, columns.newest_step)
-    for (let bucket = Math.max(begin, this.first); bucket < begin + count; bucket += 1) this.compare(bucket)
     this.changedFrom = Math.min(this.changedFrom, begin)
   }
 
@@ -120,7 +146,8 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     const groups = Int32Array.from(this.ranks, groupOf)
     if (groups.every((group, row) => group === this.groups[row])) return false
     this.groups = groups
-    for (let bucket = this.first; bucket < this.end; bucket += 1) this.compare(bucket)
+    this.peers = peerGroups(groups)
+    this.compareFrom(this.first)
     this.changedFrom = this.first
     return true
   }
@@ -191,11 +218,15 @@ export class StepGrid implements Record<CellColumn, Float32Array> {
     this.slowest[slot] = this.traced[slot] = 0
   }
 
+  private compareFrom(begin: number): void {
+    for (let bucket = Math.max(begin, this.first); bucket < this.end; bucket += 1) this.compare(bucket)
+  }
+
   private compare(bucket: number): void {
     const width = this.ranks.length
     const at = this.slot(bucket) * width
     const compute = this.compute.subarray(at, at + width)
-    const expected = expectedOfPeers(compute, this.groups)
+    const expected = expectedOfPeers(compute, this.peers, this.expected)
     for (let row = 0; row < width; row += 1) this.ratio[at + row] = expected[row] > 0 ? compute[row] / expected[row] : NaN
   }
 }

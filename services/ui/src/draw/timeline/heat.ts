@@ -54,3 +54,17 @@ export function runsOf(grid: StepGrid, first: number, end: number): { readonly s
   if (until < end - first) runs.push({ slot: 0, bucket: first + until, count: end - first - until })
   return runs
 }
+
+/** Buckets [from, end). */
+export interface Stretch {
+  readonly from: number
+  readonly end: number
+}
+
+/** Parts of a picture that have to be painted, so that `seen` is in it, and what then is in it: one stretch. `painted` of it stands. */
+export function unpainted(painted: Stretch, seen: Stretch): { readonly parts: readonly Stretch[]; readonly painted: Stretch } {
+  if (painted.end <= painted.from) return { parts: seen.end > seen.from ? [seen] : [], painted: seen }
+  const whole = { from: Math.min(painted.from, seen.from), end: Math.max(painted.end, seen.end) }
+  const parts = [{ from: whole.from, end: painted.from }, { from: painted.end, end: whole.end }]
+  return { parts: parts.filter(({ from, end }) => end > from), painted: whole }
+}

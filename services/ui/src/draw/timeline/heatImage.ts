@@ -1,8 +1,8 @@
 import type { Lut } from '../colourMap'
 import type { Scale } from '../scale'
 import type { StepGrid } from './grid'
-import type { Quantity } from './heat'
-import { paintCells, runsOf } from './heat'
+import type { Quantity, Stretch } from './heat'
+import { paintCells, runsOf, unpainted } from './heat'
 import type { Group, Layout } from './layout'
 import type { Axis, Window } from './view'
 import { bucketSpan, visibleBuckets } from './view'
@@ -13,36 +13,41 @@ export interface HeatLook {
   readonly lut: Lut
 }
 
-/** The cells of a grid as an image, a pixel each, so that moving and zooming only copy it. New buckets are painted alone. */
+const NOTHING: Stretch = { from: 0, end: 0 }
+
+/** The cells of a grid as an image, a pixel each, so that moving and zooming only copy it. What comes into view or is new is painted alone. */
 export class HeatImage {
   private canvas?: HTMLCanvasElement
   private image?: ImageData
   private grid?: StepGrid
   private layout?: Layout
   private look?: HeatLook
-  private end = 0
+  private painted = NOTHING
 
-  /** Brings the image up to date. */
-  update(grid: StepGrid, layout: Layout, look: HeatLook): void {
+  /** Brings the image up to date, as far as it is seen. */
+  update(grid: StepGrid, layout: Layout, look: HeatLook, axis: Axis, window: Window): void {
     const changed = grid.takeChanged()
     const rows = layout.groups.flatMap(({ group }) => (group ? [...group.rows] : []))
-    const same = this.grid === grid && this.layout === layout && this.look === look && this.image
+    const same = this.grid === grid && this.layout === layout && this.look === look
     if (!same) {
       this.canvas ??= document.createElement('canvas')
       this.canvas.width = grid.capacity
       this.canvas.height = Math.max(1, rows.length)
       this.image = new ImageData(this.canvas.width, this.canvas.height)
-      ;[this.grid, this.layout, this.look] = [grid, layout, look]
+      ;[this.grid, this.layout, this.look, this.painted] = [grid, layout, look, NOTHING]
     }
-    const from = same ? Math.min(changed, this.end) : grid.first
-    this.end = grid.end
-    if (!this.image || !this.canvas || from >= grid.end) return
-    const pixels = new Uint32Array(this.image.data.buffer)
-    paintCells(pixels, grid, look.quantity, rows, look.scale, look.lut, from, grid.end)
+    const stands = { from: Math.max(this.painted.from, grid.first), end: Math.min(this.painted.end, changed) }
+    const [from, end] = visibleBuckets(grid, axis, window)
+    const { parts, painted } = unpainted(stands, { from, end })
+    this.painted = painted
+    for (const part of parts) this.paint(grid, rows, look, part)
+  }
+
+  private paint(grid: StepGrid, rows: readonly number[], look: HeatLook, { from, end }: Stretch): void {
+    if (!this.image || !this.canvas) return
+    paintCells(new Uint32Array(this.image.data.buffer), grid, look.quantity, rows, look.scale, look.lut, from, end)
     const pen = this.canvas.getContext('2d')
-    for (const run of runsOf(grid, Math.max(from, grid.first), grid.end)) {
-      pen?.putImageData(this.image, 0, 0, run.slot, 0, run.count, this.canvas.height)
-    }
+    for (const run of runsOf(grid, from, end)) pen?.putImageData(this.image, 0, 0, run.slot, 0, run.count, this.canvas.height)
   }
 
   /** Draws a group's part for the window into [left, left + width). */

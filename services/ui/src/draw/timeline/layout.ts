@@ -87,6 +87,16 @@ export function rowOfRank(layout: Layout, rank: number): Row | undefined {
   return layout.rows.findLast((row) => row.rank === rank)
 }
 
+/**
+ * How far to scroll so that a row is seen; null: it is. `kept`: the scroll is as this has left it, and nobody's; then the
+ * answer depends on where the row is alone, whatever layouts there were while ranks, findings and sizes came in.
+ */
+export function broughtIntoView({ row, room, scroll, kept }: { row: Row; room: number; scroll: number; kept: boolean }): number | null {
+  const seen = row.y >= scroll && row.y + row.height <= scroll + room
+  if (seen && !kept) return null
+  return row.y + row.height <= room ? 0 : Math.max(0, row.y - room / 2)
+}
+
 /** Rows of a group that touch [top, bottom). */
 export function rowsBetween(group: Group, top: number, bottom: number): readonly Row[] {
   const [first] = group.rows

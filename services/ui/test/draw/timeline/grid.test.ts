@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { expectedOfPeers } from '@/draw/timeline/peers'
+import { StepGrid } from '@/draw/timeline/grid'
+import { expectedOfPeers, peerGroups } from '@/draw/timeline/peers'
 import { gridOf } from '../../support/grids'
 import { columnsOf } from '../../support/grids'
 import { World } from '../../support/world'
@@ -72,16 +73,27 @@ describe('a grid of steps', () => {
   })
 })
 
+describe('a grid that is made in turns', () => {
+  const columns = columnsOf(world(40, 16), { bucketSteps: 1 })
+  const groupOf = (rank: number): number => rank % 2
+
+  it('is the same as one made at once', async () => {
+    const [slow, fast] = [await StepGrid.inTurns(columns, 64, { groupOf }, new AbortController().signal), new StepGrid(columns, 64, { groupOf })]
+    expect(slow.ratio).toEqual(fast.ratio)
+    expect(slow.ratio.some((ratio) => ratio > 1)).toBe(true)
+  })
+})
+
 describe('what is expected of a rank', () => {
   it('is the median of the others of its group, whoever has no number aside', () => {
-    const expected = expectedOfPeers(Float32Array.of(1, 2, 3, 10, NaN, 7), Int32Array.of(0, 0, 0, 0, 0, 1))
+    const expected = expectedOfPeers(Float32Array.of(1, 2, 3, 10, NaN, 7), peerGroups([0, 0, 0, 0, 0, 1]))
     expect([...expected]).toEqual([3, 3, 2, 2, NaN, NaN])
   })
 
   it('is that of sorting the others for each, for any group', () => {
     for (let size = 2; size < 12; size += 1) {
       const values = Float32Array.from({ length: size }, (_, i) => ((i * 7) % 5) + 1)
-      const expected = expectedOfPeers(values, new Int32Array(size))
+      const expected = expectedOfPeers(values, peerGroups(new Int32Array(size)))
       values.forEach((_, row) => {
         const others = [...values].filter((__, other) => other !== row).sort((a, b) => a - b)
         const middle = others.length >> 1

@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { paintBrush, stepAtShare, stepBars } from '@/draw/timeline/brush'
 import { hit, stepWithin } from '@/draw/timeline/hit'
-import { layoutRows, rowAt, rowOfRank, rowsBetween } from '@/draw/timeline/layout'
+import type { Row } from '@/draw/timeline/layout'
+import { broughtIntoView, layoutRows, rowAt, rowOfRank, rowsBetween } from '@/draw/timeline/layout'
 import { groupRows } from '@/draw/timeline/rows'
 import { rowSegments } from '@/draw/timeline/segments'
 import { extent, fit, pan, span, stepsOf, visibleBuckets, windowOfSteps, zoom } from '@/draw/timeline/view'
@@ -104,6 +105,27 @@ describe('rows and what is under the pointer', () => {
     expect(rowOfRank(dense, 300)?.place).toBe(300)
     expect(rowsBetween(dense.groups[1], dense.groups[1].rows[10].y, dense.groups[1].rows[20].y).map(({ rank }) => rank)).toEqual(many.slice(10, 20))
     expect(layoutRows(many, all, [300], 700, true).dense).toBe(false)
+  })
+})
+
+describe('a row that is brought into view', () => {
+  const row = (y: number): Row => ({ rank: 3, index: 3, place: 3, y, height: 1 })
+  const early = { row: row(334), room: 200 }
+  const late = { row: row(460), room: 200 }
+
+  it('stands where its last place and room say, whatever came before', () => {
+    const once = broughtIntoView({ ...late, scroll: 0, kept: true })
+    const first = broughtIntoView({ ...early, scroll: 0, kept: false })
+    expect(first).toBe(234)
+    // In view already, and by chance: at its lower edge.
+    expect(broughtIntoView({ row: row(430), room: 200, scroll: 234, kept: true })).toBe(330)
+    expect(broughtIntoView({ ...late, scroll: 234, kept: true })).toBe(once)
+    expect(broughtIntoView({ row: row(150), room: 200, scroll: 234, kept: true })).toBe(0)
+  })
+
+  it('that is seen stays where a hand has scrolled it to, and comes back when it is not', () => {
+    expect(broughtIntoView({ ...late, scroll: 300, kept: false })).toBeNull()
+    expect(broughtIntoView({ ...late, scroll: 600, kept: false })).toBe(360)
   })
 })
 

@@ -45,7 +45,9 @@ def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monk
         time.sleep(PAUSE_SECONDS)
 
         # Each rank shows its part of the step that is made, also who heard of it when others had taken it up.
-        gateway.show(1, [tap(1, "layers[*].resid_post"), tap(2, "layers[0].attn.probs | head(0)")], ranks)
+        kept = (f"layers[0].{kind}.mlp.linear_fc1.weight | stats(l2,nonfinite)" for kind in ("weight", "opt.exp_avg"))
+        taps = ["layers[*].resid_post", "layers[0].attn.probs | head(0)", *kept]
+        gateway.show(1, [tap(number, text) for number, text in enumerate(taps, 1)], ranks)
         gateway.train("step", 0, ranks, "step", steps=1, lease_seconds=120)
         gateway.wait(lambda: ("paused", first) in gateway.states())
         shown = gateway.wait(lambda: _complete(gateway, ranks, first))
@@ -55,6 +57,11 @@ def test_a_training_is_paused_watched_disturbed_and_stepped(tmp_path: Path, monk
         attention = values(next(frame for frame in gateway.frames[0] if frame.subscription == 2))
         assert attention.masked is not None
         assert attention.masked[0].tolist() == np.triu(np.ones((16, 16), bool), 1).tolist()
+
+        for number in (3, 4):  # a parameter and its first moments
+            [[length, wrong]] = [values(frame).array for frame in gateway.frames[0] if frame.subscription == number]
+            assert length > 0
+            assert wrong == 0
 
         # A disturbance takes hold at the border, and is gone when it is cleared.
         noise = scope_pb2.ScopePerturbation(place="system", kind="noise1", coefficient=0.5, layers="1")

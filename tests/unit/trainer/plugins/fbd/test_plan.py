@@ -151,6 +151,7 @@ def test_the_documented_numbers_of_ranks_start(flags: str, ranks: int) -> None:
         ),
         (f"{ASKED} --context-parallel-size 2", 8, "leave --context-parallel-size out"),
         (f"{LINEARS} --reset-attention-mask", 2, "can't tell documents apart"),
+        (f"{LINEARS} --variable-seq-lengths", 2, "leave --variable-seq-lengths out"),
         (f"{TWO} --group-query-attention --num-query-groups 1", 8, "can't share 1 query groups among 2 tensor ranks"),
         (ONE, 2, "does nothing without --forward-backward-disaggregating"),
         ("--fbd-roles-apart", 2, "does nothing without --forward-backward-disaggregating"),

@@ -29,8 +29,10 @@ from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Counts, Partial, Result, Top
 from megatronapp.core.scope.sites import Axis, Rule, Split
 from megatronapp.trainer.plugins.scope import patterns
+from megatronapp.trainer.plugins.scope.derived import reduce_attention
 from megatronapp.trainer.plugins.scope.frames import split
-from megatronapp.trainer.plugins.scope.reduce import Completed, completed, reduce_attention, reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import reduce_shard
+from megatronapp.trainer.plugins.scope.reduced import Completed, completed
 
 SIZES = {"batch": 2, "token": 12, "head": 4, "chan": 6}
 SPLITS = {

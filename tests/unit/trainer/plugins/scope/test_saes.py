@@ -16,7 +16,7 @@ from megatronapp.core.scope.expression import parse
 from megatronapp.core.scope.quantize import Values
 from megatronapp.core.scope.results import Partial, Top
 from megatronapp.core.scope.sites import Coordinates, Model, Rule, standard_sites
-from megatronapp.trainer.plugins.scope.reduce import reduce_features
+from megatronapp.trainer.plugins.scope.derived import reduce_features
 from megatronapp.trainer.plugins.scope.saes import CONFIG, WEIGHTS, found_saes, read_sae
 from megatronapp.trainer.plugins.scope.shards import Shard, encoded_sites
 from megatronapp.trainer.plugins.scope.watch import resolved
@@ -99,7 +99,7 @@ def test_the_strongest_features_of_a_row_and_their_statistics(tmp_path: Path) ->
 
 def test_too_many_features_are_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sae = read_sae(written(tmp_path / "one", random_weights(CHANNELS, FEATURES), HOOK))
-    monkeypatch.setattr("megatronapp.trainer.plugins.scope.reduce.MAX_RESULTS", 100)
+    monkeypatch.setattr("megatronapp.trainer.plugins.scope.derived.MAX_RESULTS", 100)
 
     with pytest.raises(DataError, match=r"288 values of features.*last\(8\)"):
         _reduced(sae, "")

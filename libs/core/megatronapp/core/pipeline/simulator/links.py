@@ -12,6 +12,10 @@ from megatronapp.core.pipeline.operations import Kind
 from megatronapp.core.pipeline.placement import Layout
 from megatronapp.core.pipeline.policy import NEVER
 
+MAX_FACTOR = 1000
+MAX_MESSAGE_NS = 1 << 44
+"""Almost five hours: a step's messages one after the other can still be counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
@@ -32,6 +36,11 @@ class Links:
     def __post_init__(self) -> None:
         if min(self.latency_ns, self.transfer_ns, self.shared_stages) < 0:
             raise UsageError("latency, transfer time and the number of stages that share a link can't be negative")
+        factors = [factor for _, _, factor in self.slow]
+        if not all(0 < factor < MAX_FACTOR for factor in factors):
+            raise UsageError(f"a link can be up to {MAX_FACTOR} times as slow, and its factor is above 0")
+        if max(self.latency_ns, self.transfer_ns) * max([1.0, *factors]) > MAX_MESSAGE_NS:
+            raise UsageError("a message that takes hours; times are in milliseconds")
 
 
 @dataclass(frozen=True, slots=True)

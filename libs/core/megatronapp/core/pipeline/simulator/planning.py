@@ -101,7 +101,7 @@ def make_plan(
     fitting, stocks = [], []
     message_ns = setting.links.latency_ns + setting.links.transfer_ns
     for layout, own in zip(layouts, times, strict=True):
-        limit = cap_limit or caps.stock_cap(layout)
+        limit = caps.stock_cap(layout) if cap_limit is None else min(cap_limit, layout.chunks * layout.microbatches)
         for candidate in candidates(layout, own, message_ns, limit):
             of_candidate = with_backward(setting, 1 + split_overhead * candidate.layout.split)
             steps = simulate_steps(candidate.layout, candidate.schedule(pending), own, of_candidate, engine)

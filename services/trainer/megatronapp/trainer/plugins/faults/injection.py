@@ -66,6 +66,7 @@ class Injection:
 
     def close(self) -> None:
         self._collective.close()
+        self._link.close()
         for listener in self._listeners:
             self._timers.listeners.remove(listener)
 

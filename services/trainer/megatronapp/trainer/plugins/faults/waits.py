@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from megatronapp.trainer.pipeline.native import NativeTransport
-from megatronapp.trainer.pipeline.port import PipelineMessages
+from megatronapp.trainer.pipeline.port import Handle, Message, PipelineMessages
 
 ENDLESS_CYCLES = 1 << 62
 CALIBRATION_CYCLES = 10_000_000
@@ -58,27 +58,45 @@ def _cycles_per_second() -> float:
 class LateLink:
     """Messages that leave this rank's stage come late by `seconds`; the rank itself goes on.
 
-    A transport that needs one order can't hold a message back alone: there it is a TimerListener that waits where a
-    message has been handed over but is not sent, in the communicator. Without a pipeline the rank's only link is that
-    of the gradients, and the wait comes before their reduction.
+    A transport that needs one order can't hold a message back alone: there it is an Observer that waits where a message
+    is about to be handed over. A schedule that overlaps its messages then stands still on its host. Without a pipeline
+    the rank's only link is that of the gradients: it is a TimerListener that waits before their reduction.
     """
 
     def __init__(self, device: torch.device, pipeline: PipelineMessages | None) -> None:
         self.seconds = 0.0
         self._delay = Delay(device)
-        self._has_pipeline = pipeline is not None
-        transport = None if pipeline is None else pipeline.transport
-        self._delays_messages = isinstance(transport, NativeTransport)
-        if isinstance(transport, NativeTransport):
-            transport.late_seconds = lambda _: self.seconds
+        self._pipeline = pipeline
+        if pipeline is None:
+            return
+        if isinstance(pipeline.transport, NativeTransport):
+            pipeline.transport.late_seconds = lambda _: self.seconds
+        else:
+            pipeline.observe(self)
+
+    def close(self) -> None:
+        if self._pipeline is not None and self in self._pipeline.observers:
+            self._pipeline.forget(self)
 
     def start(self, name: str) -> None:
-        sends = "send" in name and not self._delays_messages if self._has_pipeline else name == GRADIENT_TIMER
-        if self.seconds and sends:
+        if self.seconds and self._pipeline is None and name == GRADIENT_TIMER:
             self._delay(self.seconds)
 
     def stop(self, name: str) -> None:
-        """The wait is over when the message goes."""
+        """The wait is over when the gradients go."""
+
+    def posting(self, messages: Sequence[Message]) -> None:
+        if self.seconds and any(message.sends for message in messages):
+            self._delay(self.seconds)
+
+    def posted(self, messages: Sequence[Message], handle: Handle) -> None:
+        """It is on its way."""
+
+    def waiting(self, messages: Sequence[Message]) -> None:
+        """A receiver's matter."""
+
+    def ended(self, messages: Sequence[Message]) -> None:
+        """A receiver's matter."""
 
 
 class ComputeHang:

@@ -94,6 +94,8 @@ def _refuse_attention(config: TrainerConfig) -> None:
     model, parallel = config.model, config.parallel
     if parallel.context_parallel_size > 1 and model.transformer_impl == "local":
         raise UsageError(f"{SWITCH} can't share sequences among ranks: leave --context-parallel-size out")
+    if config.training.variable_seq_lengths:
+        raise UsageError(f"{SWITCH} needs sequences of one length: leave --variable-seq-lengths out")
     if config.data.reset_attention_mask:
         raise UsageError(f"{SWITCH} can't tell documents apart: leave --reset-attention-mask out")
     if model.group_query_attention and model.num_query_groups % parallel.tensor_model_parallel_size:

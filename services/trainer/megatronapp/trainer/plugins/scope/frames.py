@@ -25,7 +25,7 @@ from megatronapp.core.scope.operations import When
 from megatronapp.core.scope.quantize import Values, exact
 from megatronapp.core.scope.results import Result, to_frame
 from megatronapp.trainer.agent.layout import FRAME_TAP
-from megatronapp.trainer.plugins.scope.reduce import Reduced, completed
+from megatronapp.trainer.plugins.scope.reduced import Reduced, completed
 
 MAX_WAITING = 4096
 """Results that the device has not brought yet; more of them are left out."""

@@ -32,7 +32,8 @@ from megatronapp.core.scope.sites import Axis, matching
 from megatronapp.trainer.plugins.scope.commands import Document
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import LOGITS, Spot
-from megatronapp.trainer.plugins.scope.reduce import Reduced, reduce_shard
+from megatronapp.trainer.plugins.scope.reduce import reduce_shard
+from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Capture, Reader
 from megatronapp.trainer.plugins.scope.watch import Tap, in_axes, resolved

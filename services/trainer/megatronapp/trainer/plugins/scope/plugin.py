@@ -31,16 +31,17 @@ from megatronapp.trainer.plugins.scope.commands import Agreement, Document
 from megatronapp.trainer.plugins.scope.disturb import Disturber
 from megatronapp.trainer.plugins.scope.generation import ScopePort, Text
 from megatronapp.trainer.plugins.scope.lens import Lens, lens_documents
+from megatronapp.trainer.plugins.scope.optimizer_states import OptimizerStates
+from megatronapp.trainer.plugins.scope.parameters import held_ends, held_states, held_weights, sites_of
 from megatronapp.trainer.plugins.scope.perturb.kept import Kept
 from megatronapp.trainer.plugins.scope.perturb.storage import HeldWeights
-from megatronapp.trainer.plugins.scope.places import weight_spots
 from megatronapp.trainer.plugins.scope.position import Position
 from megatronapp.trainer.plugins.scope.saes import Sae, found_saes
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Demand, Taps
 from megatronapp.trainer.plugins.scope.telling import Teller
 from megatronapp.trainer.plugins.scope.training import TrainControl, hold
-from megatronapp.trainer.plugins.scope.viewer import Viewer
+from megatronapp.trainer.plugins.scope.viewer import Viewer, described
 from megatronapp.trainer.plugins.scope.weights import weights
 
 log = get_logger(__name__)
@@ -124,7 +125,8 @@ class ScopePlugin(Plugin):
         )
         self._position = Position()
         self._taps = Taps(chunks, shard, self._position, self._saes)
-        held = HeldWeights(list(weights(chunks)), shard.data)
+        self._weights = list(weights(chunks))
+        held = HeldWeights(self._weights, shard.data)
         self._kept = Kept(shard)
         self._disturber = Disturber(held, shard, first.config.params_dtype, self._kept, storage=self._weights_stay)
         self._viewer = Viewer(
@@ -133,12 +135,18 @@ class ScopePlugin(Plugin):
             self._context.channel,
             self._teller.say,
             self._rank,
-            weights=weight_spots(chunks),
+            held=[*held_ends(chunks, shard), *(held_weights(self._weights) if self._weights_stay else ())],
         )
         self._lens = Lens(chunks, shard, self._viewer.queue)
         self._context.channel.introduce = self._hello
         self._built = True
         self._teller.say(self._hello()[1])  # to an agent that is connected already
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        states = OptimizerStates(optimizer)
+        held = held_states(self._weights, lambda weight: states.of(weight.parameter))
+        self._viewer.hold(held)
+        self._teller.say({"sites": {"sites": [described(site) for site in sites_of(held).values()]}})
 
     def step_begin(self, step: int) -> None:
         self._listen()

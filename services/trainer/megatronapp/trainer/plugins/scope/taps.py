@@ -48,6 +48,8 @@ class Capture:
     key: torch.Tensor | None = None
     """Of scores and probabilities that are to be computed: the value is the query, and this the key, both as core
     attention is given them. Of what heads add: the value is the context, this the projection's weight."""
+    absent: torch.Tensor | None = None
+    """Cells that other ranks have, where they are no stretch of an axis."""
 
 
 Reader = Callable[[Capture], None]

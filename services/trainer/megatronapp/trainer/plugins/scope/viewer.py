@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 
 from megatronapp.core.errors import DataError
 from megatronapp.core.logging import get_logger
+from megatronapp.core.scope.sites import Site
 from megatronapp.trainer.plugins.channel import AgentChannel
 from megatronapp.trainer.plugins.scope.frames import FrameQueue
+from megatronapp.trainer.plugins.scope.parameters import Held, generating, with_sites
 from megatronapp.trainer.plugins.scope.places import Spot
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.taps import Capture, Reader
@@ -35,23 +37,32 @@ class Viewer:
         say: Callable[[dict[str, Any]], None],
         rank: int,
         *,
-        weights: Iterable[tuple[Spot, torch.Tensor]] = (),
+        held: Sequence[Held] = (),
     ) -> None:
         self._spots = spots
-        self._weights = tuple(weights)
-        every = (*spots, *(spot for spot, _ in self._weights))
-        self._order = {(spot.site, spot.layer): number for number, spot in enumerate(every)}
         self._shard = shard
+        self._held: list[Held] = []
+        self._held_of: dict[TapReader, list[Held]] = {}
         self._channel = channel
         self._say = say
         self._rank = rank
         self.queue = FrameQueue(self._write)
         self.readers: list[TapReader] = []
+        self.hold(held)
         self._most_ratio = 0.0
         self._over = 0
         self.overhead_ratio = 0.0
         self._begun = 0.0
         self._reported: set[tuple[object, ...]] = set()
+
+    def hold(self, held: Sequence[Held]) -> None:
+        """These are shown as well: parameters and states of the optimizer."""
+        self._held += held
+        every = (*self._spots, *(each.spot for each in self._held))
+        self._order = {(spot.site, spot.layer): number for number, spot in enumerate(every)}
+        self._training = with_sites(self._shard, self._held)
+        self._generating = generating(self._shard, self._held)
+        self._choose()
 
     def show(self, demand: Mapping[str, Any], step_seconds: float) -> None:
         """A `ScopeDemand`, in place of the one before. A tap that can't be read is told of and left out."""
@@ -69,6 +80,15 @@ class Viewer:
                 continue
             if tap.lens is None:
                 self.readers.append(TapReader(tap, self.queue))
+        self._choose()
+
+    def _choose(self) -> None:
+        """Once, not in each step: there are many parameters."""
+        layers = self._shard.model.layers
+        self._held_of = {
+            reader: [each for each in self._held if not reader.tap.gradient and reader.tap.chooses(each.spot, layers)]
+            for reader in self.readers
+        }
 
     def wanted(self, spot: Spot) -> tuple[list[Reader], list[Reader]]:
         """Readers of the value and of the gradient there."""
@@ -83,7 +103,7 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(None) and reader.tap.due(step, unlimited=before_pause)
-        self._show_weights(self._shard, step)
+        self._show_held(self._training, step)
         return any(reader.due for reader in self.readers)
 
     def pass_begin(self, request: str, position: int) -> bool:
@@ -91,16 +111,16 @@ class Viewer:
         self._begun = time.perf_counter()
         for reader in self.readers:
             reader.due = reader.tap.of(request) and reader.tap.due(position, unlimited=True)
-        self._show_weights(self._shard.generating, position, request)
+        self._show_held(self._generating, position, request)
         return any(reader.due for reader in self.readers)
 
     @torch.no_grad()
-    def _show_weights(self, shard: Shard, step: int, request: str | None = None) -> None:
-        """As they are when the step, or the pass, begins; a storage perturbation comes after it."""
+    def _show_held(self, shard: Shard, step: int, request: str | None = None) -> None:
+        """As it is when the step, or the pass, begins; a storage perturbation comes after it."""
         for reader in self.readers:
-            for spot, value in self._weights if reader.due else ():
-                if reader.tap.chooses(spot, shard.model.layers):
-                    reader.read(Capture(spot, value.detach(), shard, step, request=request))
+            for each in self._held_of[reader] if reader.due else ():
+                if each.spot.site in shard.sites and (shown := each.read()) is not None:
+                    reader.read(Capture(each.spot, shown.value, shard, step, request=request, absent=shown.absent))
 
     def step_end(self) -> bool:
         """Write what has come. Returns whether a tap was turned off: it takes too long."""
@@ -126,23 +146,13 @@ class Viewer:
 
     def described(self, *, trains: bool, generates: bool) -> dict[str, Any]:
         """What can be looked at here (`ScopeHello`), as plain values."""
-        here = {spot.site for spot in self._spots}
-        here |= {spot.site for spot, _ in self._weights}
+        here = {spot.site for spot in (*self._spots, *(each.spot for each in self._held))}
         here |= {GRADIENT + spot.site for spot in self._spots if not spot.place.computed}
-        shards = [*((self._shard,) if trains else ()), *((self._shard.generating,) if generates else ())]
+        shards = [*((self._training,) if trains else ()), *((self._generating,) if generates else ())]
         sites = [site for shard in shards for name, site in shard.sites.items() if name in here]
         model = self._shard.model
         return {
-            "sites": [
-                {
-                    "name": site.name,
-                    "layers": list(site.layers),
-                    "axes": [asdict(axis) for axis in site.axes],
-                    "dtype": site.dtype,
-                    "passes": [str(each) for each in site.passes],
-                }
-                for site in sites
-            ],
+            "sites": [described(site) for site in sites],
             "model": {
                 "layers": model.layers,
                 "hidden": model.hidden,
@@ -203,3 +213,14 @@ class Viewer:
         log.warning("scope_tap_off", tap=tap, kind=kind, reason=detail)
         number = tap if type(tap) is int and 0 <= tap < 1 << 32 else 0
         self._say({"event": {"alert": {"kind": kind, "tap": number, "detail": detail, "rank": self._rank}}})
+
+
+def described(site: Site) -> dict[str, Any]:
+    """A `ScopeSite`."""
+    return {
+        "name": site.name,
+        "layers": list(site.layers),
+        "axes": [asdict(axis) for axis in site.axes],
+        "dtype": site.dtype,
+        "passes": [str(each) for each in site.passes],
+    }

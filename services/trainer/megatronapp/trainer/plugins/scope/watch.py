@@ -16,17 +16,11 @@ from megatronapp.core.scope.expression import Expression, parse
 from megatronapp.core.scope.operations import Last, LogitLens, Operation, Pool, Reduce, Slice, Stats, Take, When
 from megatronapp.core.scope.results import Result
 from megatronapp.core.scope.sites import Axis, matching
+from megatronapp.trainer.plugins.scope.derived import reduce_attention, reduce_features, reduce_head_results
 from megatronapp.trainer.plugins.scope.frames import Address, FrameQueue
 from megatronapp.trainer.plugins.scope.places import RESULT, Dims, Spot
-from megatronapp.trainer.plugins.scope.reduce import (
-    Reduced,
-    counts_patterns,
-    reduce_attention,
-    reduce_by_patterns,
-    reduce_features,
-    reduce_head_results,
-    reduce_shard,
-)
+from megatronapp.trainer.plugins.scope.reduce import counts_patterns, reduce_by_patterns, reduce_shard
+from megatronapp.trainer.plugins.scope.reduced import Reduced
 from megatronapp.trainer.plugins.scope.saes import Sae
 from megatronapp.trainer.plugins.scope.shards import Shard
 from megatronapp.trainer.plugins.scope.statistics import Alert, alerts
@@ -188,7 +182,7 @@ class TapReader:
     def _reduced(self, capture: Capture, axes: tuple[Axis, ...], operations: Sequence[Operation]) -> Reduced | None:
         if len(operations) == 1 and capture.spot.site not in MASKED and capture.value.numel():
             stats = operations[0]
-            if counts_patterns(stats, capture.value, None):  # in whatever order
+            if counts_patterns(stats, capture.value, capture.absent):  # in whatever order
                 return reduce_by_patterns(capture.value, stats, partial=self.tap.partial)
         values = ordered(capture, axes)
         return reduce_shard(values, masked(capture, values), axes, operations, partial=self.tap.partial)
@@ -289,9 +283,9 @@ def _order(dims: Dims, axes: tuple[Axis, ...]) -> tuple[int, ...]:
 
 
 def masked(capture: Capture, values: torch.Tensor) -> torch.Tensor | None:
-    """Of scores and probabilities: a key after the query has none."""
+    """Of scores and probabilities: a key after the query has none. Of what this rank has some cells of: the others."""
     if capture.spot.site not in MASKED:
-        return None
+        return capture.absent
     queries, keys = values.shape[-2:]
     rows = torch.arange(keys - queries, keys, device=values.device).unsqueeze(-1)
     return torch.arange(keys, device=values.device) > rows

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from megatronapp.core.errors import DataError
-from megatronapp.trainer.convert import torch_dist
-from megatronapp.trainer.convert.torch_dist import METADATA, Block, Entry, StoredWeights, read_metadata, write
+from megatronapp.trainer import torch_dist
+from megatronapp.trainer.torch_dist import METADATA, Block, Entry, StoredWeights, read_metadata, write
 
 EMBEDDING = Entry("embedding", None, (5, 3), torch.float32)
 LAYERS = [Entry("decoder.layers.w", layer, (2, 3), torch.bfloat16) for layer in range(4)]
