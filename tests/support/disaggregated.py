@@ -63,7 +63,8 @@ class Case:
     @property
     def roles(self) -> Roles:
         forward = Grid(tensor=self.forward_tensor or self.tensor, pipeline=self.forward_pipeline or self.pipeline)
-        return Roles(forward=forward, backward=Grid(tensor=self.tensor, pipeline=self.pipeline), replicas=self.data)
+        backward, apart = Grid(tensor=self.tensor, pipeline=self.pipeline), "--fbd-roles-apart" in self.flags
+        return Roles(forward=forward, backward=backward, replicas=self.data, apart=apart)
 
     @property
     def ranks(self) -> int:

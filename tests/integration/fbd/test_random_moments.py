@@ -75,7 +75,7 @@ def error_of(victim: int, number: signal.Signals, seconds: float, noted: Path) -
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("number", WITHIN_SECONDS, ids=["killed", "stopped"])
-@pytest.mark.parametrize("victim", range(1, SPLIT.ranks))  # rank 0 holds the store here, as torchrun does for its ranks
+@pytest.mark.parametrize("victim", range(SPLIT.ranks))  # rank 0 holds the store, too
 def test_who_ends_at_a_random_moment_is_named_in_time(
     tmp_path: Path, victim: int, number: signal.Signals, moment: int
 ) -> None:

@@ -142,6 +142,10 @@ def open_run(
             yield _build(config, layout, tokenizer, device, start, recipe, chain, context, borders, parts)
             if context.pipeline is not None:
                 context.pipeline.close()
+        except Exception as error:
+            if (known := chain.failure(error)) is not error:
+                raise known from error
+            raise
         finally:
             chain.close()
     parallel.stop()

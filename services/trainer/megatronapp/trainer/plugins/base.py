@@ -6,7 +6,7 @@
            | phase_begin → evaluation → phase_end
            | border_due → phase_begin(pause) → border → phase_end(pause)
            | phase_begin → checkpoint → phase_end)*
-        → training_end → phase_begin(pause) → close
+        → training_end → phase_begin(pause) → close; with an error: failure → close
 
 of a model that is served in place of being trained (--serve), for plug-ins that say so (`serves`):
 
@@ -298,6 +298,11 @@ class Plugin:
 
     def port(self, limits: Limits) -> Port | None:
         """Serving, on rank 0, when the model is loaded: who asks it (core/generation_port.py)."""
+        return None
+
+    def failure(self, error: Exception) -> Exception | None:
+        """This rank's run ended with an error: one that says more, where the plug-in knows what it came of. Before
+        `close`. Must not raise, and must return within a second or two."""
         return None
 
     def close(self) -> None:

@@ -150,6 +150,11 @@ class PluginChain:
         ports = (plugin.port(limits) for plugin in self.plugins)
         return next((port for port in ports if port is not None), None)
 
+    def failure(self, error: Exception) -> Exception:
+        """The first one's that says more, else the error itself."""
+        known = (plugin.failure(error) for plugin in self.plugins)
+        return next((found for found in known if found is not None), error)
+
     def close(self) -> None:
         """Never raises: a plug-in that fails to close must not hide how training ended."""
         for plugin in reversed(self.plugins):

@@ -12,6 +12,7 @@ one step, counted alike on both sides; it is the tags' round.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 30 * 24 * 3600.0
 """For the next step: an evaluation or a checkpoint takes as long as it takes."""
 
@@ -102,6 +104,13 @@ class Link:
         self._guarded(self._engine.check)
         self._engine.poll()
 
+    def lost(self, patience_seconds: float) -> str:
+        """Which twins are lost, as far as the engine knows it by then; "" for none."""
+        until = time.monotonic() + patience_seconds
+        while not (lost := self._engine.failed()) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        return self._named(lost)
+
     def close(self) -> None:
         """All went well: what was sent has been received."""
         self._guarded(self._engine.close)
@@ -134,7 +143,9 @@ class Link:
         if not isinstance(error, self._lost):
             return f"a message between the forward and the backward ranks failed: {error}"
         # Who dies takes others along: the one that did not end because of another is among them.
-        lost = {error.rank: error.reason, **self._engine.failed()}
+        return self._named({error.rank: error.reason, **self._engine.failed()})
+
+    def _named(self, lost: dict[int, str]) -> str:
         return "; ".join(f"rank {rank} ({self.roles.place(rank)}) is lost: {lost[rank]}" for rank in sorted(lost))
 
 

@@ -13,6 +13,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch._C._distributed_c10d import PrefixStore
 
+from megatronapp.core.errors import TrainingError
 from megatronapp.core.logging import get_logger
 from megatronapp.core.pipeline.partition import Mode
 from megatronapp.core.trace.values import Progress
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+LOST_SECONDS = 1.0
+"""So soon the engine knows of a twin whose process has ended."""
 DATA_KEY = "fbd/data"
 """Set when the backward world has built the indices of the data, which the forward world then finds."""
 
@@ -164,6 +167,13 @@ class FbdPlugin(Plugin):
     def configure(self, config: TransformerConfig) -> None:
         config.deallocate_pipeline_outputs = False  # they are still being sent
         self._transformer = config
+
+    def failure(self, error: Exception) -> Exception | None:
+        """Who waits in a collective or for the store is told of a connection alone: the engine knows whose."""
+        if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | TrainingError):
+            return None
+        lost = self._link.lost(LOST_SECONDS)
+        return TrainingError(lost) if lost and lost not in str(error) else None
 
     def close(self) -> None:
         self._link.abort()
