@@ -29,11 +29,11 @@ class Accounts:
     data: Floats
     garbage: Floats
     host: Floats
-    """Outside any of these: the program does something else, or stands still."""
+    """Outside any of these: the program does something else, or stands still. nan where it may be waiting, unseen."""
     preempted: Floats
     """CPU ranks: wall time in compute without CPU time; others have the processor."""
     sync: Floats
-    """Around the reduction of gradients, but not in it."""
+    """Around the reduction of gradients, but not in it; nan where the two are not told apart."""
     checkpoint: Floats
 
 
@@ -65,16 +65,39 @@ def account(table: StepTable) -> Accounts:
         )
     )
     spent = wall + communication + data + garbage + checkpoint + sync + probes
+    seen, apart = _waiting(table)
     return Accounts(
         compute=compute,
         communication=communication,
         data=data,
         garbage=garbage,
-        host=np.maximum(table.duration - spent, 0.0),
+        host=np.where(seen, np.maximum(table.duration - spent, 0.0), np.nan),
         preempted=np.maximum(wall - compute, 0.0),
-        sync=sync,
+        sync=np.where(apart, sync, np.nan),
         checkpoint=checkpoint,
     )
+
+
+def _have(table: StepTable, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Ranks that have one of these rows."""
+    have: npt.NDArray[np.bool_] = np.bincount(table.rows.rank[rows], minlength=len(table.ranks)) > 0
+    return have
+
+
+def _waiting(table: StepTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Ranks whose waiting for others is seen, so that the rest of their step is their own; and of them those whose
+    waiting for gradients is seen apart from the work around it.
+
+    Stages wait for each other's messages, replicas for each other's gradients. A program that is attached to may do
+    either where nothing is told of it, and DDP's reduction is a part of what is told as grad_sync.
+    """
+    kind, replicas = table.kinds[table.rows.operation], len(np.unique(table.ranks.data)) > 1
+    syncs = [i for i, name in enumerate(table.operations) if name == SpanName.GRAD_SYNC]
+    apart = _have(table, kind == trace_pb2.SPAN_KIND_COLLECTIVE) | (not replicas)
+    seen = apart | _have(table, np.isin(table.rows.operation, syncs))
+    if len(np.unique(table.ranks.stage)) > 1:
+        seen &= _have(table, kind == trace_pb2.SPAN_KIND_P2P)
+    return seen, apart
 
 
 def beside_garbage(table: StepTable, accounts: Accounts, least_seconds: float) -> npt.NDArray[np.bool_]:
