@@ -21,15 +21,21 @@ def make(folder: Path, *packages: str) -> Path:
     [site_packages] = folder.glob("lib/python3*/site-packages")
     for name in sorted(_needed(WITH_TORCH)):
         _link(name, site_packages)
-    installed = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--target", site_packages, *packages],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if installed.returncode:
-        pytest.skip(f"{', '.join(packages)} can't be installed: {installed.stderr.strip()[-200:]}")
+    _install(site_packages, *packages)
     return folder / "bin" / "python"
+
+
+def megatron_core(folder: Path, version: str) -> Path:
+    """megatron-core alone, for PYTHONPATH. Skips the test where it can't be had."""
+    _install(folder, "--no-deps", f"megatron-core=={version}")
+    return folder
+
+
+def _install(folder: Path, *packages: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *packages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{packages[-1]} can't be installed: {done.stderr.strip()[-200:]}")
 
 
 def _needed(names: tuple[str, ...]) -> set[str]:

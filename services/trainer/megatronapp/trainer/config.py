@@ -269,8 +269,6 @@ class DataConfig:
         "Llama2Tokenizer",
         "BertWordPieceLowerCase",
         "BertWordPieceCase",
-        "SentencePieceTokenizer",
-        "Llama2Tokenizer",
         "ByteTokenizer",
         "NullTokenizer",
     ] = flag("ByteTokenizer", "tokenizer", FORWARD)

@@ -33,3 +33,21 @@ def test_its_schedule_is_seen_whole_and_computes_what_it_did_before(tmp_path: Pa
         assert len(trace.of("forward_send", "forward_recv", step=3)) == 4
         assert len({span.layer for span in trace.of("layer_backward", step=3)}) == 4  # of each stage
         assert len(trace.of("optimizer", step=3)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_loop_that_brings_its_communicator_keeps_it_and_is_told_what_is_not_seen(tmp_path: Path) -> None:
+    """As Megatron-Bridge's does."""
+    plain = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, "bridge")
+
+    attached = run(SCRIPTS / "megatron_core_loop.py", STEPS, STAGES, "bridge", attach=every_step(tmp_path))
+
+    assert attached.code == plain.code == 0, attached.output
+    assert attached.lines("loss") == plain.lines("loss") != []
+    assert sum("messages between stages are not seen: the script brings" in line for line in attached.said) == 1
+    for rank in range(STAGES):
+        trace = read(trace_file.path_for(tmp_path, "local/megatron-core-loop", 1, rank))
+        assert [summary.step for summary in trace.summaries] == list(range(1, STEPS + 1))
+        assert [span.microbatch for span in trace.of("forward", step=3)] == [0, 1, 2, 3]
+        assert not trace.of("forward_send", "forward_recv", step=3)

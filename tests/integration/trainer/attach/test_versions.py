@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
 
 from megatronapp.core.trace import file as trace_file
 from megatronapp.trainer.attach import passes
+from tests.integration.trainer.attach.versions import BEGIN, END, rewrite
 from tests.integration.trainer.plugins.scan.traced import read
 from tests.support.attached import SCRIPTS, every_step, run
 from tests.support.marks import some
+from tests.support.training_environment import megatron_core
 
 STEPS, STAGES, MICROBATCHES = 3, 2, 4
 FUTURE = "0.99.0"
-
-
-def core(folder: Path, version: str) -> Path:
-    """megatron-core alone, for PYTHONPATH. Skips where it can't be had."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
-    done = subprocess.run([*command, f"megatron-core=={version}"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"megatron-core {version} can't be installed: {done.stderr.strip()[-200:]}")
-    return folder
 
 
 def newer_than_known(folder: Path) -> None:
@@ -37,7 +29,7 @@ def newer_than_known(folder: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", some(["0.14.0", "0.15.0", "unknown"], lambda version: version == "0.14.0"))
 def test_a_loop_on_it_is_seen_and_computes_what_it_did_before(tmp_path: Path, version: str) -> None:
-    folder = core(tmp_path / "core", "0.15.0" if version == "unknown" else version)
+    folder = megatron_core(tmp_path / "core", "0.15.0" if version == "unknown" else version)
     if version == "unknown":
         newer_than_known(folder)
     script, where = SCRIPTS / "megatron_core_loop.py", {"PYTHONPATH": str(folder)}
@@ -65,3 +57,21 @@ def test_a_loop_on_it_is_seen_and_computes_what_it_did_before(tmp_path: Path, ve
 
 def test_the_installed_version_is_known() -> None:
     assert passes.__version__.startswith(passes.KNOWN_CORE)
+
+
+def test_a_version_of_torch_that_was_run_has_a_row_and_others_keep_theirs() -> None:
+    document = f"before\n{BEGIN}\n\n{END}\nafter"
+    lines = [
+        json.dumps({"torch": torch, "python": "3.12", "program": "ddp", "seen": "all"}) for torch in ("2.12.1", "2.6.0")
+    ]
+
+    first = rewrite(document, lines)
+    again = rewrite(first, [json.dumps({"torch": "2.6.0", "python": "3.10", "program": "0.14.0", "seen": "some"})])
+
+    rows = [line for line in again.splitlines() if line.startswith("| 2.")]
+    assert rows == [
+        "| 2.6.0 | 3.10 | all | not run | some | not run | not run |",
+        "| 2.12.1 | 3.12 | all | not run | not run | not run | not run |",
+    ]
+    assert again.startswith("before")
+    assert again.endswith("after")

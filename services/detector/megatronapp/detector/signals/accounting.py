@@ -78,10 +78,10 @@ def account(table: StepTable) -> Accounts:
     )
 
 
-def _having(table: StepTable, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _have(table: StepTable, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Ranks that have one of these rows."""
-    having: npt.NDArray[np.bool_] = np.bincount(table.rows.rank[rows], minlength=len(table.ranks)) > 0
-    return having
+    have: npt.NDArray[np.bool_] = np.bincount(table.rows.rank[rows], minlength=len(table.ranks)) > 0
+    return have
 
 
 def _waiting(table: StepTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -93,10 +93,10 @@ def _waiting(table: StepTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bo
     """
     kind, replicas = table.kinds[table.rows.operation], len(np.unique(table.ranks.data)) > 1
     syncs = [i for i, name in enumerate(table.operations) if name == SpanName.GRAD_SYNC]
-    apart = _having(table, kind == trace_pb2.SPAN_KIND_COLLECTIVE) | (not replicas)
-    seen = apart | _having(table, np.isin(table.rows.operation, syncs))
+    apart = _have(table, kind == trace_pb2.SPAN_KIND_COLLECTIVE) | (not replicas)
+    seen = apart | _have(table, np.isin(table.rows.operation, syncs))
     if len(np.unique(table.ranks.stage)) > 1:
-        seen &= _having(table, kind == trace_pb2.SPAN_KIND_P2P)
+        seen &= _have(table, kind == trace_pb2.SPAN_KIND_P2P)
     return seen, apart
 
 

@@ -54,16 +54,24 @@ def see_models(session: Session, chunks: list[Any]) -> None:
 
 def _over_port(session: Session, stock: Callable[..., Any], config: Any, given: dict[str, Any]) -> Callable[..., Any]:
     """Through the port, where messages are seen; not where the script brings a communicator of its own."""
-    brings = given.get("p2p_communicator") is not None or given.get("pg_collection") is not None
-    if session.messages is None or brings or config.use_ring_exchange_p2p:
+    if session.messages is None:
         return stock
-    if not __version__.startswith(KNOWN_CORE):
+    if reason := _unseen(config, given):
         session.messages = None
-        say_once(f"messages between stages are not seen: megatron-core {__version__} runs them in another way")
+        say_once(f"messages between stages are not seen: {reason}")
         return stock
     from megatronapp.trainer.pipeline.schedule import PipelineSchedule  # other versions lack what it imports
 
     return PipelineSchedule(stock, config, session.messages, guest=True)
+
+
+def _unseen(config: Any, given: dict[str, Any]) -> str:
+    """Why the port can't stand in for what the schedule sends by; empty: it can."""
+    if not __version__.startswith(KNOWN_CORE):
+        return f"megatron-core {__version__} runs them in another way"
+    if given.get("p2p_communicator") is not None or given.get("pg_collection") is not None:
+        return "the script brings a communicator of its own"
+    return "they go over a ring exchange" if config.use_ring_exchange_p2p else ""
 
 
 def _data(session: Session, iterators: Any) -> Any:

@@ -36,7 +36,17 @@ def batches():
         yield {"tokens": torch.randint(VOCABULARY, (2, SEQUENCE))}
 
 
-def main(steps: int, stages: int) -> None:
+def own_communicator(config):
+    """What Megatron-Bridge's loop calls a schedule with."""
+    from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    groups = ProcessGroupCollection.use_mpu_process_groups()
+    communicator = P2PCommunicator(pp_group=groups.pp, config=config)
+    return {"p2p_communicator": communicator, "pg_collection": groups, "decoder_seq_length": SEQUENCE}
+
+
+def main(steps: int, stages: int, *, bridge: bool = False) -> None:
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=stages)
     cpu.install()
@@ -52,7 +62,7 @@ def main(steps: int, stages: int) -> None:
     module = GPTModel(config, get_gpt_layer_local_spec(), VOCABULARY, SEQUENCE, pre_process=first, post_process=last)
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), module)
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3), [model])
-    data, schedule = batches(), get_forward_backward_func()
+    data, schedule, options = batches(), get_forward_backward_func(), own_communicator(config) if bridge else {}
     for _ in range(steps):
         model.zero_grad_buffer()
         optimizer.zero_grad()
@@ -63,6 +73,7 @@ def main(steps: int, stages: int) -> None:
             num_microbatches=MICROBATCHES,
             seq_length=SEQUENCE,
             micro_batch_size=2,
+            **options,
         )
         optimizer.step()
         if last and parallel_state.get_data_parallel_rank() == 0:
@@ -71,4 +82,4 @@ def main(steps: int, stages: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), bridge="bridge" in sys.argv)
