@@ -77,7 +77,7 @@ demo: setup
 	$(BIN)/megatronapp demo
 
 test: setup-tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not e2e and not faults and not scale and not long and not exhaustive" $(JUNIT)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not e2e and not faults and not scale and not long and not exhaustive" $(JUNIT)
 	$(call with_page,npm test --silent && npm run --silent size)
 
 check: setup
