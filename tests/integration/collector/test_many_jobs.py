@@ -93,9 +93,9 @@ async def test_ever_new_runs_of_one_job_are_refused_as_jobs_are(start: Start) ->
     ranks = [RankStream(running.address) for _ in range(3)]
 
     for number, rank in enumerate(ranks):
-        run = trace_pb2.Identity(run=f"run-{number}", job="team/x", attempt=1, rank=0, incarnation=1)
-        await rank.send(hello(run), summary(1, 1))
+        await rank.send(hello(trace_pb2.Identity(run=f"run-{number}", job="team/x", attempt=1, rank=0, incarnation=1)))
         if rank is not ranks[-1]:
+            await rank.send(summary(1, 1))
             await rank.until_acked(1)
 
     error = await ranks[-1].status()

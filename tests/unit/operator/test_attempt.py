@@ -54,6 +54,21 @@ def done(view: Observation) -> list[tuple[str, str]]:
     return found
 
 
+def test_one_that_has_ended_well_before_the_other_was_made_is_half_of_an_attempt() -> None:
+    half = seen(backward(complete=True))
+
+    assert half.current is not None
+    assert not half.current.complete
+    assert done(half)[-1:] == [("create", "gpt-1-forward")]
+
+
+@pytest.mark.parametrize("ended", [{"stopped": "SuspendedByUser"}, {"failed": True, "failed_at": EARLIER}])
+def test_no_other_attempt_begins_before_both_have_been_told_to_end(ended: dict[str, Any]) -> None:
+    view = seen(backward(**ended), forward())
+
+    assert [what for what, _ in done(view)] == [f"stop {ended.get('stopped', 'RankFailed')}"]
+
+
 def test_both_are_made() -> None:
     assert done(seen())[-2:] == [("create", "gpt-1"), ("create", "gpt-1-forward")]
 

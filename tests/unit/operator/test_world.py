@@ -117,7 +117,9 @@ class Life(RuleBasedStateMachine):
         self.world.settle()
         assert self.world.reconcile() == 0
         jobs = 2 if self.world.spec.get("plugins") else 1
-        assert all(len(states) == jobs and len(set(states)) == 1 for states in self.world.states().values())
+        for states in self.world.states().values():
+            assert len(states) == jobs or states == ["over"]  # stopped before the other was made
+            assert len(set(states) - {"done"}) <= 1
 
 
 Life.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -186,10 +186,11 @@ class World:
         self.now += timedelta(seconds=seconds)
 
     def states(self) -> dict[int, list[str]]:
-        """Of each attempt: whether its Jobs, in the order of their roles, are over, wait or run."""
+        """Of each attempt: whether its Jobs, in the order of their roles, are done, over, wait or run."""
         found: dict[int, list[str]] = {}
         for child in sorted(self.children.values(), key=lambda child: child.role):
-            state = "over" if child.ending else "waits" if child.suspended else "runs"
+            over = child.ending and (child.stopped or not child.complete)
+            state = "over" if over else "done" if child.complete else "waits" if child.suspended else "runs"
             found.setdefault(child.attempt, []).append(state)
         return found
 

@@ -18,9 +18,9 @@ FOLLOWS = str(Reason.RANK_FAILED)
 
 
 def as_one(parts: tuple[ChildJob, ...]) -> ChildJob | None:
-    """None without any."""
+    """None without any. What one role has done alone, whose fellow was never made, is no attempt that has succeeded."""
     if len(parts) < 2:
-        return parts[0] if parts else None
+        return next((replace(part, complete=part.complete and not part.role) for part in parts), None)
     failed = [part for part in parts if part.failing or part.failed]
     first = min(failed, key=lambda part: (part.failed_at is None, part.failed_at), default=parts[0])
     return replace(

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from megatronapp.core.errors import PluginMissingError
 from megatronapp.core.trainingjob import Reason
+from megatronapp.operator.attempt import to_stop
 from megatronapp.operator.observation import Observation
 from megatronapp.operator.snapshots import ChildJob, Pod
 
@@ -35,9 +36,9 @@ class Outcome:
 
 
 def outcome(observation: Observation) -> Outcome | None:
-    """None while the attempt goes on, or its pods still end."""
+    """None while the attempt goes on, or its pods still end; also while one of its Jobs has yet to follow the other."""
     job = observation.current
-    if job is None:
+    if job is None or to_stop(observation.parts):
         return None
     if job.complete and not _is_cut_short(job, observation):
         # The pods are watched apart: how they ended is on its way.

@@ -155,7 +155,7 @@ def _missing(observation: Observation) -> tuple[Create, ...]:
     """The Jobs that an attempt still lacks; none of one that was made of another spec, which goes as a whole."""
     there = {part.role for part in observation.parts}
     wanted = {part.role: part for part in _plan(observation).parts}
-    gone = any(part.ending for part in observation.parts)
+    gone = any(part.ending and not part.complete for part in observation.parts)
     if gone or observation.refusal is not None or not there or not there <= wanted.keys():
         return ()
     return tuple(Create(render_job(part)) for role, part in wanted.items() if role not in there)

@@ -14,6 +14,7 @@ from megatronapp.trainer.config import DataConfig
 from megatronapp.trainer.data.datasets import fitting_sizes
 from megatronapp.trainer.data.indexed import DocumentWriter
 from megatronapp.trainer.data.masked import bert_dataset, fitting_spans, usable_documents
+from megatronapp.trainer.data_paths import Blend, Share
 
 
 def written(folder: Path, *documents: list[int]) -> str:
@@ -37,9 +38,10 @@ def test_documents_with_too_few_or_too_long_sentences_give_no_sample(
 def test_data_of_one_sentence_each_is_refused_for_the_order_of_sentences(tmp_path: Path) -> None:
     prefix = written(tmp_path, [3], [4], [5])
     kind = bert_dataset(DataConfig(), 16, sentence_order=True)
+    taken, nothing = (Share(Blend((prefix,)), 0.0, end, "change --split") for end in (1.0, 0.0))
 
     with pytest.raises(DataError, match=r"0 documents for training .* preprocess it with --split-sentences"):
-        fitting_sizes([prefix], (1, 0, 0), (10, 0, 0), kind)
+        fitting_sizes([taken, nothing, nothing], (10, 0, 0), kind)
 
 
 @given(st.lists(st.integers(1, 10), max_size=30), st.integers(0, 20), st.integers(2, 64))
