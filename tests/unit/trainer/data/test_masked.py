@@ -40,7 +40,7 @@ def test_data_of_one_sentence_each_is_refused_for_the_order_of_sentences(tmp_pat
     kind = bert_dataset(DataConfig(), 16, sentence_order=True)
     taken, nothing = (Share(Blend((prefix,)), 0.0, end, "change --split") for end in (1.0, 0.0))
 
-    with pytest.raises(DataError, match=r"0 documents for training .* preprocess it with --split-sentences"):
+    with pytest.raises(DataError, match=r"0 documents for training, .* preprocess it with --split-sentences"):
         fitting_sizes([taken, nothing, nothing], (10, 0, 0), kind)
 
 
