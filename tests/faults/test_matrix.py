@@ -114,8 +114,9 @@ def named_rightly(outcome: Outcome) -> bool:
     """Every fault has a page with its rank, the right kind and an allowed cause."""
 
     def named(fault: Fault) -> bool:
-        kind, causes = expected(outcome.case.layout, fault.kind)
-        return any(p.kind == kind and p.cause in causes and set(p.ranks) & set(fault.ranks) for p in outcome.pages)
+        pages = [page for page in outcome.pages if set(page.ranks) & set(fault.ranks)]
+        right = expected(outcome.case.layout, fault.kind)
+        return any(page.kind == kind and page.cause in causes for page in pages for kind, causes in right)
 
     return all(map(named, outcome.case.scenario.faults))
 

@@ -30,10 +30,13 @@ def test_a_cpu_rank_that_idles_between_its_passes_for_another_of_its_replica_is_
     assert verdicts.paged_ranks() == {0}
 
 
+@pytest.mark.parametrize(("slower", "found"), [(1.1, {2}), (1.4, {1, 2})])
 @pytest.mark.parametrize("seed", seeds(2))
-def test_a_cpu_rank_of_another_replica_than_a_late_one_is_found_beside_it(seed: int) -> None:
-    faults = Fault("host", (2,), 36, 0.6), Fault("compute", (1,), 36, 1.4)
+def test_a_cpu_rank_of_another_replica_than_a_late_one_idles_once_a_step_and_is_slow_for_little_of_that(
+    slower: float, found: set[int], seed: int
+) -> None:
+    faults = Fault("host", (2,), 36, 0.6), Fault("compute", (1,), 36, slower)
 
-    verdicts = detect(Job(Layout(pp=1, dp=2, tp=2), CPU, faults, seed=seed, on_cpu=True), 80)
+    verdicts = detect(Job(Layout(pp=1, dp=2, tp=2, microbatches=1), CPU, faults, seed=seed, on_cpu=True), 80)
 
-    assert verdicts.paged_ranks() == {1, 2}
+    assert verdicts.paged_ranks() == found

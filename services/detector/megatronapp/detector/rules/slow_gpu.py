@@ -19,13 +19,14 @@ from megatronapp.detector.rules.base import (
     percent,
 )
 from megatronapp.detector.rules.transfers import replicas
+from megatronapp.detector.signals import matrix
 from megatronapp.detector.signals.nodes import SlowNode
 from megatronapp.detector.signals.outrun import AGREE
 from megatronapp.detector.statistics.monitor import Monitor
 
 SIGNALS = ("compute_effect", "own_history")
 IDLING = ("send_delay", "host_gap")
-"""Signals of a rank for which those of its replica wait in the middle of their passes, as shares of the usual step."""
+"""Signals of a rank for which others wait, as shares of the usual step."""
 THERMAL_REASONS = 0x08 | 0x20 | 0x40
 """NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown."""
 SHOWN_RANKS = 4
@@ -79,16 +80,30 @@ def _disputed(view: View, signal: str, rank: int) -> bool:
 
 
 def _idled(view: View, signal: str, rank: int) -> bool:
-    """Whether a rank is slow for want of work: somebody of its replica, whose ranks wait for each other in every pass,
-    sends late or stands still for longer than it computes longer."""
+    """Whether a rank is slow for want of work: somebody sends late or stands still for longer than it computes longer.
+
+    The ranks of a replica wait for each other before each pass. Those of another one it meets once a step: it idles
+    before one of its passes then, which explains as much less.
+    """
     index = view.rank_index(rank)
-    effect = float(view.monitors[signal].effect[rank])
-    if effect >= view.profile.idle_effect or index is None:
+    if index is None:
         return False
+    effect = float(view.monitors[signal].effect[rank])
     longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
-    others = replicas(view, (rank,)) - {rank}
-    late = [float(view.monitors[s].effect[peer]) for s in IDLING for peer in others.intersection(view.alarmed(s))]
-    return bool(late) and max(late) * view.step_seconds > longer
+    own = replicas(view, (rank,))
+    passes = max(1.0, float(np.nansum(matrix.compute(view.table).passes[index])))
+    explained = ((own - {rank}, view.profile.idle_effect), (_others(view, own), view.profile.idle_effect / passes))
+    return any(effect < most and _late_seconds(view, ranks) > longer for ranks, most in explained)
+
+
+def _others(view: View, ranks: frozenset[int]) -> frozenset[int]:
+    return frozenset(view.table.ranks.rank.tolist()) - ranks
+
+
+def _late_seconds(view: View, ranks: frozenset[int]) -> float:
+    """Of a step, by which the latest of them is known to be late; -inf: none is."""
+    late = [float(view.monitors[s].effect[rank]) for s in IDLING for rank in ranks.intersection(view.alarmed(s))]
+    return max(late, default=-math.inf) * view.step_seconds
 
 
 def _other(signal: str) -> str:
