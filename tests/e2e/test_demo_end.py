@@ -92,7 +92,7 @@ def test_a_short_demo_says_how_it_ended_and_stays_until_it_is_interrupted(start:
 def test_a_demo_that_is_interrupted_midway_ends_with_all_its_ranks(start: Callable[..., Demo]) -> None:
     demo = start()
 
-    demo.wait_for("step 10/600")
+    demo.wait_for("/600\n")  # of step 10, or of the one after it
     ranks = psutil.Process(demo.process.pid).children(recursive=True)
     status, left = demo.interrupt()
 
