@@ -86,7 +86,7 @@ def _idled(view: View, signal: str, rank: int) -> bool:
     before one of its passes then, which explains as much less.
     """
     index = view.rank_index(rank)
-    if index is None:
+    if index is None or not view.profile.idle_effect:
         return False
     effect = float(view.monitors[signal].effect[rank])
     longer = float(view.effect.seconds[index]) * (1 - float(np.exp(-effect)))
