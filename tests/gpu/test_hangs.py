@@ -127,17 +127,17 @@ async def test_each_of_several_stops_of_one_run_is_told_of_and_is_over_again(tmp
 async def stop(folder: Path, hangs: Hangs, broken: int) -> tuple[int, list[Finding], float | None]:
     """Stop a rank, let it go on, and wait until nothing stands any more: who was named meanwhile, and how soon."""
     await asyncio.sleep(SETTLED_SECONDS)
-    before, began = len(hangs.told), time.monotonic()
+    before, began = len(hangs.opened), time.monotonic()
     process = int((folder / f"pid.{broken}").read_text())
     os.kill(process, signal.SIGSTOP)
     try:
-        heard = await until(lambda: len(hangs.told) > before, 2 * WITHIN_SECONDS)
+        heard = await until(lambda: len(hangs.opened) > before, 2 * WITHIN_SECONDS)
         seconds = time.monotonic() - began if heard else None
         await asyncio.sleep(OTHERS_SECONDS)
     finally:
         os.kill(process, signal.SIGCONT)
     over = await until(lambda: not hangs.open, 2 * WITHIN_SECONDS)
-    told = hangs.told[before:]
+    told = hangs.opened[before:]
     tell("SIGSTOP, and on again" if over else "SIGSTOP, not over again", DATA, seconds, told, broken)
     assert over
     return broken, told, seconds

@@ -56,7 +56,7 @@ class Hangs:
     time given to them."""
 
     first: dict[str, Finding] = field(default_factory=dict)
-    told: list[Finding] = field(default_factory=list)
+    opened: list[Finding] = field(default_factory=list)
     """In their order, again where it was over meanwhile."""
     open: set[str] = field(default_factory=set)
     standing: dict[str, Finding] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Hangs:
                 return
             if finding.id not in self.open:
                 self.open.add(finding.id)
-                self.told.append(finding)
+                self.opened.append(finding)
             self.standing[finding.id] = finding
 
 
