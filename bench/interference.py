@@ -4,6 +4,7 @@ Trains a model of more than a billion parameters on the GPUs of this host, trace
 After some clean steps `megatronapp interfere` occupies one GPU. Needs two GPUs or more.
 
     python -m bench.interference --ranks 2 --device 1 -- --use-distributed-optimizer
+    python -m bench.interference --ranks 4 --device 2 -- --pipeline-model-parallel-size 2
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ def main() -> int:
     parser.add_argument("--give-up-steps", type=int, default=60)
     parser.add_argument("--global-batch-size", type=int, default=8)
     parser.add_argument("--interfere", default="--matrix-size 4096 --dtype bfloat16 --streams 2", help="its flags")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="give up after so long")
     parser.add_argument("trainer", nargs="*", help="further flags of the trainer, behind --")
     options = parser.parse_args()
     if len(list(Path("/dev").glob("nvidia[0-9]*"))) < options.ranks:
         print(f"skipped: needs {options.ranks} GPUs")
         return 0
-    result = asyncio.run(measure(options))
+    try:
+        result = asyncio.run(asyncio.wait_for(measure(options), options.seconds))
+    except TimeoutError:
+        print(json.dumps({"given_up_after_seconds": options.seconds}))
+        return 1
     print(json.dumps(result))
     return 0 if result["found"] == [options.device] else 1
 

@@ -3,11 +3,14 @@ demands, in interleaved blocks of one run.
 
     python -m bench.scope_overhead                                   # one process, a small model
     torchrun --nproc-per-node 1 -m bench.scope_overhead --preset 1b --steps 100
+    torchrun --nproc-per-node 4 -m bench.scope_overhead --preset 1b --steps 100 --tensor-model-parallel-size 2 \
+      --pipeline-model-parallel-size 2
 
 `statistics` reduces the residual stream of all layers in every step: that is the cost of a watched step, and a tenth of
 it what statistics every ten steps cost. `heatmaps` are four pictures of 128 × 64 in every step: Q, K, V and the MLP's
 output of a layer in the middle. Blocks, differences and intervals are those of bench.trace_overhead. Frames go to the
-agent, as in any run; without a gateway it drops them. Unknown flags go to the trainer.
+agent, as in any run; without a gateway it drops them. Times are the first rank's, which waits for the others in each
+step; frames dropped and taps that failed are those of all ranks. Unknown flags go to the trainer.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
 
         _began = 0.0
         _mode = "off"
+        _failed = 0
 
         @classmethod
         def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
@@ -74,10 +78,10 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
 
         def step_end(self, step: int, progress: Any) -> None:
             super().step_end(step, progress)
-            facts["dropped_frames"] = self._viewer.queue.dropped
-            facts["taps_that_failed"] = facts.get("taps_that_failed", 0) + (
-                len(_taps(self._mode, self._shard_layers())) - len(self._viewer.readers)
-            )
+            self._failed += len(_taps(self._mode, self._shard_layers())) - len(self._viewer.readers)
+            if step == self._context.schedule.total_steps:
+                dropped, failed = _over_all_ranks(self._viewer.queue.dropped, self._failed)
+                facts.update(ranks=_ranks(), dropped_frames=dropped, taps_that_failed=failed)
 
         def _shard_layers(self) -> int:
             return int(self._viewer.described(trains=True, generates=False)["model"]["layers"])
@@ -89,6 +93,21 @@ def run(flags: Sequence[str], blocks: Blocks) -> dict[str, Any] | None:
     if "statistics" in modes:
         modes["statistics"]["every_ten_steps_ratio"] = round(modes["statistics"]["longer_ratio"] / EVERY, 5)
     return {**facts, "step_seconds_off": round(timings.usual_seconds(), 6), **modes}
+
+
+def _ranks() -> int:
+    import torch.distributed as dist
+
+    return dist.get_world_size()
+
+
+def _over_all_ranks(*counts: int) -> list[int]:
+    """Their sums."""
+    import torch.distributed as dist
+
+    of_ranks: list[Any] = [None] * _ranks()
+    dist.all_gather_object(of_ranks, counts)
+    return [sum(column) for column in zip(*of_ranks, strict=True)]
 
 
 def _taps(mode: str, layers: int) -> list[dict[str, Any]]:

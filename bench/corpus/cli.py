@@ -128,6 +128,14 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--every", type=_positive, default=1, help="make every so-many-th case alone; record likewise")
     known.add_argument("--result", action="store_true", help="seeds for results; default: those for tuning")
     known.add_argument("--round", type=int, default=RESULT_ROUND, help=f"of --result's seeds; default {RESULT_ROUND}")
+    known.add_argument("--gpus", type=int, choices=(2, 4), help="record on so many GPUs, not on processors")
+    known.add_argument(
+        "--part",
+        type=_part,
+        default=(0, 1),
+        metavar="N/OF",
+        help="of what --gpus records, as beside other GPUs; from 0",
+    )
     known.add_argument("--jobs", type=int, default=1, help="processes; give each a core")
     return known
 
@@ -136,6 +144,13 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    if not 0 <= int(number) < int(parts):
+        raise ValueError(text)
+    return int(number), int(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,6 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.what == "record":
             from bench.corpus import record
 
+            if options.gpus:
+                return record.on_gpus(options.folder, options.gpus, options.part)
             return record.main(options.folder, options.every)
         return judge(options.folder, options) if options.what in ("score", "all") else 0
     except (DataError, UsageError, ValueError) as error:

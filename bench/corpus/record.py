@@ -1,7 +1,9 @@
-"""Cases of real ranks: four that train on this host's processors, with the fault injector, traced into files.
+"""Cases of real ranks with the fault injector, traced into files: four that train on this host's processors, or two or
+four on its GPUs.
 
     python -m bench.corpus record FOLDER            # all of them: a night of two cores that do nothing else
     python -m bench.corpus record FOLDER --every 20
+    python -m bench.corpus record FOLDER --gpus 4   # some twenty seconds a case
 
 A case that is there already is left alone, so that a run that was ended goes on where it was.
 """
@@ -12,12 +14,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import yaml
 
+from bench.corpus import gpus
 from bench.corpus.case import LABEL, TRACES, Injected, Label, Source, write_label
 from megatronapp.core.errors import DataError
 from megatronapp.core.scenario import Fault, FaultKind, Scenario
@@ -28,11 +32,25 @@ from tests.faults.rank import main as rank_main
 from tests.support.ports import free_port
 
 CLEAN_STEPS, FAULT_STEPS = 120, 60
-STANDING_SECONDS = 40.0
-"""A job in which nothing moves is recorded for so long."""
-START_SECONDS = 300.0
 KINDS = (FaultKind.SKIP_COLLECTIVE, FaultKind.WRONG_SIZE, FaultKind.WRONG_ORDER, FaultKind.KILL)
 JOB = "local/corpus"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """Where cases are played."""
+
+    world: int
+    model: Sequence[str]
+    layouts: Mapping[str, Sequence[str]]
+    standing_seconds: float
+    """A job in which nothing moves is recorded for so long."""
+    start_seconds: float
+
+
+CPUS = Kit(WORLD, MODEL, ALL_LAYOUTS, standing_seconds=40.0, start_seconds=300.0)
+TWO_GPUS = Kit(2, gpus.WIDE.split(), gpus.PAIRS, standing_seconds=14.0, start_seconds=60.0)
+FOUR_GPUS = Kit(4, gpus.WIDE.split(), gpus.FOURS, standing_seconds=14.0, start_seconds=60.0)
 
 
 def cases() -> list[Case]:
@@ -46,23 +64,33 @@ def cases() -> list[Case]:
 
 
 def main(root: Path, every: int = 1) -> int:
+    return record(root, cases()[::every], CPUS)
+
+
+def on_gpus(root: Path, devices: int, part: tuple[int, int]) -> int:
+    number, parts = part
+    chosen, kit = (gpus.OF_TWO, TWO_GPUS) if devices == 2 else (gpus.OF_FOUR, FOUR_GPUS)
+    return record(root, chosen[number::parts], kit)
+
+
+def record(root: Path, chosen: Sequence[Case], kit: Kit) -> int:
     context = forkserver()
-    for place, case in enumerate(cases()):
+    for case in chosen:
         folder = root / "recorded" / _folder_name(case.name)
-        if place % every or (folder / LABEL).exists():
+        if (folder / LABEL).exists():
             continue
         shutil.rmtree(folder, ignore_errors=True)
-        ranks = _start(case, context.Process, folder)
+        began, ranks = time.monotonic(), _start(case, kit, context.Process, folder)
         try:
-            _until_over(case, folder, ranks)
+            _until_over(case, kit, folder, ranks)
         finally:
             _kill(ranks)
         try:
-            write_label(folder, _label(case, folder))
+            write_label(folder, _label(case, kit, folder))
         except DataError as error:
-            print(f"{case.name}: not recorded: {error}", file=sys.stderr)
+            print(f"{case.name}: not recorded: {error}", file=sys.stderr, flush=True)
         else:
-            print(f"{case.name}: {folder}", flush=True)
+            print(f"{case.name}: {folder} ({time.monotonic() - began:.0f} s)", flush=True)
     return 0
 
 
@@ -70,16 +98,16 @@ def _folder_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".+-" else "_" for letter in name)
 
 
-def _start(case: Case, process: type[ForkServerProcess], folder: Path) -> list[ForkServerProcess]:
+def _start(case: Case, kit: Kit, process: type[ForkServerProcess], folder: Path) -> list[ForkServerProcess]:
     folder.mkdir(parents=True)
-    argv = [*MODEL, *ALL_LAYOUTS[case.layout], "--trace-dir", str(folder / TRACES)]
+    argv = [*kit.model, *kit.layouts[case.layout], "--trace-dir", str(folder / TRACES)]
     if not case.clean:
         scenario = folder / "scenario.yaml"
         scenario.write_text(yaml.safe_dump(case.scenario.model_dump(mode="json", exclude_none=True)))
         argv += ["--fault-scenario", str(scenario)]
     environment = {
-        "WORLD_SIZE": str(WORLD),
-        "LOCAL_WORLD_SIZE": str(WORLD),
+        "WORLD_SIZE": str(kit.world),
+        "LOCAL_WORLD_SIZE": str(kit.world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
@@ -87,7 +115,7 @@ def _start(case: Case, process: type[ForkServerProcess], folder: Path) -> list[F
         "MEGATRONAPP_RUN": f"corpus-{os.getpid()}-{time.time_ns()}",
     }
     ranks = []
-    for rank in range(WORLD):
+    for rank in range(kit.world):
         own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         one = process(target=rank_main, args=(argv, own, str(folder / f"rank-{rank}.log")), daemon=True)
         one.start()
@@ -95,7 +123,7 @@ def _start(case: Case, process: type[ForkServerProcess], folder: Path) -> list[F
     return ranks
 
 
-def _until_over(case: Case, folder: Path, ranks: Sequence[ForkServerProcess]) -> None:
+def _until_over(case: Case, kit: Kit, folder: Path, ranks: Sequence[ForkServerProcess]) -> None:
     last = CLEAN_STEPS if case.clean else FROM_STEP + FAULT_STEPS
     step, moved = 0, time.monotonic()
     while step < last:
@@ -103,7 +131,7 @@ def _until_over(case: Case, folder: Path, ranks: Sequence[ForkServerProcess]) ->
         newest, now = max((number for number, _ in _steps(folder, 0)), default=0), time.monotonic()
         if newest > step:
             step, moved = newest, now
-        elif now - moved > (STANDING_SECONDS if step else START_SECONDS):
+        elif now - moved > (kit.standing_seconds if step else kit.start_seconds):
             return
         if all(rank.exitcode is not None for rank in ranks):
             return
@@ -116,10 +144,10 @@ def _kill(ranks: Sequence[ForkServerProcess]) -> None:
         rank.join()
 
 
-def _label(case: Case, folder: Path) -> Label:
+def _label(case: Case, kit: Kit, folder: Path) -> Label:
     """Raises DataError where the recording does not reach the fault."""
     faults = tuple(_injected(fault, folder) for fault in case.scenario.faults)
-    return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=WORLD, faults=faults)
+    return Label(name=case.name, source=Source.RECORDED, layout=case.layout, world=kit.world, faults=faults)
 
 
 def _injected(fault: Fault, folder: Path) -> Injected:

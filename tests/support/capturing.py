@@ -103,7 +103,7 @@ class Looker(Plugin):
 
     def data(self, iterator: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for batch in iterator:
-            self.found.tokens.append(batch["tokens"].numpy().copy())
+            self.found.tokens.append(batch["tokens"].cpu().numpy().copy())
             yield batch
 
     def step_begin(self, step: int) -> None:
@@ -149,13 +149,13 @@ class Looker(Plugin):
         index = self.shard.index(spot.site, spot.place, value, at)
         axes = tuple(axis for dim in dims for axis in dim)
         shape = [count for dim, size in zip(dims, value.shape, strict=True) for count in self.shard.counts(dim, size)]
-        numbers = tuple(np.unique(index[axis].numpy()) for axis in axes)
-        part = Part(value.reshape(shape).float().numpy().copy(), numbers, axes)
+        numbers = tuple(np.unique(index[axis].cpu().numpy()) for axis in axes)
+        part = Part(value.reshape(shape).float().cpu().numpy().copy(), numbers, axes)
         self.found.parts.setdefault((spot.site, spot.layer, capture.gradient), []).append(part)
 
 
 def _copied(chunks: Sequence[torch.nn.Module]) -> dict[str, Floats]:
-    return {each.name: each.parameter.detach().float().numpy().copy() for each in weights(chunks)}
+    return {each.name: each.parameter.detach().float().cpu().numpy().copy() for each in weights(chunks)}
 
 
 def hooks(chunks: Sequence[torch.nn.Module]) -> int:

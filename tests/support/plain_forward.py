@@ -34,13 +34,14 @@ def plain_forward(
     shape: Shape,
     layers: int,
     change: Change | None = None,
+    device: str = "cpu",
 ) -> dict[tuple[str, int | None], Floats]:
     """By (site, layer): values in the order of axes [token, batch, …], of scores and probabilities [batch, head, query,
     key]; masked scores are left as they are. tokens: [batch, token]."""
-    model = _Model({name: torch.from_numpy(value) for name, value in weights.items()}, shape, change)
+    model = _Model({name: torch.from_numpy(value).to(device) for name, value in weights.items()}, shape, change)
     with torch.no_grad():
-        model.run(torch.from_numpy(tokens), layers)
-    return {key: value.contiguous().numpy() for key, value in model.seen.items()}
+        model.run(torch.from_numpy(tokens).to(device), layers)
+    return {key: value.contiguous().cpu().numpy() for key, value in model.seen.items()}
 
 
 class _Model:
@@ -83,7 +84,7 @@ class _Model:
         q, k, v = see("attn.q", layer, q), see("attn.k", layer, k), see("attn.v", layer, v)
         k, v = (each.repeat_interleave(shape.heads // shape.groups, dim=2) for each in (k, v))
         scores = torch.einsum("qbhd,kbhd->bhqk", q, k) / math.sqrt(q.shape[-1])
-        future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        future = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(1)
         scores = see("attn.scores", layer, scores)
         probs = see("attn.probs", layer, scores.masked_fill(future, -math.inf).softmax(-1))
         context = see("attn.context", layer, torch.einsum("bhqk,kbhd->qbhd", probs, v))
@@ -115,6 +116,7 @@ class _Model:
 def _rotated(x: torch.Tensor, base: float) -> torch.Tensor:
     """Rotary embedding of pairs (i, i + half). x: [token, batch, head, chan]."""
     half = x.shape[-1] // 2
-    angles = torch.outer(torch.arange(len(x)).float(), base ** (-torch.arange(half).float() / half))
+    positions, pairs = (torch.arange(count, device=x.device).float() for count in (len(x), half))
+    angles = torch.outer(positions, base ** (-pairs / half))
     cos, sin = (each.repeat(1, 2)[:, None, None] for each in (angles.cos(), angles.sin()))
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin

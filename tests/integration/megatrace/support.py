@@ -1,4 +1,5 @@
-"""Four CPU ranks that train, watched by a real agent, collector and detector: what is told of them as a hang."""
+"""Ranks that train, on four CPUs unless told otherwise, watched by a real agent, collector and detector: what is told
+of them as a hang."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
@@ -26,6 +27,7 @@ from tests.support.forked import RankFailedError, RanksTimeoutError, run_forked
 from tests.support.training import TINY, train
 
 WORLD, CULPRIT = 4, 2
+"""How many ranks, and which is broken; of two it is the last."""
 TRAINING_SECONDS = 90.0
 OTHERS_SECONDS = 4.0
 """For which is waited for whoever else would be named, and for stacks."""
@@ -39,6 +41,10 @@ SEEN = "seen"
 RankProgram = Callable[[str, Path], None]
 
 
+def culprit(world: int) -> int:
+    return min(CULPRIT, world - 1)
+
+
 class EndedByGlooError(AssertionError):
     """gloo ends a process that gets more bytes than it expects, where NCCL waits for ever: when the ranks meet so, the
     attempt is over before anybody has waited. Who expects a finding tries again."""
@@ -50,6 +56,9 @@ class Hangs:
     time given to them."""
 
     first: dict[str, Finding] = field(default_factory=dict)
+    opened: list[Finding] = field(default_factory=list)
+    """In their order, again where it was over meanwhile."""
+    open: set[str] = field(default_factory=set)
     standing: dict[str, Finding] = field(default_factory=dict)
     broke: bool = False
     told_at: float | None = None
@@ -65,7 +74,12 @@ class Hangs:
         if finding.kind is Kind.HANG:
             self.told_at = self.told_at or time.time()
             self.first.setdefault(finding.id, finding)
-        if finding.kind is Kind.HANG and finding.state is State.OPEN:
+            if finding.state is not State.OPEN:
+                self.open.discard(finding.id)
+                return
+            if finding.id not in self.open:
+                self.open.add(finding.id)
+                self.opened.append(finding)
             self.standing[finding.id] = finding
 
 
@@ -82,7 +96,7 @@ class NotesFault(Plugin):
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        return cls() if context.identity.rank == CULPRIT else None
+        return cls() if context.identity.rank == culprit(context.placement.sizes.world) else None
 
     def step_begin(self, step: int) -> None:
         if step == FROM_STEP:
@@ -96,7 +110,7 @@ class StopsItself(Plugin):
 
     @classmethod
     def create(cls, args: argparse.Namespace, context: PluginContext) -> Self | None:
-        return cls() if context.identity.rank == CULPRIT else None
+        return cls() if context.identity.rank == culprit(context.placement.sizes.world) else None
 
     def step_begin(self, step: int) -> None:
         if step == FROM_STEP:
@@ -130,12 +144,12 @@ async def listen(bus: MemoryBus, hangs: Hangs) -> None:
         hangs.take(Finding.from_proto(findings_pb2.Finding.FromString(message.value)))
 
 
-def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, str]) -> bool:
+def play(
+    program: RankProgram, flags: str, folder: Path, environment: dict[str, str], world: int, seconds: float
+) -> bool:
     """Until the ranks go, or break: whether they did before their time was over."""
     try:
-        run_forked(
-            WORLD, program, flags, folder, timeout=TRAINING_SECONDS, environment=environment, may_die=range(WORLD)
-        )
+        run_forked(world, program, flags, folder, timeout=seconds, environment=environment, may_die=range(world))
     except RanksTimeoutError:
         return False
     except RankFailedError:
@@ -143,15 +157,37 @@ def play(program: RankProgram, flags: str, folder: Path, environment: dict[str, 
     return True
 
 
-def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP) -> str:
+def scenario(folder: Path, fault: str, *, from_step: int = FROM_STEP, world: int = WORLD) -> str:
     """The flag of a scenario in which the culprit has this fault in one step."""
     file = folder / "scenario.yaml"
-    file.write_text(f"faults: [{{{fault}, ranks: [{CULPRIT}], from_step: {from_step}, to_step: {from_step}}}]")
+    file.write_text(f"faults: [{{{fault}, ranks: [{culprit(world)}], from_step: {from_step}, to_step: {from_step}}}]")
     return f"--fault-scenario {file}"
 
 
-async def hangs_of(folder: Path, flags: str, program: RankProgram = rank, fault: str = "") -> Hangs:
+async def hangs_of(
+    folder: Path,
+    flags: str,
+    program: RankProgram = rank,
+    fault: str = "",
+    world: int = WORLD,
+    seconds: float = TRAINING_SECONDS,
+) -> Hangs:
     """fault: as the table of times calls it; empty: it is not in it."""
+    async with watched(folder, flags, program, world, seconds) as (hangs, training):
+        while not hangs.first and not training.done():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(OTHERS_SECONDS)
+    hangs.broke = await training
+    if fault and (hangs.first or not hangs.broke):  # gloo ended the attempt before anybody had waited
+        times.note(fault, seconds_to_told(folder, hangs))
+    return hangs
+
+
+@asynccontextmanager
+async def watched(
+    folder: Path, flags: str, program: RankProgram, world: int = WORLD, seconds: float = TRAINING_SECONDS
+) -> AsyncIterator[tuple[Hangs, asyncio.Task[bool]]]:
+    """Ranks that train until the block ends, beside a platform: what is told of them as a hang, and their training."""
     hangs = Hangs()
     async with local_stack(Options(folder, page_port=None)) as running:
         listening = asyncio.create_task(listen(running.bus, hangs))
@@ -162,20 +198,17 @@ async def hangs_of(folder: Path, flags: str, program: RankProgram = rank, fault:
             BEGUN: str(folder / BEGUN),
         }
         arguments = f"--train-iters 100000 --trace {flags}"
-        training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment))
-        while not hangs.first and not training.done():
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(OTHERS_SECONDS)
-        listening.cancel()  # how the ranks leave is not what is told of
-        (folder / SEEN).touch()
-        wake(folder)
-        hangs.broke = await training
-    if fault and (hangs.first or not hangs.broke):  # gloo ended the attempt before anybody had waited
-        times.note(fault, _seconds(folder, hangs))
-    return hangs
+        training = asyncio.create_task(asyncio.to_thread(play, program, arguments, folder, environment, world, seconds))
+        try:
+            yield hangs, training
+        finally:
+            listening.cancel()  # how the ranks leave is not what is told of
+            (folder / SEEN).touch()
+            wake(folder)
+            await training
 
 
-def _seconds(folder: Path, hangs: Hangs) -> float | None:
+def seconds_to_told(folder: Path, hangs: Hangs) -> float | None:
     """From the fault's begin to the first finding."""
     begun = folder / BEGUN
     return hangs.told_at - float(begun.read_text()) if hangs.told_at and begun.exists() else None

@@ -18,6 +18,7 @@ from megatronapp.detector.operation_times import OperationTimes
 from megatronapp.detector.patience import Patience
 from megatronapp.detector.positions import Positions
 from megatronapp.detector.signals.frontier import Blame, Frontier, Side, blame
+from megatronapp.detector.signals.halted import of_stopped
 from megatronapp.detector.signals.program import calls_of, disagreements
 from megatronapp.detector.signals.silence import Silence, silences
 from megatronapp.v1 import trace_pb2
@@ -311,7 +312,9 @@ class Progress:
         unheard = tuple(sorted({b.rank for b in blamed} - self._ranks.keys()))
         computes = Side.PROGRAM not in {b.side for b in blamed}
         blamed = [replace(b, side=Side.DEVICE) if computes and b.rank in computing else b for b in blamed]
-        blamed = [b for b in blamed if b.rank in living or b.side is Side.PROGRAM]
+        blamed = of_stopped(
+            [b for b in blamed if b.rank in living or b.side is Side.PROGRAM], self._stopped & living.keys()
+        )
         foremost = max(living.values(), key=lambda s: s.step)
         usual = self._patience.usual(foremost.phase)
         nodes = {rank: state.node for rank, state in living.items()}

@@ -39,6 +39,16 @@ class Beating:
         for second in range(seconds):
             self.beat((second, second), (second, second))
 
+    def stop(self, done: tuple[int, int], entered: tuple[int, int], started: tuple[int, int], stopped: int) -> None:
+        """A second in which a rank's process is stopped."""
+        self.job.clock_ns += SECOND
+        for rank in (0, 1):
+            frontier = trace_pb2.Frontier(
+                communicator=1, peer=-1, enqueued=entered[rank], started=started[rank], completed=done[rank]
+            )
+            stack = {"stack": trace_pb2.Stack(state="stopped")} if rank == stopped else {}
+            self.said += self.engine.feed(self.job.heartbeat(rank, 1 + max(done) // 4, [frontier], **stack))
+
     def lose(self, rank: int) -> None:
         identity = self.job.heartbeat(rank, 6, []).identity
         gone = trace_pb2.RankMessage(identity=identity, received_unix_ns=self.job.clock_ns, lost=True)
@@ -322,6 +332,37 @@ def test_a_stopped_process_is_named_however_long_the_pauses_of_its_job_are() -> 
 
     (finding,) = {f.id: f for f in job.said}.values()
     assert finding.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("entered", "started"),
+    [
+        pytest.param((21, 21), (21, 21), id="inside a collective that all are in"),
+        pytest.param((21, 21), (21, 20), id="behind a collective that its library does not begin"),
+        pytest.param((21, 21), (20, 21), id="where another's is not begun"),
+        pytest.param((20, 20), (20, 20), id="where nobody is in anything"),
+    ],
+)
+def test_a_stopped_process_is_named_wherever_it_stands_and_nobody_else(
+    entered: tuple[int, int], started: tuple[int, int]
+) -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.stop((20, 20), entered, started, stopped=1)
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert (finding.ranks, finding.cause) == ((1,), Cause.HOST_CPU)
+    assert "Rank 1: its process is stopped." in finding.summary
+
+
+def test_who_has_not_come_is_named_though_another_that_waits_for_it_is_stopped() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.stop((20, 20), (20, 21), (20, 21), stopped=1)
+
+    assert {f.ranks for f in job.said} == {(0,)}
 
 
 def test_a_rank_that_is_not_heard_of_is_told_as_such() -> None:

@@ -19,6 +19,7 @@ _CAUSE = {
     Side.DEVICE: Cause.COMPUTE,
     Side.NETWORK: Cause.NIC,
     Side.PROGRAM: Cause.DEADLOCK,
+    Side.STOPPED: Cause.HOST_CPU,
     Side.DEADLOCK: Cause.DEADLOCK,
     Side.CIRCULAR: Cause.UNKNOWN,
 }
@@ -27,6 +28,7 @@ _DOES = {
     Side.DEVICE: "has {operation} of {communicator} enqueued, and its device does not come to it",
     Side.NETWORK: "is in {operation} of {communicator}, as all its members are, and it does not end",
     Side.PROGRAM: "calls {operation} of {communicator}, where others call {instead}",
+    Side.STOPPED: "does not go on",
 }
 _ADVICE = {
     Side.HOST: "Take the rank's Python stacks (py-spy dump); restart the job without its node if it can't continue.",
@@ -34,6 +36,7 @@ _ADVICE = {
     Side.NETWORK: "Check the links between the members of this communicator.",
     Side.PROGRAM: "Take the rank's Python stack (py-spy dump): its program skips an operation, or calls it in another "
     "order or size, which a restart alone does not change.",
+    Side.STOPPED: "Look for who has stopped the process (SIGSTOP, a debugger), and let it go on: kill -CONT.",
     Side.DEADLOCK: "Take these ranks' Python stacks (py-spy dump): they run these operations in different orders, "
     "which a restart alone does not change. Make the order the same on all of them.",
     Side.CIRCULAR: "Take these ranks' Python stacks (py-spy dump): one of them has stopped elsewhere, or they run "
@@ -51,7 +54,7 @@ _SILENT = {
 _HALTED = ("stopped", "traced", "zombie")
 DIED = 0.85
 """Confidence that a rank has died by itself: not enough to leave its node by itself."""
-_CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM}
+_CERTAIN = {Side.HOST, Side.DEVICE, Side.DEADLOCK, Side.PROGRAM, Side.STOPPED}
 TOLD_RANKS = 16
 TOLD_STACKS = 4
 """Of a verdict; each has up to 16,384 characters."""

@@ -45,6 +45,8 @@ class Side(StrEnum):
     """All members are in it, and it does not end."""
     PROGRAM = "program"
     """It calls another operation than the others, or one of another size, type or root (signals/program.py)."""
+    STOPPED = "stopped"
+    """The kernel says that its process is stopped, wherever it stands (signals/halted.py)."""
     DEADLOCK = "deadlock"
     """Threads wait for each other: each in an operation that another one of them has not begun."""
     CIRCULAR = "circular"
