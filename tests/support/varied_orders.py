@@ -55,7 +55,7 @@ class Watching(Plugin):
                 digest = hashlib.sha256()
                 for chunk in kwargs["model"]:
                     for parameter in chunk.parameters():
-                        digest.update(parameter.main_grad.detach().float().numpy().tobytes())
+                        digest.update(parameter.main_grad.detach().float().cpu().numpy().tobytes())
                 self.trained.gradients.append(digest.hexdigest())
             return outputs
 
