@@ -27,8 +27,8 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(layers=4, hidden=64, heads=4, sequence=64, microbatches=4, vocabulary=512),
-    "narrow": Shape(layers=24, hidden=1024, heads=16, sequence=512, microbatches=4),
-    "wide": Shape(layers=6, hidden=4096, heads=32, sequence=2048, microbatches=4),
+    "narrow": Shape(layers=12, hidden=1024, heads=16, sequence=512, microbatches=4),
+    "wide": Shape(layers=4, hidden=4096, heads=32, sequence=1024, microbatches=4),
 }
 """narrow: the host that launches small kernels is the bottleneck; wide: the GPU is."""
 
@@ -95,8 +95,8 @@ def _model(shape: Shape, device: torch.device, *, bf16: bool) -> Any:
         attention_dropout=0.0,
     )
     config.finalize_model_grads_func = finalize_model_grads
-    module = GPTModel(config, get_gpt_layer_local_spec(), shape.vocabulary, shape.sequence).to(device)
-    return DistributedDataParallel(config, DistributedDataParallelConfig(), module)
+    module = GPTModel(config, get_gpt_layer_local_spec(), shape.vocabulary, shape.sequence)
+    return DistributedDataParallel(config, DistributedDataParallelConfig(), module.to(device, _dtype(bf16)))
 
 
 def _dtype(bf16: bool) -> torch.dtype:
