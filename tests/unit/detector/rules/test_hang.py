@@ -392,3 +392,27 @@ def test_who_died_is_told_at_once_and_pages_nobody_where_the_other_has_ended_ove
     assert finding.summary.startswith("The attempt has ended")
     assert "Its process has ended without a goodbye" in finding.summary
     assert "out of memory" in finding.advice
+
+
+@pytest.mark.parametrize("enqueued", [20, 21])
+def test_a_process_that_has_ended_is_named_as_such_wherever_its_device_stands(enqueued: int) -> None:
+    job = Beating()
+    job.train(20)
+    waits, stood = (
+        trace_pb2.Frontier(communicator=1, peer=-1, enqueued=own, started=start, completed=20, operation="all_reduce")
+        for own, start in ((21, 21), (enqueued, 20))
+    )
+    for rank, frontier in enumerate([waits, stood]):
+        job.said += job.engine.feed(job.job.heartbeat(rank, 6, [frontier]))
+    job.job.clock_ns += SECOND
+
+    job.lose(1)
+    for _ in range(9):
+        job.job.clock_ns += SECOND
+        job.said += job.engine.feed(job.job.heartbeat(0, 6, [waits]))
+
+    (finding,) = {f.id: f for f in job.said}.values()
+    assert (finding.ranks, finding.cause, finding.page) == ((1,), Cause.HOST_CPU, True)
+    assert "Its process has ended without a goodbye" in finding.summary
+    assert "its device does not come to it" not in finding.summary
+    assert "out of memory" in finding.advice

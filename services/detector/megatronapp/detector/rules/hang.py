@@ -46,6 +46,11 @@ _ADVICE_DEAD = (
     "Look for why the process ended: the kernel's log (out of memory), its container's and launcher's, its own log. "
     "The errors of the other ranks only follow from it."
 )
+_LEFT = {
+    Side.HOST: "has not entered {operation} of {communicator}",
+    Side.DEVICE: "had {operation} of {communicator} enqueued",
+}
+"""Where a process stood that has ended: neither its host nor its device can go on."""
 _SILENT = {
     Silence.ENDED: "Its process has ended without a goodbye",
     Silence.RANK: "Nothing is heard of it any more",
@@ -101,7 +106,7 @@ def detect(stall: Stalled | None, *, link_is_known: bool) -> Iterator[Suspicion]
         if b.circle:
             circles.setdefault(b.circle, []).append(b)
         elif b.side is not Side.NETWORK:
-            yield _suspicion(stall, (b.rank,), b, _CAUSE[b.side])
+            yield _suspicion(stall, (b.rank,), b, Cause.HOST_CPU if _has_ended(stall, b) else _CAUSE[b.side])
     for ranks, edges in circles.items():
         yield _described(stall, ranks, edges[0], _CAUSE[edges[0].side], _of_circle(ranks, edges))
     if network:
@@ -154,11 +159,16 @@ def _of_nobody(stall: Stalled) -> Suspicion:
 
 
 def _suspicion(stall: Stalled, ranks: tuple[int, ...], b: Blame, cause: Cause) -> Suspicion:
-    does = _DOES[b.side].format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
+    does = _LEFT[b.side] if _has_ended(stall, b) else _DOES[b.side]
+    does = does.format(operation=_operation(b), communicator=b.communicator, instead=b.instead)
     waiting = f"; waiting for it: {', '.join(map(str, b.waiting[:TOLD_RANKS]))}" if b.waiting else ""
     return _described(
         stall, ranks, b, cause, f"{_named(ranks)} {does}{waiting}.{_stopped(stall, ranks)}{_silent(stall, ranks)}"
     )
+
+
+def _has_ended(stall: Stalled, b: Blame) -> bool:
+    return b.side in _LEFT and stall.silences.get(b.rank) is Silence.ENDED
 
 
 def _stopped(stall: Stalled, ranks: tuple[int, ...]) -> str:
@@ -195,7 +205,7 @@ def _described(stall: Stalled, ranks: tuple[int, ...], b: Blame | None, cause: C
         effect_ratio=1.0,
         evidence=(Evidence(signal="frontier", text=text, unit="operations"), *_stacks(stall, ranks)),
         summary=f"{what}{_when(stall)}. {text}{_pause(stall)}",
-        advice=_ADVICE_DEAD if stall.ended else advice,
+        advice=_ADVICE_DEAD if stall.ended or (b and _has_ended(stall, b)) else advice,
         confidence=DIED if stall.ended else confidence,
         cost_ratio=math.inf,
         pages=not stall.ended,

@@ -23,6 +23,7 @@ from megatronapp.detector.signals import matrix
 from megatronapp.detector.signals.nodes import SlowNode
 from megatronapp.detector.signals.outrun import AGREE
 from megatronapp.detector.statistics.monitor import Monitor
+from megatronapp.v1 import trace_pb2
 
 SIGNALS = ("compute_effect", "own_history")
 IDLING = ("send_delay", "host_gap")
@@ -115,7 +116,7 @@ def _suspicion(view: View, signal: str, rank: int, *, disputed: bool) -> Suspici
     ratio, since = float(np.exp(monitor.effect[rank])), int(monitor.since[rank])
     index = view.rank_index(rank)
     seconds = float(view.effect.seconds[index]) if index is not None else 0.0
-    cause, hint = _cause(view, rank)
+    cause, hint = _cause(view.telemetry.get(rank), ratio)
     shown = [s for s in SIGNALS if rank < len(view.monitors[s]) and view.monitors[s].alarmed[rank]]
     texts = {
         "compute_effect": f"forward and backward take {percent(ratio)} longer than on the ranks with the same work",
@@ -178,13 +179,21 @@ def _may_pass(view: View, monitor: Monitor, rank: int) -> bool:
     return least < math.log(view.profile.patience.passing_ratio)
 
 
-def _cause(view: View, rank: int) -> tuple[Cause, str]:
-    telemetry = view.telemetry.get(rank)
-    if telemetry is not None and telemetry.clock_event_reasons & THERMAL_REASONS:
-        return Cause.THERMAL, f" (clocks are held down at {telemetry.temperature_celsius} °C)"
-    if telemetry is not None and telemetry.other_processes:
-        return Cause.INTERFERENCE, f" ({telemetry.other_processes} other processes on its device)"
-    return Cause.COMPUTE, ""
+def _cause(telemetry: trace_pb2.GpuTelemetry | None, effect_ratio: float) -> tuple[Cause, str]:
+    """A neighbour on the device heats it, too: then it is the heat only as far as the clocks explain the effect."""
+    if telemetry is None:
+        return Cause.COMPUTE, ""
+    hot = bool(telemetry.clock_event_reasons & THERMAL_REASONS)
+    heat = f"clocks are held down at {telemetry.temperature_celsius} °C"
+    if telemetry.other_processes and not (hot and effect_ratio <= _clocks_ratio(telemetry)):
+        others = f"{telemetry.other_processes} other processes on its device"
+        return Cause.INTERFERENCE, f" ({others}; {heat})" if hot else f" ({others})"
+    return (Cause.THERMAL, f" ({heat})") if hot else (Cause.COMPUTE, "")
+
+
+def _clocks_ratio(telemetry: trace_pb2.GpuTelemetry) -> float:
+    """How much slower lowered clocks make a device at most; 1 where they are not known."""
+    return telemetry.sm_clock_max_mhz / telemetry.sm_clock_mhz if telemetry.sm_clock_mhz else 1.0
 
 
 _NODE_ADVICE = (
