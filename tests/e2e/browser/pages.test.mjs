@@ -52,6 +52,7 @@ async function seenIn(language, name) {
     await page.locator('main [aria-busy=true]').first().waitFor({ state: 'detached', ...PATIENCE }).catch(() => undefined)
     for (const colorScheme of THEMES) {
       await page.emulateMedia({ colorScheme })
+      served.gateway.beat()
       await page.waitForTimeout(300)
       const how = `${viewport.width}-${colorScheme}-${language}`
       seen.push({ name: how, ...(await looks.of(page)) })
