@@ -2,10 +2,10 @@ import type { ShallowRef } from 'vue'
 import { onScopeDispose, shallowRef, watch } from 'vue'
 import { pause } from '@/lib/turns'
 
-/** More than fill a large screen. */
-const AT_ONCE = 16
+/** The first ones of a page that has just come take two milliseconds each. */
+const AT_ONCE = 8
 
-/** How many rows of a list are on the page: those that are seen at once, the others in tasks of their own, so that none is felt; anew with each `list`. */
+/** How many rows of a list are on the page: the first ones at once, the others in tasks of their own, so that none is felt; anew with each `list`. */
 export function useDrawnRows(count: () => number, list: () => unknown): ShallowRef<number> {
   const drawn = shallowRef(AT_ONCE)
   let left = false
