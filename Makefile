@@ -66,7 +66,7 @@ chart-package:
 sbom:
 	@PYTHON=$(PYTHON) scripts/sbom
 
-# Debian packages: a compiler, and what the tests start (Redis, Prometheus, a browser)
+# Debian packages: a compiler, and what the tests start (Redis, Prometheus, a browser, a Chinese font)
 setup-system:
 	@scripts/setup-system
 

@@ -1,5 +1,6 @@
 // How a page looks, so coarsely that another font or another rounding of a letter's edge does not count: a picture of one
-// cell for 16 × 16 pixels, kept beside the tests. LOOKS=update writes it anew: look at it before it is committed.
+// cell for 16 × 16 pixels. All looks of a page lie side by side in one file beside the tests.
+// LOOKS=update writes it anew: look at it before it is committed.
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -10,7 +11,7 @@ const CELL_PIXELS = 16
 const CELL_DIFFERS = 20
 export const MOST_CELLS = 0.03
 
-const fileOf = (name) => fileURLToPath(new URL(`looks/${name}.png`, import.meta.url))
+const fileOf = (name) => fileURLToPath(new URL(`looks/${name}.webp`, import.meta.url))
 
 /** A page of its own that reduces and compares pictures: the pages under test let no foreign script in. */
 export class Looks {
@@ -19,56 +20,95 @@ export class Looks {
   }
 
   static async open(browser) {
-    return new Looks(await browser.newPage())
+    const desk = await browser.newPage()
+    await desk.evaluate(tools)
+    return new Looks(desk)
   }
 
-  /** The page as it stands, reduced: a PNG in base64. */
+  /** The page as it stands: its screenshot, and that reduced, in base64. */
   async of(page) {
     const { width, height } = page.viewportSize()
     const shot = await page.screenshot({ animations: 'disabled', caret: 'hide' })
-    return this.desk.evaluate(reduce, [shot.toString('base64'), Math.ceil(width / CELL_PIXELS), Math.ceil(height / CELL_PIXELS)])
+    const look = await this.desk.evaluate((asked) => reduce(...asked), [shot.toString('base64'), Math.ceil(width / CELL_PIXELS), Math.ceil(height / CELL_PIXELS)])
+    return { shot, look }
   }
 
-  /** The share of cells in which two reduced pictures differ. */
-  async difference(one, other) {
-    return this.desk.evaluate(compare, [one, other, CELL_DIFFERS])
+  /** The share of cells in which reduced pictures differ from others, one by one. */
+  async difference(looks, others) {
+    return this.desk.evaluate((asked) => differences(...asked), [looks, others, CELL_DIFFERS])
   }
 
-  /** Empty, or what is wrong with the look of a page against the one that is kept of it. */
-  async judge(page, name) {
-    const [look, file] = [await this.of(page), fileOf(name)]
-    if (process.env.LOOKS === 'update') return writeFileSync(file, Buffer.from(look, 'base64')) ?? ''
-    if (!existsSync(file)) return `${name}: no look is kept; LOOKS=update keeps it`
-    const share = await this.difference(look, readFileSync(file).toString('base64'))
-    if (share <= MOST_CELLS) return ''
-    const path = join(tmpdir(), `${name}.png`)
-    await page.screenshot({ path, animations: 'disabled', caret: 'hide' })
-    return `${name}: ${(share * 100).toFixed(1)} % of it look different (${path}); if they should, LOOKS=update keeps the new look`
+  /** What is wrong with the looks of a page, each with its `name`, against those that are kept. */
+  async judge(page, seen) {
+    const [looks, file] = [seen.map(({ look }) => look), fileOf(page)]
+    if (process.env.LOOKS === 'update') return writeFileSync(file, Buffer.from(await this.desk.evaluate((all) => beside(all), looks), 'base64')) ?? []
+    if (!existsSync(file)) return [`${page}: no looks are kept; LOOKS=update keeps them`]
+    const kept = await this.desk.evaluate((asked) => apart(...asked), [readFileSync(file).toString('base64'), looks])
+    const shares = await this.difference(looks, kept)
+    return seen.flatMap(({ name, shot }, i) => {
+      if (shares[i] <= MOST_CELLS) return []
+      const path = join(tmpdir(), `${page}-${name}.png`)
+      writeFileSync(path, shot)
+      return [`${page}-${name}: ${(shares[i] * 100).toFixed(1)} % of it look different (${path}); if they should, LOOKS=update keeps the new looks`]
+    })
   }
 }
 
-async function reduce([png, width, height]) {
-  const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0))
-  const whole = await createImageBitmap(new Blob([bytes], { type: 'image/png' }))
-  const canvas = new OffscreenCanvas(width, height)
-  const pen = canvas.getContext('2d')
-  pen.imageSmoothingQuality = 'high'
-  pen.drawImage(whole, 0, 0, width, height)
-  const reduced = new Uint8Array(await (await canvas.convertToBlob({ type: 'image/png' })).arrayBuffer())
-  return btoa(String.fromCharCode(...reduced))
-}
-
-async function compare([one, other, most]) {
-  const pixels = async (png) => {
-    const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0))
-    const image = await createImageBitmap(new Blob([bytes], { type: 'image/png' }))
-    const pen = new OffscreenCanvas(image.width, image.height).getContext('2d')
-    pen.drawImage(image, 0, 0)
-    return pen.getImageData(0, 0, image.width, image.height)
+/** What the desk can do with pictures: in base64, in and out. */
+function tools() {
+  const read = (picture) => createImageBitmap(new Blob([Uint8Array.from(atob(picture), (letter) => letter.charCodeAt(0))]))
+  /** Lossless, and small. */
+  const write = async (canvas) => {
+    const bytes = new Uint8Array(await (await canvas.convertToBlob({ type: 'image/webp', quality: 1 })).arrayBuffer())
+    return btoa(bytes.reduce((text, byte) => text + String.fromCharCode(byte), ''))
   }
-  const [a, b] = [await pixels(one), await pixels(other)]
-  if (a.width !== b.width || a.height !== b.height) return 1
-  let different = 0
-  for (let i = 0; i < a.data.length; i += 4) different += Number([0, 1, 2].some((channel) => Math.abs(a.data[i + channel] - b.data[i + channel]) > most))
-  return different / (a.data.length / 4)
+  const draw = (width, height, paint) => {
+    const canvas = new OffscreenCanvas(width, height)
+    const pen = canvas.getContext('2d', { willReadFrequently: true })
+    pen.imageSmoothingQuality = 'high'
+    paint(pen)
+    return canvas
+  }
+  const pixels = async (picture) => {
+    const image = await read(picture)
+    return draw(image.width, image.height, (pen) => pen.drawImage(image, 0, 0)).getContext('2d').getImageData(0, 0, image.width, image.height)
+  }
+  const differing = (a, b, most) => {
+    if (a.width !== b.width || a.height !== b.height) return 1
+    let different = 0
+    for (let i = 0; i < a.data.length; i += 4) different += Number([0, 1, 2].some((channel) => Math.abs(a.data[i + channel] - b.data[i + channel]) > most))
+    return different / (a.data.length / 4)
+  }
+  Object.assign(globalThis, {
+    pixels,
+    /** Of colours 32 levels are kept: what differs is judged by more than one of them. */
+    reduce: async (shot, width, height) => {
+      const whole = await read(shot)
+      return write(
+        draw(width, height, (pen) => {
+          pen.drawImage(whole, 0, 0, width, height)
+          const image = pen.getImageData(0, 0, width, height)
+          image.data.forEach((value, i) => i % 4 < 3 && (image.data[i] = (value & 0xf8) | 4))
+          pen.putImageData(image, 0, 0)
+        }),
+      )
+    },
+    differences: async (looks, others, most) => Promise.all(looks.map(async (look, i) => differing(await pixels(look), await pixels(others[i]), most))),
+    beside: async (looks) => {
+      const images = await Promise.all(looks.map(read))
+      let x = 0
+      return write(draw(images.reduce((sum, { width }) => sum + width, 0), Math.max(...images.map(({ height }) => height)), (pen) => images.forEach((image) => (pen.drawImage(image, x, 0), (x += image.width)))))
+    },
+    /** Parts of a sheet, as large as these. */
+    apart: async (sheet, looks) => {
+      const [whole, images] = [await read(sheet), await Promise.all(looks.map(read))]
+      let x = 0
+      const parts = images.map(({ width, height }) => {
+        const part = draw(width, height, (pen) => pen.drawImage(whole, -x, 0))
+        x += width
+        return part
+      })
+      return Promise.all(parts.map(write))
+    },
+  })
 }

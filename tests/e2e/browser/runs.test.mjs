@@ -1,8 +1,10 @@
 // Runs as a whole, over a made-up gateway: two runs are compared, and a link of a month ago still shows what it showed.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { BUILT, FakeGateway, serve, World } from '../../../services/ui/test/support/load.mjs'
 import { AXE, launch, THEMES } from './browser.mjs'
+import { Looks } from './looks.mjs'
 
 const PATIENCE = { timeout: 30_000 }
 const PHONE = { width: 390, height: 844 }
@@ -70,6 +72,52 @@ test('curves are saved as numbers', async () => {
   await page.getByRole('button', { name: 'Save Loss as CSV' }).click()
   assert.equal((await saving).suggestedFilename(), 'team-first-run-firs-loss.csv')
 })
+
+/** What a button saves, as it is read from the file: its colours, and where something is written above the plot. */
+async function saved(button) {
+  const saving = page.waitForEvent('download')
+  await page.getByRole('button', { name: button }).first().click()
+  const file = await saving
+  const { desk } = await Looks.open(browser)
+  const picture = await desk.evaluate(async (png) => {
+    const { width, height, data } = await pixels(png)
+    const hex = (i) => `#${[0, 1, 2].map((channel) => data[i + channel].toString(16).padStart(2, '0')).join('')}`
+    const colours = new Map()
+    for (let i = 0; i < data.length; i += 4) colours.set(hex(i), (colours.get(hex(i)) ?? 0) + 1)
+    const written = (row) => Array.from({ length: width }, (_, x) => x).filter((x) => hex(4 * (row * width + x)) !== hex(0))
+    const lines = Array.from({ length: height }, (_, row) => written(row))
+    return { width, height, background: hex(0), colours: Object.fromEntries(colours), right: Math.max(...lines.slice(0, 60).flat()) }
+  }, readFileSync(await file.path()).toString('base64'))
+  await desk.close()
+  return { name: file.suggestedFilename(), ...picture }
+}
+/** As #rrggbb: what is built is written as short as can be. */
+const token = async (name) => (await page.evaluate((of) => getComputedStyle(document.documentElement).getPropertyValue(of).trim(), name)).replace(/^#(.)(.)(.)$/, '#$1$1$2$2$3$3')
+
+for (const theme of THEMES) {
+  test(`plots are saved as pictures with their background, lines and what these stand for: ${theme}`, async () => {
+    await page.emulateMedia({ colorScheme: theme })
+    await page.goto(`${url}/jobs/${first.run}?with=${second.run}`)
+    const canvas = page.getByRole('region', { name: 'Loss' }).locator('canvas').first()
+    await canvas.waitFor(PATIENCE)
+    await page.waitForTimeout(500)
+    const size = await canvas.evaluate(({ width, height }) => ({ width, height }))
+    const curves = await saved('Save Loss as PNG')
+    assert.equal(curves.name, 'team-first-run-firs-loss.png')
+    assert.deepEqual([curves.width, curves.height - size.height], [size.width, 3 * 18 + 10], 'a title and a line for each run')
+    assert.equal(curves.background, await token('--background'))
+    for (const colour of [await token('--run-1'), await token('--run-2')]) assert.ok(curves.colours[colour] > 50, `${colour} ${curves.colours[colour]}`)
+    assert.ok(curves.right < curves.width - 4, 'nothing that is written is cut')
+
+    await page.goto(`${url}/health?finding=finding-old`)
+    await page.getByRole('article').locator('canvas').first().waitFor(PATIENCE)
+    await page.waitForTimeout(500)
+    const evidence = await saved(/^Save Compute compared with peers as PNG$/)
+    assert.match(evidence.name, /^team-old-finding-old-compute_effect\.png$/)
+    assert.equal(evidence.background, await token('--background'))
+    assert.ok(evidence.colours[await token('--culprit')] > 50)
+  })
+}
 
 test('a link of a month ago opens its finding and its run', async () => {
   await page.goto(`${url}/health?finding=finding-old`)

@@ -122,7 +122,7 @@ def test_a_taken_port_names_the_flag_that_chooses_it(tmp_path: Path) -> None:
             result = megatronapp("up", flag, port, other, "0", home=tmp_path)
 
         assert result.returncode == 2
-        assert f"port {port} on 127.0.0.1 is not free (Address already in use); choose" in result.stderr
+        assert f"port {port} on 127.0.0.1 is in use; choose" in result.stderr
         assert result.stderr.endswith(f"choose another with {flag}\n")
         assert len(result.stderr.splitlines()) == 1
 

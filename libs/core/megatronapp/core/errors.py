@@ -27,11 +27,12 @@ class UsageError(MegatronAppError):
 
 
 class PortInUseError(UsageError):
-    """`port` on `host` can't be listened on; `flag` is the setting that chooses another."""
+    """`port` on `host` is in use, or can't be used for another `reason`; `flag` is the setting that chooses another."""
 
     def __init__(self, host: str, port: int, flag: str, reason: str) -> None:
         reason = reason.partition(" (while attempting to bind")[0]  # Python's, and names host and port once more
-        super().__init__(f"port {port} on {host} is not free ({reason}); choose another with {flag}")
+        state = "is in use" if "in use" in reason else f"can't be used ({reason})"
+        super().__init__(f"port {port} on {host} {state}; choose another with {flag}")
         self.host, self.port, self.reason = host, port, reason
 
     def chosen_by(self, flag: str) -> PortInUseError:

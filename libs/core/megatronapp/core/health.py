@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from megatronapp.core.errors import UsageError
+from megatronapp.core.errors import PortInUseError
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -33,7 +33,7 @@ class HealthServer:
         try:
             self._server = make_server(host, port, self._answer, _Server, _QuietHandler)
         except OSError as error:
-            raise UsageError(f"port {port} on {host} is not free ({error.strerror}); set --http-port") from error
+            raise PortInUseError(host, port, "--http-port", str(error.strerror)) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     @property

@@ -23,21 +23,52 @@ export function download(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000)
 }
 
-/** A canvas with the page's background under it and a title above, as a picture. */
-export async function toPng(canvas: HTMLCanvasElement, title: string, colours: { background: string; text: string; font: string }): Promise<Blob> {
+export interface Caption {
+  readonly title: string
+  /** What each colour stands for. */
+  readonly keys?: readonly { readonly label: string; readonly colour: string }[]
+}
+
+const [INDENT, LINE, SWATCH] = [12, 18, 22]
+
+/** A canvas with the page's background under it, and what it shows above: as many lines as its width needs. */
+export async function toPng(canvas: HTMLCanvasElement, { title, keys = [] }: Caption, colours: { background: string; text: string; font: string }): Promise<Blob> {
   const scale = devicePixelRatio
-  const head = 28 * scale
   const picture = document.createElement('canvas')
-  picture.width = canvas.width
-  picture.height = canvas.height + head
   const context = picture.getContext('2d')
   if (!context) throw new Error('no canvas')
+  const write = (weight: number): string => (context.font = `${weight} ${13 * scale}px ${colours.font}`)
+  const fit = (text: string, indent: number): string[] => wrapped(text, (line) => context.measureText(line).width <= canvas.width - (indent + INDENT) * scale)
+  write(600)
+  const lines: { text: string; colour?: string; indent: number }[] = fit(title, INDENT).map((text) => ({ text, indent: INDENT }))
+  write(400)
+  for (const { label, colour } of keys) lines.push(...fit(label, INDENT + SWATCH).map((text, i) => ({ text, colour: i ? undefined : colour, indent: INDENT + SWATCH })))
+  const head = (lines.length * LINE + 10) * scale
+  picture.width = canvas.width
+  picture.height = canvas.height + head
   context.fillStyle = colours.background
   context.fillRect(0, 0, picture.width, picture.height)
-  context.fillStyle = colours.text
-  context.font = `600 ${13 * scale}px ${colours.font}`
   context.textBaseline = 'middle'
-  context.fillText(title, 12 * scale, head / 2)
+  lines.forEach(({ text, colour, indent }, i) => {
+    const middle = (5 + (i + 0.5) * LINE) * scale
+    write(indent === INDENT ? 600 : 400)
+    context.fillStyle = colours.text
+    context.fillText(text, indent * scale, middle)
+    if (!colour) return
+    context.fillStyle = colour
+    context.fillRect(INDENT * scale, middle - scale, (SWATCH - 6) * scale, 2 * scale)
+  })
   context.drawImage(canvas, 0, head)
   return new Promise((resolve, reject) => picture.toBlob((blob) => (blob ? resolve(blob) : reject(new Error('no picture')))))
+}
+
+/** Lines that fit, broken at spaces; a word that is too long stays whole. */
+export function wrapped(text: string, fits: (line: string) => boolean): string[] {
+  const lines: string[] = []
+  for (const word of text.split(' ')) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word
+    if (lines.length && fits(longer)) lines[lines.length - 1] = longer
+    else lines.push(word)
+  }
+  return lines
 }

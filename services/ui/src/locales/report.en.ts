@@ -1,6 +1,7 @@
 export const reportEn = {
   'report.title': 'Weekly report',
   'report.days': 'Days',
+  'report.days.one': '1 day',
   'report.days.n': '{days} days',
   'report.markdown': 'As Markdown',
   'report.incidents': 'Incidents',

@@ -1,6 +1,7 @@
 export const reportZh = {
   'report.title': '周报',
   'report.days': '天数',
+  'report.days.one': '1 天',
   'report.days.n': '{days} 天',
   'report.markdown': 'Markdown 格式',
   'report.incidents': '事件',

@@ -1,11 +1,11 @@
 export const runsZh = {
   'series.loss': '损失',
-  'series.step_seconds': '步耗时',
-  'series.tokens_per_second': '每秒 token 数',
+  'series.step_seconds': '每步时间',
+  'series.tokens_per_second': '每秒词元数',
   'series.tflops_per_gpu': '每 GPU TFLOP/s',
   'series.grad_norm': '梯度范数',
   'series.learning_rate': '学习率',
-  'series.bubble_ratio': '流水线气泡（占步耗时）',
+  'series.bubble_ratio': '流水线气泡（占每步时间）',
   'series.device_memory_bytes': '显存（占用最多的进程 的峰值）',
   'series.host_memory_bytes': '主机内存（占用最多的进程）',
 

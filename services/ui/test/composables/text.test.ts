@@ -13,6 +13,15 @@ describe('dictionaries', () => {
   })
 })
 
+/** Names and symbols that Chinese texts write so too. */
+const NAMES = new Set('English Rank GPU NCCL NVLink MLP noise nat Logit lens top pca query key Top the end'.split(' '))
+
+it('no text of the Chinese page is left in English', () => {
+  const words = (text: string): string[] => text.replace(/\{\w+\}/g, '').match(/[A-Za-z]{2,}/g) ?? []
+  const left = (Object.keys(zh) as (keyof typeof zh)[]).filter((key) => !/[\u4e00-\u9fff]/.test(zh[key]) && words(zh[key]).some((word) => !NAMES.has(word)))
+  expect(left).toEqual([])
+})
+
 describe('fillIn', () => {
   it('fills what it knows', () => expect(fillIn('{a} of {b}', { a: 1 })).toBe('1 of {b}'))
 })

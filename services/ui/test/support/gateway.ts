@@ -164,6 +164,11 @@ export class FakeGateway {
     return { type: 'ping', unix_seconds: this.now(), collector_lost_unix_seconds: this.collectorLost }
   }
 
+  /** Every job is heard again, as it stands. */
+  beat(): void {
+    for (const world of this.listed()) this.say({ type: 'job', job: world.job(this.now()) })
+  }
+
   /** Ends a step of a run. */
   advance(world: World): void {
     world.newestStep += 1

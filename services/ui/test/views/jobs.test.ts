@@ -26,6 +26,19 @@ describe('the list of jobs', () => {
     expect(page.element.querySelector('table')).toBeNull()
   })
 
+  it('draws its rows a few at a time, so that none is felt', async () => {
+    gateway = new FakeGateway(Array.from({ length: 100 }, (_, i) => new World({ run: `run-${i}`, name: `team/job-${i}`, ranks: 2, steps: 3 })))
+    page = await mountPage(JobsView, gateway, '/jobs')
+    const rows = (): string[] => [...page!.element.querySelectorAll('tbody .name')].map(({ textContent }) => textContent)
+    await page.until(() => rows().length === 50)
+    const [first] = rows()
+    const drawn = new Set<number>()
+    new MutationObserver(() => drawn.add(rows().length)).observe(page.element, { childList: true, subtree: true })
+    await page.router.push('/jobs?page=2')
+    await page.until(() => rows().length === 50 && rows()[0] !== first)
+    expect([...drawn]).toEqual([8, 16, 24, 32, 40, 48, 50])
+  })
+
   it('says how to begin where there is none', async () => {
     gateway = new FakeGateway([])
     page = await mountPage(JobsView, gateway, '/jobs')
