@@ -311,6 +311,27 @@ def test_what_the_flight_recorder_says_comes_after_the_stack_and_stays_with_the_
     assert finding.evidence[2].text == "Rank 1, PyTorch's flight recorder\nall_reduce 21"
 
 
+def test_what_nccl_says_of_the_job_is_told_with_whom_it_names_whoever_has_asked() -> None:
+    job = Beating()
+    job.train(20)
+    for _ in range(8):
+        job.beat((20, 20), (21, 20))
+    told_before = len(job.said)
+
+    report = "Warnings\n#0-0 (27a079b828ff1a75) MISMATCH"
+    for second in range(4):
+        job.job.clock_ns += SECOND
+        for rank, entered in ((0, 21), (1, 20)):
+            frontier = trace_pb2.Frontier(communicator=1, peer=-1, enqueued=entered, started=entered, completed=20)
+            said = {"stack": trace_pb2.Stack(ras=report)} if (rank, second) == (0, 0) else {}
+            job.said += job.engine.feed(job.job.heartbeat(rank, 6, [frontier], **said))
+
+    (finding,) = job.said[told_before:]
+    assert finding.ranks == (1,)
+    assert finding.evidence[-1].signal == "nccl_ras"
+    assert finding.evidence[-1].text == f"NCCL's RAS, of the whole job\n{report}"
+
+
 def test_a_stack_from_before_the_rank_moved_on_is_forgotten() -> None:
     job = Beating()
     job.train(10)
